@@ -1,0 +1,44 @@
+"""Heedful: train Transformers on your own data, run them, and look inside them.
+
+    import heedful
+
+    translator = heedful.load("RUN")
+    translator.translate(["A dog runs."], beam=4)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from heedful.decode.pipeline import TranslationPipeline
+    from heedful.device import PrecisionName
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "load"]
+
+
+def load(
+    path: str | Path | Sequence[str | Path],
+    *,
+    device: str = "auto",
+    precision: PrecisionName = "auto",
+) -> TranslationPipeline:
+    """Load a translator that takes raw text.
+
+    Args:
+        path: a model directory or a run directory (its best model); several make an ensemble.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+
+    Raises:
+        ModelError: when the directory holds no model, or one of a newer schema.
+        ConfigError: when the device or precision is not to be had.
+    """
+    from heedful.decode.pipeline import TranslationPipeline
+
+    return TranslationPipeline.load(path, device=device, precision=precision)

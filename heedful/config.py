@@ -1,0 +1,188 @@
+"""Settings as frozen values: read from TOML or flags, checked at once, written back complete.
+
+A `Config` refuses keys it does not know and says which one was meant. It never holds code or import
+paths, so a configuration file of a stranger is only data.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+import pydantic
+
+from heedful.errors import ConfigError, suggest
+
+PositiveInt = Annotated[int, pydantic.Field(gt=0)]
+Probability = Annotated[float, pydantic.Field(ge=0.0, lt=1.0)]
+
+
+class Config(pydantic.BaseModel):
+    """Base of every settings class: frozen, keyword-only, unknown keys refused."""
+
+    model_config = pydantic.ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str | None = None) -> Self:
+        """Build from plain data.
+
+        Args:
+            values: nested dictionaries, lists, strings, numbers and booleans.
+            where: the file or flag the values came from, for the error message.
+
+        Raises:
+            ConfigError: naming every key at fault, with a suggestion for unknown ones.
+        """
+        try:
+            # Strict, so that a string or a boolean is not taken for a number. As JSON, because that
+            # is where pydantic's strictness still takes lists for tuples and mappings for models.
+            return cls.model_validate_json(json.dumps(dict(values), default=str), strict=True)
+        except pydantic.ValidationError as error:
+            raise _explain(cls, error, where) from None
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as nested plain data (JSON types; unset optional values left out)."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: when the file is missing, not UTF-8 or not TOML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(
+            "No such configuration file", where=str(path), remedy="Check the path"
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"Cannot be read: {error}", where=str(path), remedy="Mend the file"
+        ) from None
+    return read_toml_text(text, where=str(path))
+
+
+def read_toml_text(text: str, *, where: str) -> dict[str, Any]:
+    """Parse TOML.
+
+    Args:
+        text: the content.
+        where: what it is the content of, for the error message.
+
+    Raises:
+        ConfigError: when it is not TOML.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"Not TOML: {error}", where=where, remedy="Mend the file") from None
+
+
+def dump_toml(values: Mapping[str, Any]) -> str:
+    """Write nested plain data as TOML. None has no TOML form, so such keys must be left out."""
+    lines: list[str] = []
+    _dump_table(values, (), lines)
+    return "\n".join(lines).strip() + "\n"
+
+
+def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Overlay nested mappings; later ones win, tables are merged key by key, the rest replaced."""
+    merged: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            below = merged.get(key)
+            if isinstance(value, Mapping) and isinstance(below, Mapping):
+                merged[key] = merge(below, value)
+            else:
+                merged[key] = value
+    return merged
+
+
+def _dump_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
+    plain = {k: v for k, v in table.items() if not _is_table(v)}
+    nested = {k: v for k, v in table.items() if _is_table(v)}
+    lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
+    for key, value in nested.items():
+        name = ".".join(_key(part) for part in (*path, key))
+        for item in value if isinstance(value, list) else [value]:
+            lines.append("")
+            lines.append(f"[[{name}]]" if isinstance(value, list) else f"[{name}]")
+            _dump_table(item, (*path, key), lines)
+
+
+def _is_table(value: Any) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(item, Mapping) for item in value)
+    return isinstance(value, Mapping)
+
+
+def _key(key: str) -> str:
+    bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
+    return key if bare else _value(key)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_value(item) for item in value) + "]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
+    raise TypeError(f"{type(value).__name__} has no TOML form")
+
+
+def _string(value: str) -> str:
+    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
+    quoted = "".join(
+        escapes.get(c, c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}") for c in value
+    )
+    return f'"{quoted}"'
+
+
+def _explain(
+    cls: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str | None
+) -> ConfigError:
+    problems: list[str] = []
+    remedy: str | None = None
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"]) or cls.__name__
+        if item["type"] == "extra_forbidden":
+            problems.append(f"Unknown setting {key!r}")
+            remedy = remedy or suggest(str(item["loc"][-1]), _siblings(cls, item["loc"][:-1]))
+        elif item["type"] == "value_error":  # a rule of ours, said in a sentence of ours
+            place = f"{key}: " if item["loc"] else ""
+            problems.append(place + item["msg"].removeprefix("Value error, "))
+        elif item["type"] == "missing":
+            problems.append(f"Setting {key!r} is required and missing")
+        else:
+            problems.append(f"Setting {key!r} = {item['input']!r}: {item['msg']}")
+    return ConfigError("; ".join(problems), where=where, remedy=remedy)
+
+
+def _siblings(cls: type[pydantic.BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Names of the settings that exist at a location of the tree."""
+    here: set[type[pydantic.BaseModel]] = {cls}
+    for part in location:
+        below: set[type[pydantic.BaseModel]] = set()
+        for model in here:
+            field = model.model_fields.get(str(part))
+            below |= _models_in(field.annotation) if field else set()
+        here = below or here  # an index or a union tag stays at the same models
+    return sorted(name for model in here for name in model.model_fields)
+
+
+def _models_in(annotation: Any) -> set[type[pydantic.BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
+        return {annotation}
+    return {m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)}

@@ -1,0 +1,240 @@
+"""Attention: one definition, and a plan that picks the kernel to compute it with.
+
+The order is fixed: scale · q · kᵀ, soft cap, sum of biases, mask, softmax in float32, dropout, · v.
+A query that sees no key yields 0, with gradient 0. Shapes: B batch, H heads, K key/value heads,
+Lq queries, Lk keys, E width of a query or key head, Ev width of a value head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from heedful.errors import ModelError, suggest
+from heedful.nn.biases import Bias
+from heedful.nn.kernels import chunked, decode, flex, matmul, reference, sdpa
+from heedful.nn.kernels.request import AttentionRequest, Kernel
+from heedful.nn.masks import FAR, Everything, Mask
+from heedful.nn.positions import Positions
+
+__all__ = [
+    "KERNELS",
+    "AttentionRequest",
+    "Plan",
+    "attend",
+    "attention_weights",
+    "explain",
+    "make_request",
+    "plan",
+]
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel for kernel in (reference, matmul, sdpa, chunked, decode, flex)
+}
+
+# Measured on a processor, with PyTorch 2.13: up to these lengths plain products beat its fused
+# kernel, which is slow backward in bfloat16 and falls back to a slow form for dropout.
+_SHORT = 64
+_SHORT_REDUCED = 256
+_LONG = 1024
+_SCORES_IN_MEMORY = 2**28
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which kernel serves a request, and why.
+
+    Args:
+        kernel: its name.
+        reason: why it was picked.
+        rejected: for every other kernel, why it was not.
+    """
+
+    kernel: str
+    reason: str
+    rejected: dict[str, str]
+
+
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Positions,
+    mask: Mask = Everything(),  # noqa: B008 (a frozen value)
+    biases: Sequence[Bias] = (),
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+    kernel: str | None = None,
+) -> Tensor:
+    """Mix the values of the keys that each query sees, by how well query and key agree.
+
+    Args:
+        q: [B, H, Lq, E] queries.
+        k: [B, K, Lk, E] keys; H is a multiple of K, and consecutive query heads share a key head.
+        v: [B, K, Lk, Ev] values.
+        positions: where queries and keys stand.
+        mask: who may see whom; padding is hidden by the positions.
+        biases: added to the scores.
+        scale: factor on the scores; 1/sqrt(E) if None (Vaswani 2017).
+        softcap: if given, scores become softcap · tanh(score / softcap) (Gemma 2, 2024).
+        dropout: probability of dropping a weight in this call; give 0 outside training.
+        kernel: the kernel to use, by name; None lets `plan` pick.
+
+    Returns:
+        [B, H, Lq, Ev] in the type of v; 0 for queries that see nothing.
+
+    Raises:
+        ModelError: when the kernel asked for does not exist or cannot serve.
+    """
+    request = make_request(q, k, v, positions, mask, biases, scale, softcap, dropout)
+    if kernel is None:
+        return KERNELS[_pick(request)[0]].run(request)
+    return _named(request, kernel).run(request)
+
+
+def make_request(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    positions: Positions,
+    mask: Mask = Everything(),  # noqa: B008 (a frozen value)
+    biases: Sequence[Bias] = (),
+    scale: float | None = None,
+    softcap: float | None = None,
+    dropout: float = 0.0,
+) -> AttentionRequest:
+    """The attention that `attend` would compute with these arguments, as a value."""
+    batch, heads, num_queries, width = q.shape
+    assert heads % k.shape[1] == 0, f"{heads} heads, {k.shape[1]} key heads"
+    assert k.shape[0] == batch, (q.shape, k.shape)
+    assert k.shape[3] == width, (q.shape, k.shape)
+    assert v.shape[:3] == k.shape[:3], (k.shape, v.shape)
+    assert positions.query.shape == (batch, num_queries), (q.shape, positions.query.shape)
+    assert positions.key.shape == (batch, k.shape[2]), (k.shape, positions.key.shape)
+    scale = width**-0.5 if scale is None else scale
+    return AttentionRequest(q, k, v, positions, mask, tuple(biases), scale, softcap, dropout)
+
+
+def attention_weights(
+    request: AttentionRequest,
+    heads: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+) -> Tensor:
+    """Attention weights for people to look at, by the definition and without dropout.
+
+    Args:
+        request: the attention, from `make_request`.
+        heads: which query heads; all H if None.
+        rows: array indices of the queries; all Lq if None.
+
+    Returns:
+        [B, H', Lq', Lk] float32; rows sum to 1, or are 0 for a query that sees nothing.
+    """
+    if rows is not None:
+        index = list(rows)
+        at = request.positions
+        segment = at.query_segment
+        chosen = Positions(
+            at.query[:, index],
+            at.key,
+            None if segment is None else segment[:, index],
+            at.key_segment,
+        )
+        request = replace(request, q=request.q[:, :, index], positions=chosen)
+    weights = reference.weights(request)
+    return weights if heads is None else weights[:, list(heads)]
+
+
+def plan(request: AttentionRequest) -> Plan:
+    """Which kernel `attend` would use for a request, and why not the others."""
+    chosen, reason = _pick(request)
+    rejected = {
+        name: kernel.unsupported(request) or _drawback(name, request)
+        for name, kernel in KERNELS.items()
+        if name != chosen
+    }
+    return Plan(chosen, reason, rejected)
+
+
+def explain(request: AttentionRequest) -> str:
+    """The plan of a request as a table for people, a line per kernel."""
+    found = plan(request)
+    batch, heads, num_queries, width = request.q.shape
+    kv_heads, num_keys = request.k.shape[1:3]
+    lines = [
+        f"{num_queries} queries over {num_keys} keys, batch {batch}, {heads} heads "
+        f"({kv_heads} of keys) of width {width}, {str(request.q.dtype).removeprefix('torch.')} "
+        f"on {request.q.device.type}; a query sees {request.mask.describe()}",
+        f"-> {found.kernel:<10} {found.reason}",
+        *(f"   {name:<10} {reason}" for name, reason in found.rejected.items()),
+    ]
+    return "\n".join(lines)
+
+
+def _named(request: AttentionRequest, name: str) -> Kernel:
+    if name not in KERNELS:
+        raise ModelError(f"No kernel is called {name!r}", remedy=suggest(name, KERNELS))
+    reason = KERNELS[name].unsupported(request)
+    if reason is not None:
+        raise ModelError(
+            f"Kernel {name!r} cannot serve this attention: {reason}",
+            remedy="Leave the choice to the plan, or ask for another kernel",
+        )
+    return KERNELS[name]
+
+
+def _pick(request: AttentionRequest) -> tuple[str, str]:
+    """The first kernel of the ranking that can serve, and why it ranks so."""
+    for name, reason in _ranking(request):
+        if KERNELS[name].unsupported(request) is None:
+            return name, reason
+    raise AssertionError("chunked serves everything")
+
+
+def _ranking(request: AttentionRequest) -> list[tuple[str, str]]:
+    """Kernels from the one that should be best, each with the reason for its place."""
+    num_queries, num_keys = request.q.shape[2], request.k.shape[2]
+    ranking = []
+    if not request.wants_gradient and num_queries <= decode.MAX_QUERIES < num_keys:
+        ranking.append(("decode", "few queries against many keys: only slots in use are read"))
+    on_cpu = request.q.device.type == "cpu"
+    reduced = request.q.dtype != request.precision
+    short = _SHORT_REDUCED if reduced or request.dropout else _SHORT
+    if on_cpu and num_queries * num_keys <= short**2:
+        ranking.append(("matmul", f"short on a processor: at most {short} × {short} scores"))
+    if num_keys >= _LONG and _span(request.mask) <= num_keys // 4:
+        reason = "the mask hides most blocks of a long sequence, and they are skipped"
+        ranking.append(("chunked", reason) if on_cpu else ("flex", reason))
+    if request.biases and _num_scores(request) > _SCORES_IN_MEMORY:
+        ranking.append(("chunked", "a bias for every pair would not fit in memory"))
+    ranking.append(("sdpa", "PyTorch's fused kernel is the fastest at this length"))
+    if _num_scores(request) <= _SCORES_IN_MEMORY:
+        ranking.append(("matmul", "fused kernels cannot serve, and the scores fit in memory"))
+    ranking.append(("chunked", "fused kernels cannot serve, and the scores would not fit"))
+    return ranking
+
+
+def _drawback(name: str, request: AttentionRequest) -> str:
+    """Why a kernel that could serve was not picked."""
+    return {
+        "reference": "the definition, made to be read: the slowest",
+        "matmul": f"would hold all {_num_scores(request):,} scores in memory",
+        "sdpa": "slower here: PyTorch's fused kernels are made for long sequences",
+        "chunked": "slower here: it pays for memory with work, which long sequences need",
+        "decode": "looks for the keys in use, which pays for a cache outside training",
+        "flex": "slower here: it pays where a mask hides most of a long sequence",
+    }[name]
+
+
+def _num_scores(request: AttentionRequest) -> int:
+    batch, heads, num_queries, _ = request.q.shape
+    return batch * heads * num_queries * request.k.shape[2]
+
+
+def _span(mask: Mask) -> int:
+    """How many positions a query far from the start may see."""
+    first, last = mask.bounds(FAR // 2, FAR // 2)
+    return last - first + 1

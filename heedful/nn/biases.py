@@ -1,0 +1,210 @@
+"""What is added to attention scores for where two tokens stand, before the mask and the softmax.
+
+A bias looks at positions, never at array indices, so it can be evaluated for any block of queries
+and keys. Shapes: B batch, H heads, Lq queries, Lk keys, E head width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import assert_never
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, ModelError
+from heedful.nn.positions import Positions
+from heedful.nn.spec import AlibiSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
+
+
+class Bias(nn.Module):
+    """Something added to the scores of every pair of query and key."""
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """The scores to add.
+
+        Args:
+            query: [B, H, Lq, E], rotated if the model rotates, times the attention's scale.
+            positions: where queries and keys stand.
+
+        Returns:
+            [B|1, H, Lq, Lk], at least float32; whatever it says where either position is −1
+            is hidden by the mask.
+        """
+        raise NotImplementedError
+
+
+class Alibi(Bias):
+    """A penalty that grows with distance, with a fixed slope per head (Press 2022).
+
+    Both directions are penalised alike; the paper's own use is causal.
+
+    Args:
+        num_heads: H.
+    """
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        # Plain numbers: a buffer would lose precision when the model is cast to bfloat16.
+        self.slopes = _alibi_slopes(num_heads)
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """-slope · |distance|, [B, H, Lq, Lk] float32."""
+
+        def compute() -> Tensor:
+            distance = positions.distance().abs().to(torch.float32)
+            return distance[:, None] * -distance.new_tensor(self.slopes)[:, None, None]
+
+        return positions.derive(("alibi", self.slopes), compute)
+
+
+class T5Bias(Bias):
+    """A learned number per head and bucket of distances (Raffel 2020, section 2.1).
+
+    Half the buckets are for single small distances, the other half grow logarithmically up to
+    `max_distance`; beyond it all distances share the last one.
+
+    Args:
+        num_heads: H.
+        num_buckets: buckets in all; with `bidirectional`, half of them for keys after the query.
+        max_distance: where the last bucket begins at the latest.
+        bidirectional: whether keys after the query are told apart; otherwise they count as
+            distance 0.
+
+    Raises:
+        ConfigError: when the buckets cannot be laid out.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+    ) -> None:
+        super().__init__()
+        one_side = num_buckets // 2 if bidirectional else num_buckets
+        if one_side < 2 or max_distance <= one_side // 2:
+            raise ConfigError(
+                f"{num_buckets} buckets do not divide distances up to {max_distance}",
+                remedy="Use at least 2 buckets a direction, and a max_distance above half of them",
+            )
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads))
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """The learned number of each pair's bucket, [B, H, Lq, Lk] float32."""
+        name = ("t5", self.num_buckets, self.max_distance, self.bidirectional)
+        buckets = positions.derive(name, lambda: self._bucket(positions.distance()))
+        return nn.functional.embedding(buckets, self.weight.float()).permute(0, 3, 1, 2)
+
+    def _bucket(self, distance: Tensor) -> Tensor:
+        """Bucket number of each distance (key position − query position), int64."""
+        if self.bidirectional:
+            one_side = self.num_buckets // 2
+            offset = (distance > 0) * one_side
+            distance = distance.abs()
+        else:
+            one_side = self.num_buckets
+            offset = torch.zeros_like(distance)
+            distance = (-distance).clamp(min=0)
+        exact = one_side // 2
+        growth = torch.log(distance.clamp(min=1).float() / exact)
+        steps = growth / math.log(self.max_distance / exact) * (one_side - exact)
+        coarse = (exact + steps.long()).clamp(max=one_side - 1)
+        return offset + torch.where(distance < exact, distance, coarse)
+
+
+class RelativeKeys(Bias):
+    """A learned vector per clipped distance, compared with the query as keys are (Shaw 2018).
+
+    The vectors are shared by all heads, as in the paper.
+
+    Args:
+        head_width: E.
+        max_distance: distances beyond it, on either side, count as it.
+    """
+
+    def __init__(self, head_width: int, max_distance: int) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_width))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """query · vector of the distance, [B, H, Lq, Lk]."""
+        farthest = self.max_distance
+        clipped = positions.derive(
+            ("clipped distance", farthest),
+            lambda: positions.distance().clamp(-farthest, farthest) + farthest,
+        )
+        precision = torch.promote_types(query.dtype, torch.float32)
+        # One product with every vector, then a pick: Lk vectors per query would not fit.
+        products = query.to(precision) @ self.weight.to(precision).T
+        return products.gather(-1, clipped[:, None].expand(-1, query.shape[1], -1, -1))
+
+
+class ExplicitBias(Bias):
+    """Given numbers, looked up by the positions of query and key.
+
+    Args:
+        table: [B|1, H, P, P'], the number for query position p and key position p'. A
+            `Parameter` is learned.
+    """
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__()
+        assert table.dim() == 4, table.shape
+        if isinstance(table, nn.Parameter):
+            self.table: Tensor = table
+        else:
+            self.register_buffer("table", table)
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """The numbers of the table, [B, H, Lq, Lk].
+
+        Raises:
+            ModelError: when a position lies past the table.
+        """
+        batch, heads, num_query_positions, num_key_positions = self.table.shape
+        for at, size in (
+            (positions.query, num_query_positions),
+            (positions.key, num_key_positions),
+        ):
+            if at.numel() and (last := int(at.max())) >= size:
+                raise ModelError(
+                    f"Position {last} lies past the explicit bias, which ends at {size - 1}",
+                    remedy="Give a larger bias, or shorter sequences",
+                )
+        device = self.table.device
+        rows = torch.arange(len(positions.query), device=device) % batch
+        found = self.table[
+            rows[:, None, None, None],
+            torch.arange(heads, device=device)[None, :, None, None],
+            positions.query.clamp(min=0)[:, None, :, None],
+            positions.key.clamp(min=0)[:, None, None, :],
+        ]
+        return found.to(torch.promote_types(found.dtype, torch.float32))
+
+
+def build_bias(spec: BiasSpec, num_heads: int, head_width: int) -> Bias:
+    """The bias that a piece of configuration stands for."""
+    match spec:
+        case AlibiSpec():
+            return Alibi(num_heads)
+        case T5BiasSpec():
+            return T5Bias(num_heads, spec.num_buckets, spec.max_distance, spec.bidirectional)
+        case RelativeKeysSpec():
+            return RelativeKeys(head_width, spec.max_distance)
+        case _:
+            assert_never(spec)
+
+
+def _alibi_slopes(num_heads: int) -> tuple[float, ...]:
+    """The paper's slopes: geometric for a power of two, else filled up from the next power's."""
+    power = 2 ** math.floor(math.log2(num_heads))
+    slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
+    between = [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)]
+    return tuple(slopes + between[: num_heads - power])

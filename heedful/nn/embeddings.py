@@ -1,0 +1,73 @@
+"""Token embeddings with their scale, positions, norm and dropout."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.dropout import Dropout
+from heedful.nn.norms import build_norm
+from heedful.nn.positions import LearnedPositions, SinusoidalPositions
+from heedful.nn.spec import EmbeddingSpec, PositionSpec
+
+
+class TokenEmbedding(nn.Module):
+    """The table of token vectors. May be one table for source, target and output (Press 2017).
+
+    Args:
+        vocabulary: number of pieces V.
+        width: model width D. Entries start with variance 1/D, so that scaled by sqrt(D) they
+            have unit variance and, as an output projection, give logits of unit variance.
+    """
+
+    def __init__(self, vocabulary: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(nn.init.normal_(torch.empty(vocabulary, width), std=width**-0.5))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """[...] int64 to [..., D]."""
+        return F.embedding(ids, self.weight)
+
+
+class InputEmbedding(nn.Module):
+    """Embeds ids at positions: table (given, as it may be shared), scale, positions, norm, dropout.
+
+    Args:
+        width: model width D.
+        spec: which of those there are.
+    """
+
+    def __init__(self, width: int, spec: EmbeddingSpec) -> None:
+        super().__init__()
+        self.scale = math.sqrt(width) if spec.scale else 1.0
+        self.positions = _build_positions(spec.positions, width)
+        self.norm = build_norm(spec.norm, width) if spec.norm else None
+        self.dropout = Dropout(spec.dropout)
+
+    def forward(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor:
+        """Ids [B, L] at positions [B, L] (−1: padding) to vectors [B, L, D].
+
+        Raises:
+            ModelError: when a learned position lies past its table.
+        """
+        x: Tensor = table(ids) * self.scale
+        if self.positions is not None:
+            x = x + self.positions(positions)
+        if self.norm is not None:
+            x = self.norm(x)
+        dropped: Tensor = self.dropout(x)
+        return dropped
+
+
+def _build_positions(
+    spec: PositionSpec, width: int
+) -> SinusoidalPositions | LearnedPositions | None:
+    if spec.kind == "sinusoidal":
+        return SinusoidalPositions(width)
+    if spec.kind == "learned":
+        assert spec.max_length is not None  # the spec checks it
+        return LearnedPositions(width, spec.max_length)
+    return None

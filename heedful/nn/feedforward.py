@@ -1,0 +1,64 @@
+"""The position-wise feed-forward network, plain (Vaswani 2017) or gated (Shazeer 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.dropout import Dropout
+from heedful.nn.spec import Activation, FeedForwardSpec
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return F.gelu(x, approximate="tanh")
+
+
+_PLAIN: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": _gelu_tanh,
+    "silu": F.silu,
+}
+_GATED: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "geglu": F.gelu,
+    "geglu_tanh": _gelu_tanh,
+    "reglu": F.relu,
+}
+
+
+class FeedForward(nn.Module):
+    """`down(activation(up(x)))`, or `down(activation(gate(x)) * up(x))` for gated activations.
+
+    Args:
+        width: model width D.
+        spec: inner width, activation, bias, dropout (after the activation).
+    """
+
+    def __init__(self, width: int, spec: FeedForwardSpec) -> None:
+        super().__init__()
+        gated = spec.activation in _GATED
+        self.activation = (_GATED if gated else _PLAIN)[spec.activation]
+        self.gate = _linear(width, spec.width, spec.bias) if gated else None
+        self.up = _linear(width, spec.width, spec.bias)
+        self.down = _linear(spec.width, width, spec.bias)
+        self.dropout = Dropout(spec.dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] to [..., D]."""
+        if self.gate is None:
+            inner = self.activation(self.up(x))
+        else:
+            inner = self.activation(self.gate(x)) * self.up(x)
+        down: Tensor = self.down(self.dropout(inner))
+        return down
+
+
+def _linear(in_width: int, out_width: int, bias: bool) -> nn.Linear:
+    layer = nn.Linear(in_width, out_width, bias=bias)
+    nn.init.xavier_uniform_(layer.weight)
+    if bias:
+        nn.init.zeros_(layer.bias)
+    return layer

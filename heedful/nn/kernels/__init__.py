@@ -1,0 +1,1 @@
+"""The ways to compute attention. `heedful.nn.attend` picks among them; all equal `reference`."""

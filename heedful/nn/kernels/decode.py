@@ -1,0 +1,48 @@
+"""A few queries against a cache, as when tokens are generated: only the slots in use are read.
+
+A static cache is mostly empty at first, and a window sees little of a long one. The slots from the
+first to the last that some query sees are cut out, which copies nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from heedful.nn.kernels import matmul
+from heedful.nn.kernels.request import AttentionRequest
+from heedful.nn.masks import Mask
+from heedful.nn.positions import Positions
+
+name = "decode"
+
+MAX_QUERIES = 16
+"""Most queries that count as a few: they share one cut."""
+
+
+def unsupported(request: AttentionRequest) -> str | None:
+    """Serves a few queries."""
+    queries = request.q.shape[2]
+    if queries > MAX_QUERIES:
+        return f"it is made for at most {MAX_QUERIES} queries, not {queries}"
+    return None
+
+
+def run(request: AttentionRequest) -> Tensor:
+    """Compute attention over the keys that some query sees."""
+    if request.q.device.type != "cpu":  # looking for what is in use would wait for the device
+        return matmul.run(request)
+    positions, mask = request.positions, request.mask
+    start, stop, cut = positions.derive(("in use", mask), lambda: _cut(positions, mask))
+    if stop - start == request.k.shape[2]:
+        return matmul.run(request)
+    k, v = request.k[:, :, start:stop], request.v[:, :, start:stop]
+    return matmul.run(replace(request, k=k, v=v, positions=cut))
+
+
+def _cut(positions: Positions, mask: Mask) -> tuple[int, int, Positions]:
+    """First slot in use and the one after the last, and the positions between them."""
+    used = positions.visible(mask).flatten(0, 2).any(0).nonzero()
+    start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    return start, stop, positions.between_keys(start, stop)

@@ -1,0 +1,45 @@
+"""Plain batched matrix products: the fastest for short sequences, whose scores are few."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heedful.nn.dropout import dropout
+from heedful.nn.kernels.request import (
+    AttentionRequest,
+    clear_blind_rows,
+    full_precision,
+    hidden_scores,
+    soft_cap,
+    total_bias,
+)
+
+name = "matmul"
+
+
+def unsupported(request: AttentionRequest) -> str | None:
+    """Serves everything whose scores fit in memory."""
+    return None
+
+
+def run(request: AttentionRequest) -> Tensor:
+    """Compute attention with two batched matrix products and a softmax in float32."""
+    batch, heads, num_queries, width = request.q.shape
+    kv_heads, num_keys = request.k.shape[1:3]
+    # The queries of all heads that share a key head stand one below the other.
+    rows = request.num_groups * num_queries
+    with full_precision(request.q):
+        q = (request.q * request.scale).reshape(batch * kv_heads, rows, width)
+        k = request.k.reshape(batch * kv_heads, num_keys, width)
+        v = request.v.reshape(batch * kv_heads, num_keys, request.v.shape[-1])
+        scores = torch.bmm(q, k.mT).view(batch, heads, num_queries, num_keys)
+        scores = soft_cap(scores.to(request.precision), request.softcap)
+        # In place is safe: neither a product nor a conversion keeps its result for the backward.
+        for added in (total_bias(request), hidden_scores(request, scores.dtype)):
+            if added is not None:
+                scores.add_(added)
+        weights = torch.softmax(scores, dim=-1).to(v.dtype)
+        weights = dropout(weights, request.dropout, training=request.dropout > 0)
+        output = torch.bmm(weights.view(batch * kv_heads, rows, num_keys), v)
+        return clear_blind_rows(output.view(batch, heads, num_queries, -1), request)

@@ -1,0 +1,39 @@
+"""The definition of attention, to be read. Every other kernel is proven equal to this one."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from heedful.nn.dropout import dropout
+from heedful.nn.kernels.request import AttentionRequest, full_precision, soft_cap, total_bias
+
+name = "reference"
+
+
+def unsupported(request: AttentionRequest) -> str | None:
+    """The definition serves everything."""
+    return None
+
+
+def weights(request: AttentionRequest) -> Tensor:
+    """Attention weights before dropout, [B, H, Lq, Lk] float32; a blind query's row is all 0."""
+    with full_precision(request.q):
+        query = request.q.to(request.precision)
+        key = request.k.to(request.precision).repeat_interleave(request.num_groups, dim=1)
+        scores = soft_cap(request.scale * (query @ key.mT), request.softcap)
+        bias = total_bias(request)
+        if bias is not None:
+            scores = scores + bias
+        visible = request.positions.visible(request.mask)
+        # Hidden scores are finite, so that a row without any visible key has a gradient of 0.
+        lowest = torch.finfo(scores.dtype).min
+        return torch.softmax(scores.masked_fill(~visible, lowest), dim=-1) * visible
+
+
+def run(request: AttentionRequest) -> Tensor:
+    """Compute attention by its definition, in float32 throughout."""
+    with full_precision(request.q):
+        dropped = dropout(weights(request), request.dropout, training=request.dropout > 0)
+        value = request.v.to(request.precision).repeat_interleave(request.num_groups, dim=1)
+        return (dropped @ value).to(request.v.dtype)

@@ -1,0 +1,137 @@
+"""What a kernel is asked to compute, and the steps that several kernels share.
+
+Shapes: B batch, H heads, K key/value heads (H is a multiple of K), Lq queries, Lk keys, E width of
+a query or key head, Ev width of a value head.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from heedful.nn.biases import Bias
+from heedful.nn.masks import Mask
+from heedful.nn.positions import Positions
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionRequest:
+    """One attention to compute.
+
+    Args:
+        q: [B, H, Lq, E] queries, rotated if the model rotates, not scaled.
+        k: [B, K, Lk, E] keys.
+        v: [B, K, Lk, Ev] values.
+        positions: where queries and keys stand.
+        mask: who may see whom.
+        biases: what is added to the scores.
+        scale: factor on the scores.
+        softcap: if given, scores are squashed to softcap · tanh(score / softcap).
+        dropout: probability with which a weight is dropped now; 0 outside training.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    positions: Positions
+    mask: Mask
+    biases: tuple[Bias, ...]
+    scale: float
+    softcap: float | None = None
+    dropout: float = 0.0
+
+    @property
+    def num_groups(self) -> int:
+        """Query heads per key/value head."""
+        return self.q.shape[1] // self.k.shape[1]
+
+    @property
+    def precision(self) -> torch.dtype:
+        """The type of scores and weights: float32, or float64 for float64 inputs."""
+        return torch.promote_types(self.q.dtype, torch.float32)
+
+    @property
+    def learned(self) -> tuple[Tensor, ...]:
+        """The tensors of the biases that want a gradient."""
+        return tuple(
+            tensor
+            for bias in self.biases
+            for tensor in (*bias.parameters(), *bias.buffers())
+            if tensor.requires_grad
+        )
+
+    @property
+    def wants_gradient(self) -> bool:
+        """Whether a backward pass may follow."""
+        if not torch.is_grad_enabled():
+            return False
+        return any(t.requires_grad for t in (self.q, self.k, self.v)) or bool(self.learned)
+
+
+class Kernel(Protocol):
+    """One way to compute attention."""
+
+    @property
+    def name(self) -> str:
+        """What it is called by."""
+
+    def unsupported(self, request: AttentionRequest) -> str | None:
+        """Why this kernel cannot serve the request, as a clause; None when it can."""
+
+    def run(self, request: AttentionRequest) -> Tensor:
+        """Compute [B, H, Lq, Ev], in the type of the values."""
+
+
+def total_bias(request: AttentionRequest) -> Tensor | None:
+    """The sum of all biases, [B|1, H, Lq, Lk], or None when there are none."""
+    total: Tensor | None = None
+    for bias in request.biases:
+        scaled = request.q.to(request.precision) * request.scale
+        term = bias(scaled, request.positions)
+        total = term if total is None else total + term
+    return total
+
+
+def soft_cap(scores: Tensor, softcap: float | None) -> Tensor:
+    """Squash scores smoothly into (−softcap, softcap)."""
+    return scores if softcap is None else softcap * torch.tanh(scores / softcap)
+
+
+def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | None:
+    """What to add to scores: 0 where visible, very negative elsewhere; None if all is visible.
+
+    The numbers are finite: a row that sees nothing becomes a plain mean, to be cleared by
+    `clear_blind_rows`, where infinities would make it NaN. Any score is lost beside them in
+    rounding, so nothing hidden leaks into a row that sees something.
+    """
+    positions, mask = request.positions, request.mask
+    if positions.shows_all(mask):
+        return None
+
+    def compute() -> Tensor:
+        visible = positions.visible(mask)
+        zeros = torch.zeros(visible.shape, dtype=dtype, device=visible.device)
+        return zeros.masked_fill_(~visible, torch.finfo(dtype).min / 2)
+
+    return positions.derive(("hidden", mask, dtype), compute)
+
+
+def clear_blind_rows(output: Tensor, request: AttentionRequest) -> Tensor:
+    """Make the output [B, H, Lq, Ev] of queries that see nothing 0, and its gradient with it."""
+    positions, mask = request.positions, request.mask
+    if not positions.may_have_blind_rows(mask):
+        return output
+    sighted = positions.derive(
+        ("sighted", mask, output.dtype),
+        lambda: positions.visible(mask).any(-1, keepdim=True).to(output.dtype),
+    )
+    return output * sighted
+
+
+def full_precision(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
+    """A context in which autocast leaves operations on the tensor's device alone."""
+    return torch.autocast(tensor.device.type, enabled=False)

@@ -1,0 +1,277 @@
+"""Who may see whom: masks as small values, a function of positions, True where a key is visible.
+
+Masks are hashable, combine exactly with `&` and `|`, know which key positions a range of queries
+could see (so that kernels skip the rest), and describe themselves in a sentence or a picture.
+Shapes: B batch, H heads, Lq queries, Lk keys.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, assert_never
+
+from torch import Tensor
+
+from heedful.errors import ModelError
+from heedful.nn.positions import Positions
+from heedful.nn.spec import (
+    AllOfSpec,
+    AnyOfSpec,
+    CausalSpec,
+    EverythingSpec,
+    MaskSpec,
+    PrefixSpec,
+    SegmentSpec,
+    WindowSpec,
+)
+
+FAR = 2**62
+"""A key position beyond every real one: the upper bound of masks that have none."""
+
+_NOWHERE = (0, -1)
+
+
+class Place(NamedTuple):
+    """Where tokens stand, in any shape: their positions and, if they have them, their segments."""
+
+    position: Tensor
+    segment: Tensor | None = None
+
+
+class Mask(ABC):
+    """Which keys a query may see; a value, equal to another of the same kind and settings."""
+
+    @abstractmethod
+    def sees(self, query: Place, key: Place) -> Tensor:
+        """Whether queries at some places may see keys at others, element by element.
+
+        Args:
+            query: places of any shape.
+            key: places of a shape that broadcasts with it.
+
+        Returns:
+            Bool, of a shape that broadcasts to theirs.
+        """
+
+    def allow(self, positions: Positions) -> Tensor:
+        """Which pairs the mask allows, not asking whether either end is really there.
+
+        Returns:
+            Bool [B|1, H|1, Lq, Lk].
+        """
+        query, query_segment = positions.query, positions.query_segment
+        key, key_segment = positions.key, positions.key_segment
+        allowed = self.sees(
+            Place(
+                query[:, None, :, None],
+                None if query_segment is None else query_segment[:, None, :, None],
+            ),
+            Place(
+                key[:, None, None, :],
+                None if key_segment is None else key_segment[:, None, None, :],
+            ),
+        )
+        return allowed.expand(-1, -1, query.shape[1], key.shape[1])
+
+    @abstractmethod
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        """First and last key position that queries at positions `lo` to `hi` could see.
+
+        Both ends are inclusive, never below 0, and at most `FAR`; first > last means none.
+        """
+
+    @abstractmethod
+    def describe(self) -> str:
+        """What a query sees, as the end of a sentence: "keys at or before its own position"."""
+
+    def __and__(self, other: Mask) -> Mask:
+        if isinstance(self, Everything):
+            return other
+        if isinstance(other, Everything):
+            return self
+        return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
+
+    def __or__(self, other: Mask) -> Mask:
+        if isinstance(self, Everything) or isinstance(other, Everything):
+            return Everything()
+        return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
+
+
+@dataclass(frozen=True)
+class Everything(Mask):
+    """Every key is visible."""
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return key.position == key.position
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        return 0, FAR
+
+    def describe(self) -> str:
+        return "every key"
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Keys at the query's own position or before it are visible."""
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return key.position <= query.position
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        return 0, hi
+
+    def describe(self) -> str:
+        return "keys at or before its own position"
+
+
+@dataclass(frozen=True)
+class Window(Mask):
+    """Keys at a distance of less than `size` are visible, on both sides (Beltagy 2020).
+
+    `Causal() & Window(size)` shows `size` keys: the query's own and the size − 1 before it.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        assert self.size > 0, self.size
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return (key.position - query.position).abs() < self.size
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        return max(lo - self.size + 1, 0), hi + self.size - 1
+
+    def describe(self) -> str:
+        return f"keys less than {self.size} positions away"
+
+
+@dataclass(frozen=True)
+class Prefix(Mask):
+    """Keys at positions below `length` are visible to every query (Raffel 2020).
+
+    A prefix language model is `Causal() | Prefix(length)`.
+    """
+
+    length: int
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return key.position < self.length
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        return (0, self.length - 1) if self.length > 0 else _NOWHERE
+
+    def describe(self) -> str:
+        return f"the first {self.length} positions"
+
+
+@dataclass(frozen=True)
+class SameSegment(Mask):
+    """Keys of the query's own segment are visible: several sequences packed into one row.
+
+    Positions without segments are one single segment.
+    """
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        if query.segment is None and key.segment is None:
+            return Everything().sees(query, key)
+        if query.segment is None or key.segment is None:
+            raise ModelError(
+                "A segment mask needs the segments of both queries and keys, or of neither",
+                remedy="Give query_segment and key_segment",
+            )
+        return query.segment == key.segment
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        return 0, FAR
+
+    def describe(self) -> str:
+        return "keys of its own segment"
+
+
+@dataclass(frozen=True)
+class AllOf(Mask):
+    """Keys that every part shows are visible; of no parts, every key."""
+
+    parts: tuple[Mask, ...]
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        allowed = Everything().sees(query, key)
+        for part in self.parts:
+            allowed = allowed & part.sees(query, key)
+        return allowed
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        every = [part.bounds(lo, hi) for part in self.parts]
+        first = max((first for first, _ in every), default=0)
+        last = min((last for _, last in every), default=FAR)
+        return (first, last) if first <= last else _NOWHERE
+
+    def describe(self) -> str:
+        return _list([part.describe() for part in self.parts], "that are also", "every key")
+
+
+@dataclass(frozen=True)
+class AnyOf(Mask):
+    """Keys that at least one part shows are visible; of no parts, none."""
+
+    parts: tuple[Mask, ...]
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        allowed = ~Everything().sees(query, key)
+        for part in self.parts:
+            allowed = allowed | part.sees(query, key)
+        return allowed
+
+    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
+        every = [part.bounds(lo, hi) for part in self.parts]
+        some = [(first, last) for first, last in every if first <= last]
+        if not some:
+            return _NOWHERE
+        return min(first for first, _ in some), max(last for _, last in some)
+
+    def describe(self) -> str:
+        return _list([part.describe() for part in self.parts], "and also", "no key")
+
+
+def build_mask(spec: MaskSpec) -> Mask:
+    """The mask that a piece of configuration stands for."""
+    match spec:
+        case EverythingSpec():
+            return Everything()
+        case CausalSpec():
+            return Causal()
+        case WindowSpec():
+            return Window(spec.size)
+        case PrefixSpec():
+            return Prefix(spec.length)
+        case SegmentSpec():
+            return SameSegment()
+        case AllOfSpec():
+            return AllOf(tuple(build_mask(part) for part in spec.parts))
+        case AnyOfSpec():
+            return AnyOf(tuple(build_mask(part) for part in spec.parts))
+        case _:
+            assert_never(spec)
+
+
+def picture(mask: Mask, positions: Positions) -> str:
+    """Draw who sees whom as text: a line per query, a column per key, ■ visible, · hidden.
+
+    Args:
+        mask: what to draw.
+        positions: where the tokens stand; only the first row of the batch is drawn.
+    """
+    visible = positions.visible(mask)[0, 0].tolist()
+    return "\n".join("".join("■" if seen else "·" for seen in row) for row in visible)
+
+
+def _parts(mask: Mask, kind: type[AllOf] | type[AnyOf]) -> tuple[Mask, ...]:
+    return mask.parts if isinstance(mask, kind) else (mask,)
+
+
+def _list(sentences: list[str], joint: str, nothing: str) -> str:
+    wrapped = [f"({s})" if " also " in s else s for s in sentences]
+    return f", {joint} ".join(wrapped) or nothing

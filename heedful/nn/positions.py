@@ -1,0 +1,188 @@
+"""Where tokens stand: the positions and segments that masks, biases and rotations are made from.
+
+Attention never looks at array indices. A token's place is a number that travels with it, and −1
+marks a slot that holds nothing; padding on any side, packed sequences, ring caches and beams are
+then all the same case. Shapes: B batch, L length (Lq queries, Lk keys), D model width, H heads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+
+if TYPE_CHECKING:
+    from heedful.nn.masks import Mask
+
+NOTHING_HERE = -1
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False)
+class Positions:
+    """Positions, and optionally segments, of the queries and keys of one attention.
+
+    What is derived from a value (a visibility mask, distances) is computed once and kept with it,
+    so all layers that share the value share the work.
+
+    Args:
+        query: [B, Lq] int64 positions of the queries; −1 marks padding.
+        key: [B, Lk] int64 positions of the keys; −1 marks padding or an unused cache slot.
+        query_segment: [B, Lq] int64 numbers of the packed sequence a query belongs to.
+        key_segment: [B, Lk] int64, the same for keys.
+    """
+
+    query: Tensor
+    key: Tensor
+    query_segment: Tensor | None = None
+    key_segment: Tensor | None = None
+    _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of_self(cls, positions: Tensor, segments: Tensor | None = None) -> Self:
+        """Self-attention: the queries are the keys.
+
+        Args:
+            positions: [B, L] int64, −1 where there is nothing.
+            segments: [B, L] int64, the packed sequence of each token.
+        """
+        return cls(positions, positions, segments, segments)
+
+    def between_queries(self, start: int, stop: int) -> Self:
+        """Only the queries with array indices from `start` up to `stop`."""
+        segment = self.query_segment
+        return type(self)(
+            self.query[:, start:stop],
+            self.key,
+            None if segment is None else segment[:, start:stop],
+            self.key_segment,
+        )
+
+    def between_keys(self, start: int, stop: int) -> Self:
+        """Only the keys with array indices from `start` up to `stop`."""
+        segment = self.key_segment
+        return type(self)(
+            self.query,
+            self.key[:, start:stop],
+            self.query_segment,
+            None if segment is None else segment[:, start:stop],
+        )
+
+    def derive(self, name: Hashable, compute: Callable[[], _T]) -> _T:
+        """The result of `compute`, made once for this value under `name`.
+
+        `compute` must depend on this value and on what `name` says, and on nothing else.
+        """
+        if name not in self._derived:
+            self._derived[name] = compute()
+        return cast("_T", self._derived[name])
+
+    def distance(self) -> Tensor:
+        """Key position minus query position, [B, Lq, Lk] int64; meaningless where either is −1."""
+        return self.derive("distance", lambda: self.key[:, None, :] - self.query[:, :, None])
+
+    def visible(self, mask: Mask) -> Tensor:
+        """Which key each query may see: allowed by the mask, and both of them really there.
+
+        Returns:
+            Bool [B|1, H|1, Lq, Lk].
+        """
+        return self.derive(("visible", mask), lambda: self._visible(mask))
+
+    def shows_all(self, mask: Mask) -> bool:
+        """Whether every query is known to see every key, so that no mask is needed.
+
+        On an accelerator it is not known: looking would wait for the device.
+        """
+        return self._facts(mask)[0]
+
+    def may_have_blind_rows(self, mask: Mask) -> bool:
+        """Whether some query may see no key at all; on an accelerator, always."""
+        return self._facts(mask)[1]
+
+    def _visible(self, mask: Mask) -> Tensor:
+        real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
+        return real & mask.allow(self)
+
+    def _facts(self, mask: Mask) -> tuple[bool, bool]:
+        if self.key.device.type != "cpu":
+            return False, True
+
+        def look() -> tuple[bool, bool]:
+            visible = self.visible(mask)
+            return bool(visible.all()), not bool(visible.any(-1).all())
+
+        return self.derive(("facts", mask), look)
+
+
+class SinusoidalPositions(nn.Module):
+    """Sine and cosine waves of geometrically growing length (Vaswani 2017, section 3.5).
+
+    Even channels hold sines, odd ones cosines. Any position can be computed; nothing is learned.
+
+    Args:
+        width: model width D.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Encode positions.
+
+        Args:
+            positions: [B, L] int64, −1 where there is nothing.
+
+        Returns:
+            [B, L, D] float32; zeros where there is nothing.
+        """
+        even = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
+        frequencies = torch.exp(even * (-math.log(10_000.0) / self.width))
+        angles = positions.to(torch.float32)[..., None] * frequencies
+        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., : self.width]
+        return waves.masked_fill((positions < 0)[..., None], 0.0)
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector per position (Gehring 2017; Devlin 2019).
+
+    Args:
+        width: model width D.
+        max_length: number of positions in the table.
+    """
+
+    def __init__(self, width: int, max_length: int) -> None:
+        super().__init__()
+        self.max_length = max_length
+        self.weight = nn.Parameter(torch.empty(max_length, width))
+        nn.init.normal_(self.weight, std=width**-0.5)
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Look positions up.
+
+        Args:
+            positions: [B, L] int64, −1 where there is nothing.
+
+        Returns:
+            [B, L, D]; zeros where there is nothing.
+
+        Raises:
+            ModelError: when a position lies past the table.
+        """
+        if positions.numel() and (last := int(positions.max())) >= self.max_length:
+            raise ModelError(
+                f"Position {last} lies past the learned positions, "
+                f"which end at {self.max_length - 1}",
+                remedy=f"Use at most {self.max_length} tokens, "
+                "or a model with sinusoidal or rotary positions",
+            )
+        rows = nn.functional.embedding(positions.clamp(min=0), self.weight)
+        return rows.masked_fill((positions < 0)[..., None], 0.0)

@@ -1,0 +1,182 @@
+"""What each part of a block is, as data: the settings of the modules in this package.
+
+No torch here: the command line reads these to build its flags. Widths that follow from the place
+in the model (the model width, the vocabulary) are arguments of the modules, not settings.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config, PositiveInt, Probability
+
+
+class EverythingSpec(Config):
+    """Every real key is visible."""
+
+    kind: Literal["everything"] = "everything"
+
+
+class CausalSpec(Config):
+    """Keys at the query's position or before it are visible."""
+
+    kind: Literal["causal"] = "causal"
+
+
+class WindowSpec(Config):
+    """Keys at a distance of less than `size` are visible, on both sides (Longformer 2020).
+
+    Together with `causal` a query sees `size` keys, itself among them.
+    """
+
+    kind: Literal["window"] = "window"
+    size: PositiveInt
+
+
+class PrefixSpec(Config):
+    """Keys at positions below `length` are visible (prefix language model; Raffel 2020)."""
+
+    kind: Literal["prefix"] = "prefix"
+    length: Annotated[int, Field(ge=0)]
+
+
+class SegmentSpec(Config):
+    """Keys of the query's own segment are visible (packed sequences)."""
+
+    kind: Literal["segment"] = "segment"
+
+
+class AllOfSpec(Config):
+    """Keys that every part shows are visible."""
+
+    kind: Literal["all_of"] = "all_of"
+    parts: tuple[MaskSpec, ...]
+
+
+class AnyOfSpec(Config):
+    """Keys that at least one part shows are visible."""
+
+    kind: Literal["any_of"] = "any_of"
+    parts: tuple[MaskSpec, ...]
+
+
+MaskSpec = Annotated[
+    EverythingSpec | CausalSpec | WindowSpec | PrefixSpec | SegmentSpec | AllOfSpec | AnyOfSpec,
+    Field(discriminator="kind"),
+]
+
+
+class AlibiSpec(Config):
+    """A penalty linear in distance, a slope per head (Press 2022)."""
+
+    kind: Literal["alibi"] = "alibi"
+
+
+class T5BiasSpec(Config):
+    """A learned bias per head and distance bucket (Raffel 2020)."""
+
+    kind: Literal["t5"] = "t5"
+    num_buckets: PositiveInt = 32
+    max_distance: PositiveInt = 128
+    bidirectional: bool = True
+
+
+class RelativeKeysSpec(Config):
+    """A learned key per clipped distance, added to the score (Shaw 2018)."""
+
+    kind: Literal["relative_keys"] = "relative_keys"
+    max_distance: PositiveInt = 16
+
+
+BiasSpec = Annotated[AlibiSpec | T5BiasSpec | RelativeKeysSpec, Field(discriminator="kind")]
+
+
+class RotarySpec(Config):
+    """Rotary position embedding (Su 2021) and how it is stretched past its trained length."""
+
+    base: Annotated[float, Field(gt=1)] = 10_000.0
+    layout: Literal["halves", "pairs"] = "halves"
+    width: PositiveInt | None = Field(
+        None, description="rotated width of a head; all of it if unset"
+    )
+    scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
+    factor: Annotated[float, Field(ge=1)] = 1.0
+    original_length: PositiveInt | None = Field(
+        None, description="trained length in tokens; yarn needs it"
+    )
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+    @model_validator(mode="after")
+    def _yarn_needs_length(self) -> Self:
+        if self.scaling == "yarn" and self.original_length is None:
+            raise ValueError("yarn scaling needs original_length")
+        return self
+
+
+class PositionSpec(Config):
+    """What is added to an embedding for its position."""
+
+    kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
+    max_length: PositiveInt | None = Field(
+        None, description="table size of learned positions; sinusoidal ones need none"
+    )
+
+    @model_validator(mode="after")
+    def _learned_needs_length(self) -> Self:
+        if self.kind == "learned" and self.max_length is None:
+            raise ValueError("learned positions need max_length")
+        return self
+
+
+class NormSpec(Config):
+    """Layer normalisation (Ba 2016) or its root-mean-square form (Zhang 2019)."""
+
+    kind: Literal["layer", "rms"] = "layer"
+    epsilon: Annotated[float, Field(gt=0)] = 1e-5
+
+
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
+
+
+class FeedForwardSpec(Config):
+    """The position-wise network: inner width, activation (gated forms: Shazeer 2020), dropout."""
+
+    width: PositiveInt
+    activation: Activation = "relu"
+    bias: bool = True
+    dropout: Probability = 0.0
+
+
+class AttentionSpec(Config):
+    """Multi-head attention; fewer key/value heads make it grouped-query or multi-query."""
+
+    num_heads: PositiveInt
+    num_kv_heads: PositiveInt | None = Field(None, description="as many as num_heads if unset")
+    head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
+    bias: bool = True
+    scale: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="factor on scores; 1/sqrt(head width) if unset"
+    )
+    softcap: Annotated[float, Field(gt=0)] | None = None
+    dropout: Probability = 0.0
+    mask: MaskSpec = EverythingSpec()
+    rotary: RotarySpec | None = None
+    position_bias: BiasSpec | None = None
+
+    @model_validator(mode="after")
+    def _heads_group(self) -> Self:
+        if self.num_kv_heads and self.num_heads % self.num_kv_heads:
+            raise ValueError("num_heads must be a multiple of num_kv_heads")
+        return self
+
+
+class EmbeddingSpec(Config):
+    """Token embedding: scaled by sqrt(width) or not, with positions, an optional norm, dropout."""
+
+    scale: bool = True
+    positions: PositionSpec = PositionSpec()
+    norm: NormSpec | None = None
+    dropout: Probability = 0.0

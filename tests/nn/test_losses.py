@@ -1,0 +1,96 @@
+"""The fused loss against the formula, written out without any of its code."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.nn import losses
+from heedful.nn.losses import smoothed_cross_entropy
+
+
+def by_the_formula(hidden, weight, targets, smoothing, bias=None):
+    """-sum over positions of sum over pieces of q(piece) · log p(piece)."""
+    logits = hidden.double() @ weight.double().T
+    if bias is not None:
+        logits = logits + bias.double()
+    log_p = logits - logits.exp().sum(-1, keepdim=True).log()
+    vocabulary = weight.shape[0]
+    q = torch.full_like(log_p, smoothing / vocabulary)
+    for row, target in enumerate(targets.tolist()):
+        q[row, target] += 1 - smoothing
+    nll = -sum(log_p[row, target] for row, target in enumerate(targets.tolist()))
+    return -(q * log_p).sum(), nll
+
+
+@given(
+    rows=st.integers(1, 9),
+    vocabulary=st.integers(2, 40),
+    smoothing=st.sampled_from([0.0, 0.1, 0.5]),
+    with_bias=st.booleans(),
+    chunk=st.integers(1, 100),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_values_and_gradients_follow_the_formula(
+    rows, vocabulary, smoothing, with_bias, chunk, seed
+):
+    torch.manual_seed(seed)
+    hidden = torch.randn(rows, 6, requires_grad=True)
+    weight = torch.randn(vocabulary, 6, requires_grad=True)
+    bias = torch.randn(vocabulary, requires_grad=True) if with_bias else None
+    targets = torch.randint(0, vocabulary, (rows,))
+    leaves = [t for t in (hidden, weight, bias) if t is not None]
+    kept = losses._CHUNK_ELEMENTS
+    losses._CHUNK_ELEMENTS = chunk
+    try:
+        loss, nll = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
+    finally:
+        losses._CHUNK_ELEMENTS = kept
+    gradients = torch.autograd.grad(3 * loss, leaves)
+    expected_loss, expected_nll = by_the_formula(hidden, weight, targets, smoothing, bias)
+    expected = torch.autograd.grad(3 * expected_loss, leaves)
+    torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(nll.double(), expected_nll, rtol=1e-5, atol=1e-5)
+    for got, want in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_a_perfect_smoothed_prediction_has_the_entropy_of_the_smoothed_target():
+    smoothing, vocabulary = 0.1, 5
+    right = 1 - smoothing + smoothing / vocabulary
+    wrong = smoothing / vocabulary
+    weight = torch.eye(vocabulary)
+    weight = torch.where(weight == 1, math.log(right), math.log(wrong))
+    hidden = torch.eye(vocabulary)
+    loss, _ = smoothed_cross_entropy(hidden, weight, torch.arange(vocabulary), smoothing)
+    entropy = -right * math.log(right) - 4 * wrong * math.log(wrong)
+    assert float(loss) == pytest.approx(vocabulary * entropy, rel=1e-5)
+
+
+def test_bfloat16_autocast_is_near_float32():
+    torch.manual_seed(0)
+    hidden, weight = torch.randn(50, 32), torch.randn(200, 32) * 0.2
+    hidden.requires_grad_()
+    targets = torch.randint(0, 200, (50,))
+    exact, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    (exact_gradient,) = torch.autograd.grad(exact, hidden)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    assert loss.dtype == torch.float32
+    (gradient,) = torch.autograd.grad(loss, hidden)
+    assert gradient.dtype == torch.float32
+    # bfloat16 keeps 8 bits: logits of size 1 are off by up to 2**-9 each.
+    torch.testing.assert_close(loss, exact, rtol=5e-3, atol=0)
+    torch.testing.assert_close(gradient, exact_gradient, rtol=0, atol=1e-2)
+
+
+def test_no_gradient_is_made_when_none_is_wanted(monkeypatch):
+    monkeypatch.setattr(torch, "mm", lambda *_, **__: pytest.fail("made a gradient"))
+    with torch.no_grad():
+        loss, _ = smoothed_cross_entropy(torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, 3]))
+    assert float(loss) == pytest.approx(2 * math.log(4), rel=1e-6)

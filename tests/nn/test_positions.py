@@ -1,0 +1,90 @@
+"""Positions as a value, and the two encodings that are added to embeddings."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from heedful.errors import ModelError
+from heedful.nn.masks import Causal, Everything, SameSegment, Window
+from heedful.nn.positions import LearnedPositions, Positions, SinusoidalPositions
+
+
+def test_self_attention_has_its_queries_as_keys() -> None:
+    positions = torch.tensor([[0, 1, -1]])
+    segments = torch.tensor([[0, 0, 0]])
+    value = Positions.of_self(positions, segments)
+    assert value.query is positions
+    assert value.key is positions
+    assert value.query_segment is segments
+    assert value.key_segment is segments
+
+
+def test_padding_neither_sees_nor_is_seen() -> None:
+    visible = Positions.of_self(torch.tensor([[-1, 0, 1, -1]])).visible(Everything())
+    assert visible[0, 0].int().tolist() == [[0, 0, 0, 0], [0, 1, 1, 0], [0, 1, 1, 0], [0, 0, 0, 0]]
+
+
+def test_visibility_is_made_once_per_mask() -> None:
+    value = Positions.of_self(torch.arange(4)[None])
+    assert value.visible(Causal()) is value.visible(Causal())
+    assert value.visible(Window(2)) is not value.visible(Window(3))
+
+
+def test_slices_show_what_the_whole_shows() -> None:
+    positions = torch.tensor([[-1, 0, 1, 2, 3], [0, 1, 0, 1, 2]])
+    segments = torch.tensor([[0, 0, 0, 0, 0], [0, 0, 1, 1, 1]])
+    whole = Positions.of_self(positions, segments)
+    part = whole.between_queries(1, 4).between_keys(2, 5)
+    mask = Causal() & SameSegment()
+    assert torch.equal(part.visible(mask), whole.visible(mask)[:, :, 1:4, 2:5])
+    assert torch.equal(part.distance(), whole.distance()[:, 1:4, 2:5])
+
+
+@pytest.mark.parametrize(
+    ("positions", "shows_all", "blind"),
+    [([[0, 1]], True, False), ([[0, 1, -1]], False, True), ([[-1, -1]], False, True)],
+)
+def test_what_is_known_of_the_rows(
+    positions: list[list[int]], shows_all: bool, blind: bool
+) -> None:
+    value = Positions.of_self(torch.tensor(positions))
+    assert value.shows_all(Everything()) == shows_all
+    assert value.may_have_blind_rows(Everything()) == blind
+
+
+def test_a_hidden_key_is_not_a_blind_query() -> None:
+    value = Positions(torch.tensor([[5]]), torch.tensor([[0, -1]]))
+    assert not value.shows_all(Everything())
+    assert not value.may_have_blind_rows(Everything())
+
+
+@pytest.mark.parametrize("width", [6, 7])
+def test_sinusoids_follow_the_formula(width: int) -> None:
+    positions = torch.tensor([[0, 1, 57, -1]])
+    found = SinusoidalPositions(width)(positions)
+    assert found.dtype == torch.float32
+    for j, position in enumerate([0, 1, 57]):
+        for channel in range(width):
+            angle = position / 10_000 ** ((channel - channel % 2) / width)
+            expected = math.cos(angle) if channel % 2 else math.sin(angle)
+            assert found[0, j, channel].item() == pytest.approx(expected, abs=1e-5)
+    assert found[0, 3].abs().max() == 0
+
+
+def test_learned_positions_look_up_their_row() -> None:
+    module = LearnedPositions(3, max_length=4)
+    found = module(torch.tensor([[3, -1, 0]]))
+    assert torch.equal(found[0, 0], module.weight[3])
+    assert found[0, 1].abs().max() == 0
+    assert torch.equal(found[0, 2], module.weight[0])
+    found.sum().backward()
+    assert module.weight.grad is not None
+    assert module.weight.grad.sum(-1).tolist() == [3, 0, 0, 3]
+
+
+def test_learned_positions_end_in_an_error_and_are_not_clipped() -> None:
+    with pytest.raises(ModelError, match="Position 4 lies past"):
+        LearnedPositions(3, max_length=4)(torch.tensor([[0, 4]]))
