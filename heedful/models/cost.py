@@ -1,0 +1,50 @@
+"""What a model costs: parameters, floating-point operations and bytes, without building it.
+
+Everything here is arithmetic on a `TranslatorSpec`; nothing needs torch.
+"""
+
+from __future__ import annotations
+
+from heedful.models.cost_flops import (
+    DecodingCost,
+    TrainingCost,
+    Work,
+    decoding_cost,
+    encoding_work,
+    step_work,
+    training_cost,
+)
+from heedful.models.cost_memory import (
+    BFLOAT16,
+    FLOAT32,
+    DecodingMemory,
+    Fit,
+    TrainingMemory,
+    decoding_memory,
+    human_bytes,
+    largest_batch,
+    training_memory,
+)
+from heedful.models.cost_parameters import Row, count_parameters, parameter_table
+
+__all__ = [
+    "BFLOAT16",
+    "FLOAT32",
+    "DecodingCost",
+    "DecodingMemory",
+    "Fit",
+    "Row",
+    "TrainingCost",
+    "TrainingMemory",
+    "Work",
+    "count_parameters",
+    "decoding_cost",
+    "decoding_memory",
+    "encoding_work",
+    "human_bytes",
+    "largest_batch",
+    "parameter_table",
+    "step_work",
+    "training_cost",
+    "training_memory",
+]

@@ -1,0 +1,241 @@
+"""How much arithmetic a model does, in floating-point operations, counted from its spec.
+
+A multiply-add counts as two operations. Counted are the matrix products: with weights, between
+queries and keys, between attention weights and values. Left out are norms, activations, softmax
+and look-ups, which do work proportional to D per token where the products do D². Every pair of
+query and key counts, also one that a mask hides, since that is what a dense kernel computes.
+
+Legend: D model width, H heads, K key/value heads, E head width, V vocabulary, N layers,
+S source tokens, T target tokens (its end token among them).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from heedful.models.cost_parameters import (
+    is_gated,
+    key_value_width,
+    query_width,
+)
+from heedful.models.spec import TranslatorSpec
+from heedful.nn.spec import AttentionSpec, FeedForwardSpec, RelativeKeysSpec
+
+BACKWARD_PER_FORWARD = 2
+"""Each product of the forward pass has two in the backward pass: one for each of its factors."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Operations by what causes them.
+
+    Args:
+        weights: products with the blocks' weight matrices; linear in the number of tokens.
+        attention: products between tokens (scores, and sums of values); quadratic in length.
+        output: the projection to the vocabulary.
+    """
+
+    weights: int = 0
+    attention: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        """All operations."""
+        return self.weights + self.attention + self.output
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            weights=self.weights + other.weights,
+            attention=self.attention + other.attention,
+            output=self.output + other.output,
+        )
+
+    def times(self, factor: int) -> Work:
+        """The same work done `factor` times."""
+        return Work(
+            weights=self.weights * factor,
+            attention=self.attention * factor,
+            output=self.output * factor,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCost:
+    """Operations for one sentence pair of a training batch.
+
+    Args:
+        source_tokens: S.
+        target_tokens: T.
+        encoder: forward work of the encoder.
+        decoder: forward work of the decoder and the output layer.
+    """
+
+    source_tokens: int
+    target_tokens: int
+    encoder: Work
+    decoder: Work
+
+    @property
+    def forward(self) -> Work:
+        """Forward work for the pair."""
+        return self.encoder + self.decoder
+
+    @property
+    def total(self) -> Work:
+        """Forward and backward work for the pair."""
+        return self.forward.times(1 + BACKWARD_PER_FORWARD)
+
+    @property
+    def per_target_token(self) -> float:
+        """Forward and backward operations for the pair, divided by its target tokens."""
+        return self.total.total / self.target_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingCost:
+    """Operations for translating one sentence with a cache.
+
+    Args:
+        source_tokens: S.
+        target_tokens: T, which is also the number of steps.
+        beam: hypotheses carried along.
+        encoding: the encoder, and the keys and values that cross-attention reads; done once.
+        first_step: the first step, all hypotheses together.
+        last_step: the last step, all hypotheses together.
+        steps: all steps together.
+    """
+
+    source_tokens: int
+    target_tokens: int
+    beam: int
+    encoding: Work
+    first_step: Work
+    last_step: Work
+    steps: Work
+
+    @property
+    def total(self) -> Work:
+        """Everything for the sentence."""
+        return self.encoding + self.steps
+
+
+def training_cost(spec: TranslatorSpec, source_tokens: int, target_tokens: int) -> TrainingCost:
+    """Operations to learn from one pair of these lengths, in tokens."""
+    block = spec.decoder.block
+    assert block.cross_attention is not None
+    own, cross = block.self_attention, block.cross_attention
+    layer = Work(
+        weights=2
+        * (
+            target_tokens
+            * (
+                _query_side(own, spec.width)
+                + _key_side(own, spec.width)
+                + _query_side(cross, spec.width)
+                + _feedforward(block.feedforward, spec.width)
+            )
+            + source_tokens * _key_side(cross, spec.width)
+        ),
+        attention=_pairs(own, spec.width, target_tokens, target_tokens)
+        + _pairs(cross, spec.width, target_tokens, source_tokens),
+    )
+    output = Work(output=2 * spec.width * spec.target_vocabulary * target_tokens)
+    return TrainingCost(
+        source_tokens=source_tokens,
+        target_tokens=target_tokens,
+        encoder=encoding_work(spec, source_tokens),
+        decoder=layer.times(spec.decoder.num_layers) + output,
+    )
+
+
+def encoding_work(spec: TranslatorSpec, source_tokens: int) -> Work:
+    """Forward work of the encoder for one sentence."""
+    block = spec.encoder.block
+    own = block.self_attention
+    per_token = (
+        _query_side(own, spec.width)
+        + _key_side(own, spec.width)
+        + _feedforward(block.feedforward, spec.width)
+    )
+    layer = Work(
+        weights=2 * source_tokens * per_token,
+        attention=_pairs(own, spec.width, source_tokens, source_tokens),
+    )
+    return layer.times(spec.encoder.num_layers)
+
+
+def step_work(spec: TranslatorSpec, source_tokens: int, step: int, beam: int = 1) -> Work:
+    """Forward work of one decoding step with a cache.
+
+    Args:
+        spec: the model.
+        source_tokens: S, the keys of cross-attention.
+        step: 1 for the first; the number of tokens that self-attention then sees.
+        beam: hypotheses; each has its own token and its own past.
+    """
+    block = spec.decoder.block
+    assert block.cross_attention is not None
+    own, cross = block.self_attention, block.cross_attention
+    per_token = (
+        _query_side(own, spec.width)
+        + _key_side(own, spec.width)
+        + _query_side(cross, spec.width)
+        + _feedforward(block.feedforward, spec.width)
+    )
+    layer = Work(
+        weights=2 * per_token,
+        attention=_pairs(own, spec.width, 1, step) + _pairs(cross, spec.width, 1, source_tokens),
+    )
+    output = Work(output=2 * spec.width * spec.target_vocabulary)
+    return (layer.times(spec.decoder.num_layers) + output).times(beam)
+
+
+def decoding_cost(
+    spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int = 1
+) -> DecodingCost:
+    """Operations to translate one sentence of these lengths, in tokens, with a cache."""
+    cross = spec.decoder.block.cross_attention
+    assert cross is not None
+    memory = Work(weights=2 * source_tokens * _key_side(cross, spec.width))
+    first = step_work(spec, source_tokens, 1, beam)
+    last = step_work(spec, source_tokens, target_tokens, beam)
+    # Steps differ only in the length of the past, so their sum is that of an arithmetic series.
+    both = first + last
+    return DecodingCost(
+        source_tokens=source_tokens,
+        target_tokens=target_tokens,
+        beam=beam,
+        encoding=encoding_work(spec, source_tokens) + memory.times(spec.decoder.num_layers),
+        first_step=first,
+        last_step=last,
+        steps=Work(
+            weights=both.weights * target_tokens // 2,
+            attention=both.attention * target_tokens // 2,
+            output=both.output * target_tokens // 2,
+        ),
+    )
+
+
+def _query_side(spec: AttentionSpec, width: int) -> int:
+    """Multiply-adds per query token: its query, and the output projection."""
+    return 2 * width * query_width(spec, width)
+
+
+def _key_side(spec: AttentionSpec, width: int) -> int:
+    """Multiply-adds per key token: its key and its value."""
+    return 2 * width * key_value_width(spec, width)
+
+
+def _feedforward(spec: FeedForwardSpec, width: int) -> int:
+    """Multiply-adds per token."""
+    return (3 if is_gated(spec) else 2) * width * spec.width
+
+
+def _pairs(spec: AttentionSpec, width: int, queries: int, keys: int) -> int:
+    """Operations between tokens: a score and a weighted value for each pair of them."""
+    per_query = 2 * query_width(spec, width)
+    work = 2 * per_query * queries * keys
+    if isinstance(spec.position_bias, RelativeKeysSpec):
+        work += per_query * queries * (2 * spec.position_bias.max_distance + 1)
+    return work

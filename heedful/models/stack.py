@@ -1,0 +1,85 @@
+"""Blocks on top of each other."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from heedful.models.block import Block, Sight
+from heedful.models.spec import StackSpec
+from heedful.nn.attention import KeyValues
+from heedful.nn.biases import build_bias
+from heedful.nn.cache import Cache
+from heedful.nn.norms import build_norm
+
+
+class Stack(nn.Module):
+    """An encoder, or a decoder when its blocks attend over a memory.
+
+    Args:
+        width: model width D.
+        spec: how many blocks of which kind, the final norm, a shared position bias.
+        name: where captures of this stack are addressed, `encoder` or `decoder`.
+    """
+
+    def __init__(self, width: int, spec: StackSpec, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.blocks = nn.ModuleList(Block(width, spec.block) for _ in range(spec.num_layers))
+        self.final_norm = build_norm(spec.final_norm, width) if spec.final_norm else None
+        attention = spec.block.self_attention
+        self.position_bias = (
+            build_bias(
+                spec.shared_position_bias,
+                attention.num_heads,
+                attention.head_width or width // attention.num_heads,
+            )
+            if spec.shared_position_bias
+            else None
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        sight: Sight,
+        *,
+        memory: Sequence[KeyValues] = (),
+        caches: Sequence[Cache] = (),
+    ) -> tuple[Tensor, tuple[Cache, ...]]:
+        """[B, L, D] through every block.
+
+        Args:
+            x: embedded input.
+            sight: positions and captures of this pass.
+            memory: one projected memory per block, from `project_memory`.
+            caches: one per block, or none.
+
+        Returns:
+            [B, L, D], and the caches with x's tokens appended.
+        """
+        if self.position_bias is not None:
+            sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
+        grown: list[Cache] = []
+        for index, block in enumerate(self.blocks):
+            x, cache = block(
+                x,
+                sight,
+                memory=memory[index] if memory else None,
+                cache=caches[index] if caches else None,
+                address=f"{self.name}.{index}",
+            )
+            if cache is not None:
+                grown.append(cache)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return x, tuple(grown)
+
+    def project_memory(self, memory: Tensor) -> tuple[KeyValues, ...]:
+        """Every block's keys and values of a memory [B, Lk, D]."""
+        projected: list[KeyValues] = []
+        for block in self.blocks:
+            assert isinstance(block, Block) and block.cross_attention is not None
+            projected.append(block.cross_attention.project_memory(memory))
+        return tuple(projected)

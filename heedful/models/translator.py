@@ -1,0 +1,216 @@
+"""The encoder-decoder Transformer (Vaswani 2017)."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.models.block import Sight
+from heedful.models.spec import TranslatorSpec
+from heedful.models.stack import Stack
+from heedful.nn.attention import KeyValues
+from heedful.nn.cache import Cache, GrowingCache
+from heedful.nn.capture import Capture
+from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.positions import Positions
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What the encoder made of the sources.
+
+    Args:
+        states: [B, S, D].
+        positions: [B, S] int64, −1 where there is padding.
+    """
+
+    states: Tensor
+    positions: Tensor
+
+
+@dataclass(frozen=True)
+class TranslatorState:
+    """Where decoding stands, for B sentences with W beams each.
+
+    Args:
+        caches: one per decoder block; B·W rows, the beams of a sentence side by side.
+        memory: one projected memory per decoder block; B rows, once per sentence.
+        memory_positions: [B, S] int64.
+        length: tokens decoded so far, equal for all.
+        width: W.
+    """
+
+    caches: tuple[Cache, ...]
+    memory: tuple[KeyValues, ...]
+    memory_positions: Tensor
+    length: int
+    width: int
+
+
+class Translator(nn.Module):
+    """A sequence-to-sequence model over token ids.
+
+    Args:
+        spec: the complete description; see `heedful.models.spec`.
+    """
+
+    def __init__(self, spec: TranslatorSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.target_embedding = TokenEmbedding(spec.target_vocabulary, spec.width)
+        self.source_embedding = (
+            self.target_embedding
+            if spec.share_embeddings == "all"
+            else TokenEmbedding(spec.source_vocabulary, spec.width)
+        )
+        self.output_projection = (
+            TokenEmbedding(spec.target_vocabulary, spec.width)
+            if spec.share_embeddings == "none"
+            else self.target_embedding
+        )
+        self.source_input = InputEmbedding(spec.width, spec.embedding)
+        self.target_input = InputEmbedding(spec.width, spec.embedding)
+        self.encoder = Stack(spec.width, spec.encoder, "encoder")
+        self.decoder = Stack(spec.width, spec.decoder, "decoder")
+
+    @property
+    def output_weight(self) -> Tensor:
+        """[V, D], whose rows the decoder's states are compared to."""
+        return self.output_projection.weight
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Decoder states [..., D] to scores of every target piece [..., V]."""
+        return F.linear(hidden, self.output_weight)
+
+    def encode(
+        self, source: Tensor, source_positions: Tensor, capture: Capture | None = None
+    ) -> Memory:
+        """Run the encoder.
+
+        Args:
+            source: [B, S] int64 ids.
+            source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
+            capture: what to keep on the way, at addresses such as `encoder.0.self.weights`.
+        """
+        x = self.source_input(source, source_positions, self.source_embedding)
+        sight = Sight(Positions.of_self(source_positions), capture=capture)
+        states, _ = self.encoder(x, sight)
+        return Memory(states, source_positions)
+
+    def decode(
+        self,
+        memory: Memory,
+        target: Tensor,
+        target_positions: Tensor,
+        capture: Capture | None = None,
+    ) -> Tensor:
+        """Run the decoder over whole targets (teacher forcing).
+
+        Args:
+            memory: from `encode`.
+            target: [B, T] int64 decoder inputs, which start with the begin token.
+            target_positions: [B, T] int64; −1 is padding.
+            capture: what to keep on the way, at addresses such as `decoder.3.cross.weights`.
+
+        Returns:
+            [B, T, D]; position t predicts target t + 1.
+        """
+        x = self.target_input(target, target_positions, self.target_embedding)
+        sight = Sight(
+            Positions.of_self(target_positions),
+            Positions(query=target_positions, key=memory.positions),
+            capture=capture,
+        )
+        projected = self.decoder.project_memory(memory.states)
+        hidden: Tensor = self.decoder(x, sight, memory=projected)[0]
+        return hidden
+
+    def forward(
+        self, source: Tensor, source_positions: Tensor, target: Tensor, target_positions: Tensor
+    ) -> Tensor:
+        """Decoder states [B, T, D] for sources [B, S] and decoder inputs [B, T]."""
+        return self.decode(self.encode(source, source_positions), target, target_positions)
+
+    def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
+        """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
+        memory = self.encode(source, source_positions)
+        projected = self.decoder.project_memory(memory.states)
+        attention = self.spec.decoder.block.self_attention
+        heads = attention.num_kv_heads or attention.num_heads
+        width = attention.head_width or self.spec.width // attention.num_heads
+        empty = projected[0].keys.new_empty(source.shape[0], heads, 0, width)
+        caches = tuple(GrowingCache.empty(empty, empty) for _ in projected)
+        return TranslatorState(caches, projected, memory.positions, length=0, width=1)
+
+    def step(self, state: TranslatorState, tokens: Tensor) -> tuple[Tensor, TranslatorState]:
+        """Decode one more token of every beam.
+
+        Args:
+            state: from `start`, `step` or `reorder`.
+            tokens: [B, W] int64, each beam's latest token; the begin token at first.
+
+        Returns:
+            Logits [B, W, V] float32 of the next token, and the state after it.
+        """
+        batch, width = tokens.shape
+        positions = torch.full_like(tokens, state.length)
+        x = self.target_input(tokens, positions, self.target_embedding)
+        rows = positions.view(batch * width, 1)
+        sight = Sight(
+            Positions.of_self(rows), Positions(query=positions, key=state.memory_positions)
+        )
+        hidden, caches = self.decoder(x, sight, memory=state.memory, caches=state.caches)
+        state = dataclasses.replace(state, caches=caches, length=state.length + 1)
+        return self.logits(hidden).float(), state
+
+    def reorder(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
+        """Choose, repeat or drop beams and sentences.
+
+        Args:
+            state: B sentences with W beams.
+            rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
+                entries of a row are beams of one sentence, so its memory is never copied per beam.
+        """
+        sentences = rows[:, 0] // state.width
+        memory, memory_positions = state.memory, state.memory_positions
+        same = torch.arange(memory_positions.shape[0], device=rows.device)
+        if not torch.equal(sentences, same):
+            memory = tuple(layer.select(sentences) for layer in memory)
+            memory_positions = memory_positions.index_select(0, sentences)
+        flat = rows.reshape(-1)
+        caches = tuple(cache.reorder(flat) for cache in state.caches)
+        return TranslatorState(caches, memory, memory_positions, state.length, rows.shape[1])
+
+    def cross_attention(
+        self,
+        source: Tensor,
+        source_positions: Tensor,
+        target: Tensor,
+        target_positions: Tensor,
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Cross-attention weights of given targets, recomputed from the definition.
+
+        Args:
+            source: [B, S] int64 ids at `source_positions` [B, S].
+            target: [B, T] int64 decoder inputs at `target_positions` [B, T].
+            layers: decoder layers, all if None.
+            heads: heads of each, all if None.
+
+        Returns:
+            [N', B, H', T, S] float32; zero where either side is padding.
+        """
+        chosen = range(len(self.decoder.blocks)) if layers is None else layers
+        addresses = [f"decoder.{layer}.cross.weights" for layer in chosen]
+        capture = Capture(addresses)
+        self.decode(
+            self.encode(source, source_positions), target, target_positions, capture=capture
+        )
+        weights = torch.stack([capture.found[address] for address in addresses])
+        return weights if heads is None else weights[:, :, list(heads)]

@@ -1,0 +1,310 @@
+"""Costs from the spec agree with the modules: their tensors, their products, what they keep."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils.flop_counter import FlopCounterMode
+
+from heedful.models import cost
+from heedful.models.spec import TranslatorShape, TranslatorSpec
+from heedful.models.translator import Translator
+from heedful.nn.losses import smoothed_cross_entropy
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, NormSpec, PositionSpec
+
+SMALL = TranslatorShape(
+    width=32, encoder_layers=2, decoder_layers=3, num_heads=4, feedforward=48, dropout=0.0
+)
+TINY = TranslatorShape(
+    width=128, encoder_layers=4, decoder_layers=4, num_heads=4, feedforward=256, dropout=0.0
+)
+BIG = TranslatorShape(width=1024, num_heads=16, feedforward=4096)
+
+SHAPES: dict[str, dict[str, Any]] = {
+    "paper's": {},
+    "grouped": {"num_kv_heads": 2},
+    "multi-query": {"num_kv_heads": 1},
+    "gated": {"activation": "swiglu"},
+    "gated tanh": {"activation": "geglu_tanh"},
+    "no bias": {"bias": False},
+    "gated, no bias": {"bias": False, "activation": "reglu"},
+    "learned positions": {"positions": "learned", "max_length": 40},
+    "no positions": {"positions": "none"},
+    "t5": {"positions": "t5"},
+    "relative keys": {"positions": "relative_keys"},
+    "alibi": {"positions": "alibi"},
+    "rotary": {"positions": "rotary"},
+    "pre-norm": {"norm_placement": "pre"},
+    "rms": {"norm": "rms"},
+    "pre-norm rms": {"norm": "rms", "norm_placement": "pre"},
+    "target shared": {"share_embeddings": "target"},
+    "nothing shared": {"share_embeddings": "none"},
+    "window": {"window": 5},
+}
+
+
+def spec_of(changes: dict[str, Any]) -> TranslatorSpec:
+    same = changes.get("share_embeddings", "all") == "all"
+    return SMALL.model_copy(update=changes).expand(70 if same else 90, 70)
+
+
+def meta(spec: TranslatorSpec) -> Translator:
+    with torch.device("meta"):
+        return Translator(spec)
+
+
+@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES.keys())
+def test_parameters_are_those_of_the_modules(changes: dict[str, Any]) -> None:
+    spec = spec_of(changes)
+    assert cost.count_parameters(spec) == sum(p.numel() for p in meta(spec).parameters())
+
+
+def test_parameters_of_unusual_specs() -> None:
+    spec = spec_of({})
+    wide = AttentionSpec(num_heads=3, head_width=20)
+    block = spec.decoder.block.model_copy(update={"cross_attention": wide})
+    spec = spec.model_copy(
+        update={
+            "embedding": EmbeddingSpec(
+                norm=NormSpec(), positions=PositionSpec(kind="learned", max_length=9)
+            ),
+            "decoder": spec.decoder.model_copy(update={"block": block}),
+        }
+    )
+    assert cost.count_parameters(spec) == sum(p.numel() for p in meta(spec).parameters())
+
+
+def test_rows_are_the_modules_own_sums() -> None:
+    spec = spec_of({"norm_placement": "pre", "num_kv_heads": 2, "activation": "swiglu"})
+    model = meta(spec)
+
+    def count(*names: str) -> int:
+        return sum(
+            p.numel() for n, p in model.named_parameters() if all(name in f".{n}" for name in names)
+        )
+
+    norms = count(".encoder.", "_norm.") - count(".encoder.", "final_norm.")
+    assert {r.component: r.total for r in cost.parameter_table(spec) if r.part == "encoder"} == {
+        "self-attention": count(".encoder.", ".self_attention."),
+        "feed-forward": count(".encoder.", ".feedforward."),
+        "norms": norms,
+        "final norm": count(".encoder.", "final_norm."),
+    }
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    layers=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    heads=st.sampled_from([(4, 4), (4, 2), (4, 1), (2, 2)]),
+    feedforward=st.integers(1, 50),
+    activation=st.sampled_from(["relu", "gelu", "swiglu", "geglu"]),
+    positions=st.sampled_from(["sinusoidal", "learned", "t5", "relative_keys", "rotary"]),
+    norm=st.sampled_from(["layer", "rms"]),
+    placement=st.sampled_from(["post", "pre"]),
+    bias=st.booleans(),
+    share=st.sampled_from(["all", "target", "none"]),
+)
+def test_parameters_of_any_shape(
+    layers: tuple[int, int],
+    heads: tuple[int, int],
+    feedforward: int,
+    activation: Any,
+    positions: Any,
+    norm: Any,
+    placement: Any,
+    bias: bool,
+    share: Any,
+) -> None:
+    shape = TranslatorShape(
+        width=16,
+        encoder_layers=layers[0],
+        decoder_layers=layers[1],
+        num_heads=heads[0],
+        num_kv_heads=heads[1],
+        feedforward=feedforward,
+        activation=activation,
+        positions=positions,
+        norm=norm,
+        norm_placement=placement,
+        bias=bias,
+        share_embeddings=share,
+    )
+    spec = shape.expand(11, 11)
+    assert cost.count_parameters(spec) == sum(p.numel() for p in meta(spec).parameters())
+
+
+@pytest.mark.parametrize(
+    ("shape", "pieces", "exact"),
+    [
+        (TranslatorShape(), 37_000, 63_082_496),
+        (BIG, 37_000, 214_245_376),
+        (TranslatorShape(), 40_745, 64_999_936),  # the paper's 65 million
+        (BIG, 35_784, 213_000_192),  # the paper's 213 million
+        (TINY, 10_000, 2_605_056),
+    ],
+)
+def test_the_paper_sizes(shape: TranslatorShape, pieces: int, exact: int) -> None:
+    spec = shape.expand(pieces, pieces)
+    assert cost.count_parameters(spec) == exact
+    assert sum(p.numel() for p in meta(spec).parameters()) == exact
+
+
+def batch(rows: int, length: int, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+    ids = torch.randint(vocabulary, (rows, length), generator=torch.Generator().manual_seed(0))
+    return ids, torch.arange(length).expand(rows, -1)
+
+
+FLOP_SHAPES = ["paper's", "grouped", "gated", "relative keys", "pre-norm", "nothing shared"]
+
+
+@pytest.mark.parametrize("name", FLOP_SHAPES)
+def test_operations_of_training_are_counted_by_pytorch_too(name: str) -> None:
+    spec, source_length, target_length = spec_of(SHAPES[name]), 7, 5
+    model = Translator(spec)
+    source, target = batch(1, source_length, 70), batch(1, target_length, 70)
+    expected = cost.training_cost(spec, source_length, target_length)
+    with FlopCounterMode(display=False) as counter:
+        hidden = model(*source, *target)
+    assert counter.get_total_flops() == expected.forward.total - expected.forward.output
+    with FlopCounterMode(display=False) as counter:
+        hidden = model(*source, *target)
+        loss, _ = smoothed_cross_entropy(hidden[0], model.output_weight, target[0][0], 0.1)
+        loss.backward()
+    assert counter.get_total_flops() == expected.total.total
+
+
+@pytest.mark.parametrize("name", ["paper's", "grouped", "gated", "pre-norm"])
+@torch.no_grad()
+def test_operations_of_decoding_are_counted_by_pytorch_too(name: str) -> None:
+    spec, source_length, beam, steps = spec_of(SHAPES[name]), 7, 3, 4
+    model = Translator(spec).eval()
+    expected = cost.decoding_cost(spec, source_length, steps, beam)
+    with FlopCounterMode(display=False) as counter:
+        state = model.start(*batch(1, source_length, 70))
+    assert counter.get_total_flops() == expected.encoding.total
+    state = model.reorder(state, torch.zeros(1, beam, dtype=torch.int64))
+    counted = []
+    for _ in range(steps):
+        with FlopCounterMode(display=False) as counter:
+            _, state = model.step(state, torch.ones(1, beam, dtype=torch.int64))
+        counted.append(counter.get_total_flops())
+    assert counted[0] == expected.first_step.total
+    assert counted[-1] == expected.last_step.total
+    assert sum(counted) == expected.steps.total
+    assert counted[1] == cost.step_work(spec, source_length, 2, beam).total
+
+
+@pytest.mark.parametrize("name", ["paper's", "grouped", "multi-query"])
+@torch.no_grad()
+def test_caches_are_as_large_as_foreseen(name: str) -> None:
+    spec, sentences, source_length, beam, steps = spec_of(SHAPES[name]), 2, 7, 3, 4
+    model = Translator(spec).eval()
+    state = model.start(*batch(sentences, source_length, 70))
+    rows = torch.arange(sentences)[:, None].expand(-1, beam)
+    state = model.reorder(state, rows)
+    for _ in range(steps):
+        _, state = model.step(state, torch.ones(sentences, beam, dtype=torch.int64))
+    memory = cost.decoding_memory(spec, source_length, steps, sentences=sentences, beam=beam)
+    crossed = sum(m.keys.numel() + m.values.numel() for m in state.memory)
+    cached = sum(
+        c.keys[:, :, :steps].numel() + c.values[:, :, :steps].numel() for c in state.caches
+    )
+    assert memory.cross_cache == 4 * crossed
+    assert memory.self_cache == 4 * cached
+    assert memory.cross_per_source_token == 4 * crossed // (sentences * source_length)
+    assert memory.weights == 4 * cost.count_parameters(spec)
+
+
+def kept_bytes(spec: TranslatorSpec, rows: int, length: int) -> int:
+    """What autograd really keeps of a forward pass, parameters and small things apart."""
+    model = Translator(spec)
+    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
+    kept: dict[int, torch.UntypedStorage] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.nbytes() >= rows * length * spec.width and storage.data_ptr() not in own:
+            kept[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        hidden = model(*batch(rows, length, 70), *batch(rows, length, 70))
+    total = sum(storage.nbytes() for storage in kept.values())
+    assert hidden.requires_grad
+    return total
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("name", ["paper's", "grouped", "gated", "pre-norm", "rms", "rotary"])
+def test_the_estimate_of_activations_is_near(name: str, dropout: float) -> None:
+    everywhere = {"dropout": dropout, "attention_dropout": dropout, "feedforward_dropout": dropout}
+    spec = TINY.model_copy(update=SHAPES[name] | everywhere).expand(70, 70)
+    rows, length = 4, 24
+    tokens = rows * length
+    memory = cost.training_memory(spec, tokens, tokens, kept_weights_length=length)
+    assert memory.activations == pytest.approx(kept_bytes(spec, rows, length), rel=0.05)
+
+
+def test_fixed_memory_of_training() -> None:
+    spec = spec_of({})
+    parameters = cost.count_parameters(spec)
+    plain = cost.training_memory(spec, 10, 10)
+    averaged = cost.training_memory(spec, 10, 10, moving_average=True)
+    assert plain.fixed == 16 * parameters
+    assert averaged.fixed == averaged.total - averaged.activations - averaged.loss
+    assert averaged.total - plain.total == 4 * parameters
+    half = cost.training_memory(spec, 10, 10, activation_bytes=cost.BFLOAT16)
+    assert 2 * half.activations == plain.activations  # no dropout, so no marks of one byte
+
+
+@pytest.mark.parametrize("available", [50_000_000, 10**9, 123_456_789])
+def test_the_largest_batch_fits_and_one_more_does_not(available: int) -> None:
+    spec = TINY.expand(1000, 1000)
+    tokens = cost.largest_batch(spec, available)
+    assert tokens > 0
+    assert cost.training_memory(spec, tokens, tokens).total <= available
+    assert cost.training_memory(spec, tokens + 1, tokens + 1).total > available
+
+
+def test_nothing_fits_into_too_little() -> None:
+    assert cost.largest_batch(TINY.expand(1000, 1000), 1000) == 0
+
+
+def test_fit_says_what_is_needed() -> None:
+    assert cost.Fit(needed=10**9, available=2 * 10**9).fits
+    tight = cost.Fit(needed=2_500_000_000, available=16_000_000)
+    assert not tight.fits
+    assert tight.describe() == "Does not fit: 2.5 GB needed, 16.0 MB available"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (999_600, "1.0 MB"), (123_456, "123 kB")],
+)
+def test_human_bytes(count: int, text: str) -> None:
+    assert cost.human_bytes(count) == text
+
+
+def test_a_target_token_of_a_large_model_costs_six_operations_a_parameter() -> None:
+    spec = TranslatorShape(share_embeddings="target").expand(1, 37_000)
+    pair = cost.training_cost(spec, 25, 25)
+    assert pair.per_target_token == pytest.approx(6 * cost.count_parameters(spec), rel=0.02)
+    assert pair.total.attention / pair.total.total < 0.01
+
+
+def test_attention_is_quadratic_and_the_rest_is_not() -> None:
+    spec = spec_of({})
+    once, twice = cost.encoding_work(spec, 10), cost.encoding_work(spec, 20)
+    assert twice.attention == 4 * once.attention
+    assert twice.weights == 2 * once.weights
+
+
+def test_costs_need_no_torch() -> None:
+    code = "import sys, heedful.models.cost; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
