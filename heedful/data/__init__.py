@@ -1,0 +1,1 @@
+"""Corpora turned into batches. Nothing is imported here, so that the spec loads quickly."""

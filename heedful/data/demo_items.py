@@ -1,0 +1,273 @@
+"""What the demo's items say: dates, times, prices, measures, durations, and lists of two of them.
+
+An item is drawn once and written in two locales. What a locale writes alike in two styles
+("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26") always takes the first of these
+styles, so that the translation is a function of the source.
+"""
+
+from __future__ import annotations
+
+import datetime
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from random import Random
+from typing import Literal
+
+from babel.core import Locale
+
+from heedful.data.demo_locales import (
+    Length,
+    UnitLength,
+    join_date_time,
+    write_date,
+    write_list,
+    write_measure,
+    write_named_price,
+    write_price,
+    write_short_weekday_date,
+    write_time,
+)
+
+Part = Literal["train", "valid", "test"]
+PARTS: tuple[Part, ...] = ("test", "valid", "train")
+HELD_OUT_PERCENT = 5  # of all values, for validation and for testing each
+
+FIRST_DAY = datetime.date(1950, 1, 1)
+DAYS = (datetime.date(2050, 1, 1) - FIRST_DAY).days  # a hundred years: two digits tell a year
+
+CURRENCIES = {"USD": 2, "EUR": 2, "GBP": 2, "JPY": 0, "CHF": 2, "CNY": 2, "INR": 2, "BRL": 2}
+UNITS = (
+    "length-kilometer",
+    "length-meter",
+    "length-centimeter",
+    "length-mile",
+    "mass-kilogram",
+    "mass-gram",
+    "temperature-celsius",
+    "volume-liter",
+    "area-square-meter",
+    "speed-kilometer-per-hour",
+    "power-watt",
+    "digital-megabyte",
+)
+
+Texts = tuple[str, str]
+Writer = Callable[[Locale], str | None]
+
+
+@dataclass(frozen=True)
+class DemoItem:
+    """One pair.
+
+    Attributes:
+        kind: `date`, `time`, `date and time`, `price`, `measure`, `duration` or `list`.
+        source, target: the texts.
+        values: what it says, written independently of any locale.
+    """
+
+    kind: str
+    source: str
+    target: str
+    values: tuple[str, ...]
+
+
+class ItemMaker:
+    """Draws items whose values all belong to one part of the corpus.
+
+    A value (a date, a minute of the day, an amount, a duration) belongs to a part by a checksum
+    of itself and the seed, so no part ever says what another says.
+    """
+
+    def __init__(self, source: Locale, target: Locale, part: Part, seed: int) -> None:
+        self.source = source
+        self.target = target
+        self.part = part
+        self.seed = seed
+        self.random = Random(f"{seed} {part}")
+
+    def make(self) -> DemoItem | None:
+        """Draw an item; None when a locale has no way to write it."""
+        kind = self._kind(with_lists=True)
+        return self._list() if kind == "list" else self._single(kind)
+
+    def _kind(self, *, with_lists: bool) -> str:
+        weights = {
+            "date": 8,
+            "time": 1,
+            "date and time": 4,
+            "price": 6,
+            "measure": 6,
+            "duration": 2,
+            "list": 3 if with_lists else 0,
+        }
+        (kind,) = self.random.choices(list(weights), weights=list(weights.values()))
+        return kind
+
+    def _single(self, kind: str) -> DemoItem | None:
+        match kind:
+            case "date":
+                return self._date()
+            case "time":
+                return self._time()
+            case "date and time":
+                return self._date_and_time()
+            case "price":
+                return self._price()
+            case "measure":
+                return self._measure()
+            case "duration":
+                return self._duration()
+        raise AssertionError(kind)
+
+    def _date(self) -> DemoItem | None:
+        date, value = self._draw_date()
+        texts = self._write(_date_writers(date), self.random.randrange(5))
+        return _item("date", texts, (value,))
+
+    def _time(self) -> DemoItem | None:
+        time, value = self._draw_time()
+        texts = self._write(_time_writers(time), self.random.randrange(2))
+        return _item("time", texts, (value,))
+
+    def _date_and_time(self) -> DemoItem | None:
+        date, date_value = self._draw_date()
+        time, time_value = self._draw_time()
+        writers = _date_writers(date)[:4]
+        style = self._first_alike(writers, self.random.randrange(4))
+        dates = self._write(writers, style)
+        times = self._write(_time_writers(time), self.random.randrange(2))
+        if dates is None or times is None:
+            return None
+        lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
+        source, target = (
+            join_date_time(dates[i], times[i], lengths[style], locale)
+            for i, locale in enumerate((self.source, self.target))
+        )
+        return DemoItem("date and time", source, target, (date_value, time_value))
+
+    def _price(self) -> DemoItem | None:
+        currency, decimals = self.random.choice(list(CURRENCIES.items()))
+        amount, value = self._draw_amount(6, decimals)
+        writers: list[Writer] = [
+            lambda locale: write_price(amount, currency, locale),
+            lambda locale: write_named_price(amount, currency, locale),
+        ]
+        return _item("price", self._write(writers, self.random.randrange(2)), (value,))
+
+    def _measure(self) -> DemoItem | None:
+        unit = self.random.choice(UNITS)
+        amount, value = self._draw_amount(5, self.random.choice((0, 1, 2)))
+        lengths: tuple[UnitLength, ...] = ("long", "short")
+        writers: list[Writer] = [
+            lambda locale, length=length: write_measure(amount, unit, length, locale)  # type: ignore[misc]
+            for length in lengths
+        ]
+        return _item("measure", self._write(writers, self.random.randrange(2)), (value,))
+
+    def _duration(self) -> DemoItem | None:
+        parts, value = self._draw_duration()
+        writers: list[Writer] = [
+            lambda locale: _write_duration(parts, "long", locale),
+            lambda locale: _write_duration(parts, "short", locale),
+        ]
+        return _item("duration", self._write(writers, self.random.randrange(2)), (value,))
+
+    def _list(self) -> DemoItem | None:
+        items = [self._single(self._kind(with_lists=False)) for _ in range(2)]
+        first, second = items
+        if first is None or second is None:
+            return None
+        source = write_list([first.source, second.source], "standard", self.source)
+        target = write_list([first.target, second.target], "standard", self.target)
+        if source is None or target is None:
+            return None
+        return DemoItem("list", source, target, first.values + second.values)
+
+    def _write(self, writers: list[Writer], style: int) -> Texts | None:
+        writer = writers[self._first_alike(writers, style)]
+        source, target = writer(self.source), writer(self.target)
+        return None if source is None or target is None else (source, target)
+
+    def _first_alike(self, writers: list[Writer], style: int) -> int:
+        """The first style that writes the same source as this one and has a target."""
+        source = writers[style](self.source)
+        return next(
+            number
+            for number, writer in enumerate(writers)
+            if number == style
+            or (writer(self.source) == source and writer(self.target) is not None)
+        )
+
+    def _draw_date(self) -> tuple[datetime.date, str]:
+        while True:
+            date = FIRST_DAY + datetime.timedelta(days=self.random.randrange(DAYS))
+            value = f"date {date.isoformat()}"
+            if self._is_ours(value):
+                return date, value
+
+    def _draw_time(self) -> tuple[datetime.time, str]:
+        while True:
+            hour, minute, second = (self.random.randrange(n) for n in (24, 60, 60))
+            time = datetime.time(hour, minute, second)
+            value = f"time {time:%H:%M}"
+            if self._is_ours(value):
+                return time, value
+
+    def _draw_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
+        """An amount of up to so many digits before the point, each number of digits as likely."""
+        while True:
+            whole = self.random.randrange(10 ** self.random.randint(1, digits))
+            fraction = self.random.randrange(10**decimals)
+            amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
+            value = f"amount {amount.normalize():f}"
+            if self._is_ours(value):
+                return amount, value
+
+    def _draw_duration(self) -> tuple[dict[str, int], str]:
+        while True:
+            units = self.random.choice(
+                (("day", "hour"), ("hour", "minute"), ("day", "hour", "minute"))
+            )
+            limits = {"day": 31, "hour": 24, "minute": 60}
+            parts = {unit: self.random.randrange(1, limits[unit]) for unit in units}
+            value = "duration " + " ".join(f"{count} {unit}" for unit, count in parts.items())
+            if self._is_ours(value):
+                return parts, value
+
+    def _is_ours(self, value: str) -> bool:
+        slot = zlib.crc32(f"{self.seed} {value}".encode()) % 100
+        part = PARTS[min(slot // HELD_OUT_PERCENT, 2)]
+        return part == self.part
+
+
+def _date_writers(date: datetime.date) -> list[Writer]:
+    lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
+    writers: list[Writer] = [
+        lambda locale, length=length: write_date(date, length, locale)  # type: ignore[misc]
+        for length in lengths
+    ]
+    return [*writers, lambda locale: write_short_weekday_date(date, locale)]
+
+
+def _time_writers(time: datetime.time) -> list[Writer]:
+    return [
+        lambda locale: write_time(time, "medium", locale),
+        lambda locale: write_time(time, "short", locale),
+    ]
+
+
+def _write_duration(parts: dict[str, int], length: UnitLength, locale: Locale) -> str | None:
+    texts = [
+        write_measure(Decimal(count), f"duration-{unit}", length, locale)
+        for unit, count in parts.items()
+    ]
+    written = [text for text in texts if text is not None]
+    if len(written) < len(texts):
+        return None
+    return write_list(written, "standard" if length == "long" else "unit", locale)
+
+
+def _item(kind: str, texts: Texts | None, values: tuple[str, ...]) -> DemoItem | None:
+    return None if texts is None else DemoItem(kind, *texts, values)

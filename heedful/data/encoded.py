@@ -1,0 +1,259 @@
+"""Corpora as token ids, encoded once and kept in memory maps, keyed by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.corpus import (
+    CorpusReader,
+    Pair,
+    Side,
+    content_hash,
+    corpus_paths,
+    line_name,
+)
+from heedful.data.files import FileFacts
+from heedful.data.spec import CorpusSpec
+from heedful.data.store import (
+    SCHEMA_VERSION,
+    Array,
+    DamagedStore,
+    StoreWriter,
+    read_store,
+    writing,
+)
+from heedful.text.pair import TokenizerPair
+from heedful.text.tokenizer import Tokenizer
+
+Ids = npt.NDArray[np.int32]
+Progress = Callable[[int, int], None]
+Notice = Callable[[str], None]
+
+_SIDES: tuple[Side, Side] = ("source", "target")
+_PAIRS_AT_ONCE = 4096
+
+
+def text_digest(text: str) -> int:
+    """64 bits that tell texts apart, white space at the ends aside."""
+    return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "little")
+
+
+class EncodedCorpus:
+    """One corpus in memory maps.
+
+    Args:
+        spec: where it came from.
+        arrays: what `encode_corpus` wrote.
+        metadata: what `encode_corpus` wrote beside them.
+        key: what its folder is named by.
+    """
+
+    def __init__(
+        self, spec: CorpusSpec, arrays: dict[str, Array], metadata: dict[str, Any], key: str
+    ) -> None:
+        self.spec = spec
+        self.key = key
+        self._arrays = arrays
+        self.facts = {
+            str(path): FileFacts(**facts)
+            for path, facts in zip(corpus_paths(spec), metadata["files"], strict=True)
+        }
+
+    def __len__(self) -> int:
+        return len(self._arrays["source.offsets"]) - 1
+
+    def ids(self, side: Side, row: int) -> Ids:
+        """Token ids of one side of a pair, without special tokens."""
+        start, end = self._arrays[f"{side}.offsets"][row : row + 2]
+        return np.asarray(self._arrays[f"{side}.ids"][start:end], dtype=np.int32)
+
+    def all_ids(self, side: Side) -> Array:
+        """Token ids of one side of all pairs, one after the other."""
+        return self._arrays[f"{side}.ids"]
+
+    def lengths(self, side: Side) -> npt.NDArray[np.int64]:
+        """Tokens on one side of every pair, special tokens not counted."""
+        return np.diff(self._arrays[f"{side}.offsets"])
+
+    def digests(self, side: Side) -> Array:
+        """`text_digest` of one side of every pair."""
+        return self._arrays[f"{side}.digests"]
+
+    def text(self, side: Side, row: int) -> str:
+        """The text of one side of a pair."""
+        start, end = self._arrays[f"{side}.text_offsets"][row : row + 2]
+        return bytes(self._arrays[f"{side}.text"][start:end]).decode()
+
+
+class EncodedPairs:
+    """The pairs of several corpora, numbered through.
+
+    Args:
+        corpora: the corpora, in the order of their numbers.
+        tokenizers: what they were encoded with.
+
+    Attributes:
+        source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
+        starts: number of the first pair of every corpus, and the number of all pairs.
+    """
+
+    def __init__(self, corpora: Sequence[EncodedCorpus], tokenizers: TokenizerPair) -> None:
+        self.corpora = tuple(corpora)
+        self.tokenizers = tokenizers
+        ends = np.cumsum([len(corpus) for corpus in self.corpora], dtype=np.int64)
+        self.starts: npt.NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), ends])
+        self.source_lengths = self._lengths("source")
+        self.target_lengths = self._lengths("target")
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of contents, tokenizers and weights: equal for what trains alike."""
+        parts = [f"{corpus.key} {corpus.spec.weight!r}" for corpus in self.corpora]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def source(self, i: int) -> Ids:
+        """Token ids of the source of pair i, without special tokens."""
+        corpus, row = self._locate(i)
+        return corpus.ids("source", row)
+
+    def target(self, i: int) -> Ids:
+        """Token ids of the target of pair i, without special tokens."""
+        corpus, row = self._locate(i)
+        return corpus.ids("target", row)
+
+    def text_of(self, i: int) -> tuple[str, str]:
+        """Source and target of pair i as they stand in the corpus."""
+        corpus, row = self._locate(i)
+        return corpus.text("source", row), corpus.text("target", row)
+
+    def line_of(self, i: int) -> str:
+        """Where pair i stands, as "file:line"; for aligned files, in the source's."""
+        corpus, row = self._locate(i)
+        return line_name(corpus.spec, row + 1)
+
+    def _locate(self, i: int) -> tuple[EncodedCorpus, int]:
+        assert 0 <= i < len(self), i
+        number = int(np.searchsorted(self.starts, i, side="right")) - 1
+        return self.corpora[number], int(i - self.starts[number])
+
+    def _lengths(self, side: Side) -> Ids:
+        lengths = [corpus.lengths(side).astype(np.int32) for corpus in self.corpora]
+        return np.concatenate(lengths) if lengths else np.empty(0, np.int32)
+
+
+def encode_corpora(
+    specs: Sequence[CorpusSpec],
+    tokenizers: TokenizerPair,
+    cache: Path,
+    *,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> EncodedPairs:
+    """Open corpora from the cache, encoding those that are not there yet.
+
+    Args:
+        specs: the corpora.
+        tokenizers: what to encode with.
+        cache: folder of encoded corpora; may be shared between runs.
+        progress: called with bytes done and bytes in all, of the corpus being encoded.
+        notice: called with a sentence when a damaged folder is made anew.
+
+    Raises:
+        DataError: naming file and line, for anything that is not a pair.
+        RunError: when the cache cannot be written.
+    """
+    corpora = [encode_corpus(spec, tokenizers, cache, progress, notice) for spec in specs]
+    return EncodedPairs(corpora, tokenizers)
+
+
+def encode_corpus(
+    spec: CorpusSpec,
+    tokenizers: TokenizerPair,
+    cache: Path,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> EncodedCorpus:
+    """Open one corpus from the cache, encoding it if it is not there yet; see `encode_corpora`."""
+    content = f"{SCHEMA_VERSION} {content_hash(spec)} {tokenizers.fingerprint}"
+    key = hashlib.sha256(content.encode()).hexdigest()
+    folder = cache / key[:32]
+    if folder.exists():
+        try:
+            return EncodedCorpus(spec, *read_store(folder), key)
+        except DamagedStore as damage:
+            if notice:
+                notice(f"{folder}: the encoded corpus is damaged ({damage}) and is made anew.")
+    _write(spec, tokenizers, folder, progress)
+    return EncodedCorpus(spec, *read_store(folder), key)
+
+
+def _write(
+    spec: CorpusSpec, tokenizers: TokenizerPair, folder: Path, progress: Progress | None
+) -> None:
+    reader = CorpusReader(spec)
+    with writing(folder, _dtypes(tokenizers)) as store:
+        for side in _SIDES:
+            store.append(f"{side}.offsets", np.zeros(1))
+            store.append(f"{side}.text_offsets", np.zeros(1))
+        ends = dict.fromkeys(itertools.product(_SIDES, ("tokens", "bytes")), 0)
+        for pairs in _chunks(reader):
+            _append(store, "source", [p.source for p in pairs], tokenizers.source, ends)
+            _append(store, "target", [p.target for p in pairs], tokenizers.target, ends)
+            if progress:
+                progress(*reader.progress)
+        store.finish({"files": [asdict(facts) for facts in reader.facts]})
+
+
+def _dtypes(tokenizers: TokenizerPair) -> dict[str, str]:
+    dtypes: dict[str, str] = {}
+    for side in _SIDES:
+        tokenizer = tokenizers.source if side == "source" else tokenizers.target
+        dtypes |= {
+            f"{side}.ids": "<u2" if tokenizer.size <= 2**16 else "<i4",
+            f"{side}.offsets": "<i8",
+            f"{side}.text": "|u1",
+            f"{side}.text_offsets": "<i8",
+            f"{side}.digests": "<u8",
+        }
+    return dtypes
+
+
+def _append(
+    store: StoreWriter,
+    side: Side,
+    texts: list[str],
+    tokenizer: Tokenizer,
+    ends: dict[tuple[Side, str], int],
+) -> None:
+    rows = tokenizer.encode_batch(texts)
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    store.append(
+        f"{side}.ids",
+        np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=lengths.sum()),
+    )
+    encoded = [text.encode() for text in texts]
+    text_lengths = np.array([len(text) for text in encoded], dtype=np.int64)
+    store.append(f"{side}.text", np.frombuffer(b"".join(encoded), dtype=np.uint8))
+    store.append(f"{side}.digests", np.array([text_digest(t) for t in texts], dtype=np.uint64))
+    units = (("offsets", "tokens", lengths), ("text_offsets", "bytes", text_lengths))
+    for name, unit, sizes in units:
+        offsets = ends[side, unit] + np.cumsum(sizes)
+        store.append(f"{side}.{name}", offsets)
+        ends[side, unit] = int(offsets[-1])
+
+
+def _chunks(reader: CorpusReader) -> Iterator[list[Pair]]:
+    pairs = iter(reader)
+    while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
+        yield chunk

@@ -1,0 +1,49 @@
+"""Which corpora to read and how to cut them into batches, as data."""
+
+from __future__ import annotations
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config, PositiveInt
+
+
+class CorpusSpec(Config):
+    """Aligned files `source` and `target`, or one `file` (.tsv, .jsonl); all may be gzip."""
+
+    source: str | None = None
+    target: str | None = None
+    file: str | None = None
+    weight: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="how often an epoch shows it; 0.5 shows half of it, 3 shows it three times"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        pair = self.source is not None and self.target is not None
+        if pair == (self.file is not None) or (self.source is None) != (self.target is None):
+            raise ValueError("give either source and target, or file")
+        return self
+
+
+class DataSpec(Config):
+    """The corpora, the limits on a pair, and the token budget of a batch."""
+
+    train: tuple[CorpusSpec, ...]
+    valid: tuple[CorpusSpec, ...] = ()
+    max_length: PositiveInt = Field(
+        256, description="longest side of a pair in tokens; longer pairs are reported and left out"
+    )
+    max_length_ratio: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="leave out pairs whose longer side is more than this times the shorter"
+    )
+    batch_tokens: PositiveInt = Field(
+        4096, description="positions of a batch on its longer side, padding counted"
+    )
+    pool_batches: PositiveInt = Field(
+        100, description="batches in a shuffled pool within which pairs are sorted by length"
+    )
+    cache: str | None = Field(
+        None, description="folder of encoded corpora, shared between runs; RUN/data if unset"
+    )

@@ -1,0 +1,73 @@
+"""Where words begin and end: marking spaces before splitting into pieces, and undoing it exactly.
+
+Pieces of `bpe`, `unigram` and `characters` tokenizers hold the mark U+2581 where the text has a
+space. A U+2581 that the text itself holds trades places with the space, so nothing is lost.
+Byte-level pieces keep the space. A line gets one space put before it, so that its first word is the
+same word as inside a line; decoding takes that space away again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tokenizers import Regex, pre_tokenizers
+
+Words = Literal["whitespace", "punctuation"]
+
+MARK = "\u2581"
+_TRADE = str.maketrans({" ": MARK, MARK: " "})
+
+
+class Marking:
+    """How a kind of tokenizer turns a line into marked text and back.
+
+    Args:
+        kind: kind of the tokenizer, as in `TokenizerSpec`.
+        lowercase: whether case is folded first (and so lost).
+    """
+
+    def __init__(self, kind: str, lowercase: bool) -> None:
+        self._bytes = kind == "byte-bpe"
+        self._lowercase = lowercase
+        self.space = " " if self._bytes else MARK
+        self._prefix = "" if kind == "characters" else self.space
+
+    def mark(self, text: str) -> str:
+        """The text as the splitter sees it; empty text stays empty."""
+        if not text:
+            return ""
+        if self._lowercase:
+            text = text.lower()
+        return self._prefix + (text if self._bytes else text.translate(_TRADE))
+
+    def unmark(self, marked: str) -> str:
+        """Undo `mark`, but for the folded case."""
+        marked = marked.removeprefix(self._prefix) if self._prefix else marked
+        return marked if self._bytes else marked.translate(_TRADE)
+
+
+def splitter(words: Words, kind: str) -> pre_tokenizers.PreTokenizer:
+    """The splitter of marked text into the words that pieces never cross.
+
+    Args:
+        words: `whitespace` splits at white space only; `punctuation` also sets apart every digit
+            and every punctuation mark or symbol (a run of one mark, like "...", stays whole).
+        kind: kind of the tokenizer.
+
+    Returns:
+        A pre-tokenizer of the `tokenizers` library. A word keeps the one space before it; further
+        spaces form a word of their own.
+    """
+    space = Marking(kind, False).space
+    letter = rf"[^{space}\s]"
+    if words == "whitespace":
+        body = rf"{letter}+"
+    else:
+        signs = rf"[\p{{P}}\p{{S}}&&[^{space}]]"
+        body = rf"(?:\p{{N}}|({signs})\1*|[^{space}\s\p{{P}}\p{{S}}\p{{N}}]+)"
+    pattern = rf"{space}?{body}|{space}+(?={space}{letter})|{space}+|\s+"
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    if kind != "byte-bpe":
+        return split
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([split, bytes_of])
