@@ -1,0 +1,89 @@
+"""Pages of the site that are made from the code: the settings and the commands."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any, get_args
+
+import pydantic
+
+from heedful.cli.main import VERBS, main
+from heedful.data.spec import CorpusSpec
+from heedful.train.settings import RunSettings
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in what the pages ask for."""
+    if "<!-- settings -->" in markdown:
+        return markdown.replace("<!-- settings -->", settings_tables())
+    if "<!-- commands -->" in markdown:
+        return markdown.replace("<!-- commands -->", command_help())
+    return markdown
+
+
+def command_help() -> str:
+    """The help of every command, as it is printed."""
+    pages = [f"## heedful {verb}\n\n```text\n{help_of(verb)}\n```" for verb in VERBS]
+    return "\n\n".join(pages)
+
+
+def help_of(verb: str) -> str:
+    """What `heedful VERB --help` prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        main([verb, "--help"])
+    return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
+
+
+def settings_tables() -> str:
+    """A table for the settings at the top and one for each section."""
+    top, sections = [], []
+    for name, field in RunSettings.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, pydantic.BaseModel):
+            sections.append(section(f"[{name}]", field.annotation))
+        else:
+            top.append(name)
+    parts = [table(RunSettings, top), *sections, section("A corpus", CorpusSpec)]
+    return "\n\n".join(parts)
+
+
+def section(title: str, settings: type[pydantic.BaseModel]) -> str:
+    """A heading, the first line of the class's docstring, and its table."""
+    summary = (settings.__doc__ or "").strip().splitlines()[0]
+    return f"## {title}\n\n{summary}\n\n{table(settings, list(settings.model_fields))}"
+
+
+def table(settings: type[pydantic.BaseModel], names: list[str]) -> str:
+    """Names, types, defaults and descriptions."""
+    rows = ["| setting | type | default | |", "|---|---|---|---|"]
+    for name in names:
+        field = settings.model_fields[name]
+        kind = kind_of(field.annotation)
+        default = "" if field.is_required() or field.default is None else show(field.default)
+        rows.append(f"| `{name}` | {kind} | {default} | {field.description or ''} |")
+    return "\n".join(rows)
+
+
+def kind_of(annotation: Any) -> str:
+    """A type in words."""
+    words = {bool: "true or false", int: "integer", float: "number", str: "text"}
+    if annotation in words:
+        return words[annotation]
+    parts = [part for part in get_args(annotation) if part not in (type(None), Ellipsis)]
+    if all(isinstance(part, str) for part in parts):
+        return ", ".join(f"`{part}`" for part in parts)
+    if isinstance(annotation, type) and annotation.__module__.startswith("heedful"):
+        return "table"
+    if getattr(annotation, "__origin__", None) is tuple:
+        return f"list of {kind_of(parts[0])}"
+    return kind_of(parts[0])
+
+
+def show(value: Any) -> str:
+    """A default as it is written in TOML."""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return ", ".join(show(item) for item in value) or "none"
+    return f"`{value}`"

@@ -1,0 +1,264 @@
+"""The demo step by step: its folder, its data, its training, its test."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.cli.files import writing
+from heedful.data.demo import DemoCorpus, generate_demo, write_demo
+from heedful.decode.pipeline import TranslationPipeline
+from heedful.decode.translation import Translation
+from heedful.errors import ConfigError, RunError, UserError
+from heedful.evaluate.accuracy import exact_match
+from heedful.train.run import run_training
+from heedful.train.settings import RunSettings
+
+if TYPE_CHECKING:
+    from heedful.data.demo_items import DemoItem
+    from heedful.events import Events
+
+NOTE_FILE = "demo.json"
+HELD_OUT = 1000
+SHOWN_KINDS = ("date", "price", "duration")
+
+# What a minute on two cores teaches: chosen on the validation part of English to French.
+SETTINGS: dict[str, Any] = {
+    "model": {
+        "width": 128,
+        "encoder_layers": 2,
+        "decoder_layers": 2,
+        "num_heads": 4,
+        "feedforward": 256,
+        "dropout": 0.0,
+    },
+    "tokenizer": {"vocabulary_size": 600},
+    "data": {"batch_tokens": 2048},
+    "schedule": {"peak_learning_rate": 0.004, "warmup_steps": 100},
+    "validation": {"metrics": [], "choose_by": "loss", "every_steps": 200},
+    "checkpoint": {"every_steps": 50, "average_count": 3},
+    "max_steps": 800,
+}
+
+
+@dataclass(frozen=True)
+class DemoPlan:
+    """What is asked of the demo: everything its result depends on."""
+
+    source: str
+    target: str
+    pairs: int
+    minutes: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for flag, value in (("--pairs", self.pairs), ("--minutes", self.minutes)):
+            if value <= 0:
+                raise ConfigError(f"{flag} {value:g} is not above 0", where="heedful demo")
+
+    def plain(self) -> dict[str, Any]:
+        """The plan as JSON data, by the names of the flags."""
+        return {
+            "from": self.source,
+            "to": self.target,
+            "pairs": self.pairs,
+            "minutes": self.minutes,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A held-out item and what the model made of it."""
+
+    item: DemoItem
+    translation: Translation
+
+    @property
+    def source(self) -> str:
+        """The text that was translated."""
+        return self.item.source
+
+    @property
+    def exact(self) -> bool:
+        """Whether the translation is right to the last character."""
+        return self.translation == self.item.target
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data; alignment as for `heedful translate`: source word, target word, weight."""
+        alignment = self.translation.alignment
+        return {
+            "kind": self.item.kind,
+            "source": self.item.source,
+            "text": str(self.translation),
+            "reference": self.item.target,
+            "exact": self.exact,
+            "alignment": [list(link) for link in alignment.links] if alignment else [],
+        }
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo came to.
+
+    Attributes:
+        tested: every held-out item.
+        examples: a few of them, with alignment.
+        kinds: training pairs of each kind.
+        training: the summary of the run.
+        translation_seconds: for all held-out items.
+    """
+
+    tested: Sequence[Tested]
+    examples: Sequence[Tested]
+    kinds: dict[str, int]
+    training: dict[str, Any]
+    translation_seconds: float
+
+    @property
+    def exact_match(self) -> float:
+        """Share of held-out items that are right to the last character."""
+        texts = [str(each.translation) for each in self.tested]
+        return exact_match(texts, [each.item.target for each in self.tested])
+
+    def wrong(self) -> list[Tested]:
+        """The others."""
+        return [each for each in self.tested if not each.exact]
+
+    def plain(self) -> dict[str, Any]:
+        """The result as JSON data."""
+        return {
+            "exact_match": self.exact_match,
+            "held_out": len(self.tested),
+            "pairs": self.kinds,
+            "training": self.training,
+            "translation_seconds": round(self.translation_seconds, 3),
+            "sentences_per_second": round(len(self.tested) / self.translation_seconds, 1),
+            "examples": [each.plain() for each in self.examples],
+            "wrong": [each.plain() for each in self.wrong()],
+        }
+
+
+def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
+    """Generate, train, translate. A finished demo in the folder is used; a stopped one goes on.
+
+    Args:
+        out: the folder.
+        plan: what is asked for.
+        events: who is told.
+
+    Raises:
+        UserError: when the folder holds something else, or the locales will not do.
+        RunError: when it was stopped, or the files cannot be written.
+    """
+    training = _found_training(out, plan)
+    corpus = generate_demo(
+        plan.source,
+        plan.target,
+        pairs=plan.pairs,
+        held_out=HELD_OUT,
+        seed=plan.seed,
+        progress=lambda done, total: events.progress(done, total, "writing pairs"),
+    )
+    if training is None:
+        training = _train(out, plan, corpus, events)
+        _write_note(out, plan, training)
+    else:
+        events.note(f"Using the model trained before in {out}; delete the folder to train anew")
+    return _test(out / "run", corpus, training, events)
+
+
+def _found_training(out: Path, plan: DemoPlan) -> dict[str, Any] | None:
+    """The summary of the demo in the folder, None when training is still to do.
+
+    Raises:
+        UserError: when the folder holds anything but this demo.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError("This is a file", where=str(out), remedy="Name a folder with --out")
+    if not out.exists() or not any(out.iterdir()):
+        return None
+    try:
+        note = json.loads((out / NOTE_FILE).read_text(encoding="utf-8"))
+        asked = dict(note["settings"])
+        training = note["training"]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            "The folder is not empty and holds no demo",
+            where=str(out),
+            remedy="Name another one with --out",
+        ) from None
+    if asked != plan.plain():
+        flags = " ".join(f"--{name} {value}" for name, value in asked.items())
+        raise UserError(
+            f"The folder holds a demo made with {flags}",
+            where=str(out),
+            remedy="Ask for the same again, name another folder with --out, or delete this one",
+        )
+    return dict(training) if training is not None else None
+
+
+def _train(out: Path, plan: DemoPlan, corpus: DemoCorpus, events: Events) -> dict[str, Any]:
+    out.mkdir(parents=True, exist_ok=True)
+    _write_note(out, plan, None)
+    files = write_demo(corpus, out / "pairs")
+    data = {
+        part: [{"source": str(files[part][0]), "target": str(files[part][1])}]
+        for part in ("train", "valid")
+    }
+    settings = RunSettings.parse(
+        {
+            **SETTINGS,
+            "data": {**SETTINGS["data"], **data},
+            "max_minutes": plan.minutes,
+            "seed": plan.seed,
+        }
+    )
+    run = out / "run"
+    resume = (run / "config.toml").exists()
+    summary = run_training(run, settings, resume=resume, events=events)
+    if not summary.finished:
+        raise RunError(
+            f"The demo was stopped at step {summary.steps}",
+            where=str(out),
+            remedy="Give the same command again to go on",
+        )
+    return summary.plain()
+
+
+def _write_note(out: Path, plan: DemoPlan, training: dict[str, Any] | None) -> None:
+    with writing(out / NOTE_FILE) as stream:
+        json.dump({"settings": plan.plain(), "training": training}, stream, ensure_ascii=False)
+
+
+def _test(run: Path, corpus: DemoCorpus, training: dict[str, Any], events: Events) -> DemoResult:
+    pipeline = TranslationPipeline.load(run)
+    sources = [item.source for item in corpus.test]
+    started = time.perf_counter()
+    translations = pipeline.translate(
+        sources,
+        progress=lambda done, total: events.progress(done, total, "translating"),
+    )
+    seconds = time.perf_counter() - started
+    shown = _examples(corpus.test)
+    aligned = pipeline.translate([item.source for item in shown], alignment=True)
+    return DemoResult(
+        tested=[Tested(*each) for each in zip(corpus.test, translations, strict=True)],
+        examples=[Tested(*each) for each in zip(shown, aligned, strict=True)],
+        kinds=corpus.kinds(),
+        training=training,
+        translation_seconds=seconds,
+    )
+
+
+def _examples(items: Sequence[DemoItem]) -> list[DemoItem]:
+    """For each kind that is shown, the first item with the most to see: the longest of a few."""
+    found = []
+    for kind in SHOWN_KINDS:
+        few = [item for item in items if item.kind == kind][:10]
+        found += [max(few, key=lambda item: len(item.source))] if few else []
+    return found

@@ -1,0 +1,84 @@
+"""`heedful doctor`: what is installed here and what pays on this machine."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+import heedful
+from heedful.cli.output import PLAIN, Output, Report
+from heedful.cli.tables import show_table
+
+_PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebleu", "babel")
+
+
+def doctor(
+    *,
+    width: Annotated[int, Parameter(help="Model width to measure with.")] = 512,
+    output: Output = PLAIN,
+) -> None:
+    """Check this machine: versions, devices, what precision pays.
+
+    The rates are those of a linear layer, measured now, in GFLOP/s; `--precision auto` chooses by
+    them. Put the output into a report of a fault.
+
+    Example: `heedful doctor --json`
+    """
+    if width < 1:
+        from heedful.errors import UserError
+
+        raise UserError("The width must be at least 1", where="--width")
+    report = Report("doctor", output, {"width": width})
+    facts = {"versions": _versions(), "machine": _machine(), "precision": _precision(width)}
+    if not output.json:
+        for title, section in facts.items():
+            rows = [(name, str(value)) for name, value in section.items()]
+            show_table(title.capitalize(), ("", ""), rows)
+    report.finish(facts)
+
+
+def _versions() -> dict[str, str]:
+    found = {"heedful": heedful.__version__, "python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+def _machine() -> dict[str, Any]:
+    import torch
+
+    from heedful.device import resolve_device
+
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "system": platform.platform(),
+        "processor_cores": cores,
+        "torch_threads": torch.get_num_threads(),
+        "processor_instructions": torch.backends.cpu.get_cpu_capability(),
+        "gpus": ", ".join(gpus) or "none",
+        "device_for_auto": str(resolve_device("auto")),
+    }
+
+
+def _precision(width: int) -> dict[str, Any]:
+    from heedful.device import measure_matmul, resolve_device, resolve_precision
+
+    rates = measure_matmul(width)
+    return {
+        "fp32_gflops": _rate(rates.fp32),
+        "fp32_through_onednn_gflops": _rate(rates.onednn),
+        "bf16_gflops": _rate(rates.bf16),
+        "chosen_by_auto": resolve_precision("auto", resolve_device("auto"), width=width).describe(),
+    }
+
+
+def _rate(rate: float | None) -> float | None:
+    return None if rate is None else round(rate, 1)

@@ -1,0 +1,211 @@
+"""`heedful evaluate`: scores against references, and two systems compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from heedful.cli.failures import refuse_missing_folder
+from heedful.cli.files import read_lines, write_lines
+from heedful.cli.output import PLAIN, Output, Report
+from heedful.cli.running import STANDARD, Running, SearchFlags, search_settings, terminal
+from heedful.cli.tables import say, show_table
+from heedful.errors import DataError, UserError
+
+if TYPE_CHECKING:
+    from heedful.decode.settings import SearchSettings
+    from heedful.evaluate.bootstrap import PairedScore
+    from heedful.evaluate.metrics import MetricScore
+    from heedful.events import Events
+
+MetricName = Literal["bleu", "chrf", "ter"]
+
+
+def evaluate(
+    system: Annotated[
+        Path,
+        Parameter(help="A model directory, a run directory, or a text file of translations."),
+    ],
+    /,
+    *,
+    reference: Annotated[
+        tuple[Path, ...],
+        Parameter(consume_multiple=True, negative=(), help="Good translations, line by line."),
+    ],
+    source: Annotated[
+        Path | None, Parameter(help="Text to translate; not needed for files of translations.")
+    ] = None,
+    baseline: Annotated[
+        Path | None, Parameter(help="Another system to compare with, by paired bootstrap.")
+    ] = None,
+    metrics: Annotated[tuple[MetricName, ...], Parameter(consume_multiple=True, negative=())] = (
+        "bleu",
+        "chrf",
+    ),
+    tokenize: Annotated[
+        str, Parameter(help="sacreBLEU's tokenizer; none for text that is tokenised already.")
+    ] = "13a",
+    lowercase: Annotated[
+        bool, Parameter(negative=(), show_default=False, help="Ignore case.")
+    ] = False,
+    samples: Annotated[int, Parameter(help="Resamples of the paired bootstrap.")] = 1000,
+    output_file: Annotated[
+        Path | None, Parameter(name=("--output", "-o"), help="Keep the translations in this file.")
+    ] = None,
+    search: SearchFlags | None = None,
+    running: Running = STANDARD,
+    output: Output = PLAIN,
+) -> None:
+    """Score translations against references, and compare two systems.
+
+    Scores are sacreBLEU's, with the signatures to quote them by. Training validates likewise.
+
+    For example:
+
+        heedful evaluate run --source test.en --reference test.de
+        heedful evaluate run --source test.en --reference test.de --baseline other-run
+        heedful evaluate output.de --reference test.de
+    """
+    settings = search_settings(search)
+    asked = {
+        "system": str(system),
+        "source": None if source is None else str(source),
+        "reference": [str(path) for path in reference],
+        "baseline": None if baseline is None else str(baseline),
+        "metrics": list(metrics),
+        "tokenize": tokenize,
+        "lowercase": lowercase,
+        **settings.plain(),
+        **running.plain(),
+    }
+    report = Report("evaluate", output, asked)
+    if output_file is not None:
+        refuse_missing_folder(output_file)
+    if samples < 1:
+        raise UserError("The bootstrap needs at least one resample", where="--samples")
+    references = [read_lines(path) for path in reference]
+    systems = _Systems(source, settings, running, len(references[0]))
+    with closing(terminal()) as events:
+        hypotheses = systems.translations(system, events)
+        others = None if baseline is None else systems.translations(baseline, events)
+    if output_file is not None:
+        write_lines(output_file, hypotheses)
+    rules = {"tokenize": tokenize, "lowercase": lowercase}
+    facts = _scores(hypotheses, references, metrics, rules, show=not output.json)
+    if others is not None:
+        facts |= _comparison(
+            others, hypotheses, references, metrics, samples, rules, show=not output.json
+        )
+    report.finish({"lines": len(hypotheses), **facts})
+
+
+class _Systems:
+    """Gets the translations of models and of files."""
+
+    def __init__(
+        self, source: Path | None, settings: SearchSettings, running: Running, lines: int
+    ) -> None:
+        self.source = source
+        self.settings = settings
+        self.running = running
+        self.lines = lines
+
+    def translations(self, system: Path, events: Events) -> list[str]:
+        """One for each line of the references.
+
+        Raises:
+            UserError: when there is no such system, nothing to translate, or lines are out of step.
+        """
+        if system.is_dir():
+            return self._translate(system, events)
+        if not system.exists():
+            raise UserError(
+                "There is no such model directory or file of translations",
+                where=str(system),
+                remedy="Check the path",
+            )
+        return self._aligned(read_lines(system), system)
+
+    def _translate(self, system: Path, events: Events) -> list[str]:
+        if self.source is None:
+            raise UserError(
+                "A model needs text to translate", where=str(system), remedy="Add --source FILE"
+            )
+        texts = self._aligned(read_lines(self.source), self.source)
+        return list(
+            self.running.load(system).translate(
+                texts,
+                settings=self.settings,
+                batch_size=self.running.batch_size,
+                batch_tokens=self.running.batch_tokens,
+                warn=events.warn,
+                progress=lambda done, total: events.progress(done, total, f"translating: {system}"),
+            )
+        )
+
+    def _aligned(self, lines: list[str], path: Path) -> list[str]:
+        if len(lines) != self.lines:
+            raise DataError(
+                f"There are {len(lines):,} lines here and {self.lines:,} in the reference",
+                where=str(path),
+                remedy="Give files that correspond line by line",
+            )
+        return lines
+
+
+def _scores(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str],
+    rules: dict[str, Any],
+    *,
+    show: bool,
+) -> dict[str, Any]:
+    from heedful.evaluate.metrics import corpus_scores
+
+    scores = corpus_scores(hypotheses, references, metrics, **rules)
+    if show:
+        show_table(
+            f"{len(hypotheses):,} lines", ("metric", "signature", "score"), _rows(scores), numbers=1
+        )
+    return {"scores": {name: score.plain() for name, score in scores.items()}}
+
+
+def _comparison(
+    baseline: Sequence[str],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[str],
+    samples: int,
+    rules: dict[str, Any],
+    *,
+    show: bool,
+) -> dict[str, Any]:
+    from heedful.evaluate.bootstrap import paired_bootstrap
+
+    paired = paired_bootstrap(baseline, hypotheses, references, metrics, samples=samples, **rules)
+    if show:
+        show_table(
+            f"Against the baseline, {samples:,} resamples (range that holds 95 % of them)",
+            ("metric", "baseline", "system", "difference", "p"),
+            [_compared(score) for score in paired.values()],
+            numbers=4,
+        )
+        say("p: how often a difference this large comes about by the draw of sentences alone.")
+    return {"comparison": {name: score.plain() for name, score in paired.items()}}
+
+
+def _rows(scores: dict[str, MetricScore]) -> list[tuple[str, str, str]]:
+    return [(name, score.signature, f"{score.score:.2f}") for name, score in scores.items()]
+
+
+def _compared(score: PairedScore) -> tuple[str, ...]:
+    columns = [
+        f"{part.score:.2f} ({part.low:.2f} to {part.high:.2f})"
+        for part in (score.a, score.b, score.difference)
+    ]
+    return (score.name, *columns, f"{score.p_value:.3f}")

@@ -1,0 +1,191 @@
+"""`heedful info`: what a model is made of and what it costs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from heedful.cli.output import PLAIN, Output, Report
+from heedful.cli.tables import engineering, say, show_table
+
+if TYPE_CHECKING:
+    from heedful.models.spec import TranslatorSpec
+
+
+def info(
+    model: Annotated[str, Parameter(help="A model directory, a run directory or a preset.")],
+    /,
+    *,
+    vocabulary: Annotated[
+        int | None, Parameter(help="Pieces of a preset's vocabulary; a model has its own.")
+    ] = None,
+    source_tokens: Annotated[int, Parameter(help="Length of a sentence to count for.")] = 25,
+    target_tokens: Annotated[int, Parameter(help="Length of its translation.")] = 25,
+    beam: Annotated[int, Parameter(help="Hypotheses in a decoding step.")] = 4,
+    batch_tokens: Annotated[
+        int, Parameter(help="Positions of a training batch, each side.")
+    ] = 4096,
+    output: Output = PLAIN,
+) -> None:
+    """What a model is made of and what it costs.
+
+    Parameters of every component, operations to learn from a pair and to translate a sentence,
+    memory for both. A directory of this name goes before a preset.
+
+    Example: `heedful info transformer-base --vocabulary 37000`
+    """
+    counts = (source_tokens, target_tokens, beam, batch_tokens, vocabulary or 1)
+    if min(counts) < 1:
+        from heedful.errors import UserError
+
+        raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
+    report = Report("info", output, {"model": model, "vocabulary": vocabulary})
+    spec, training = _find(model, vocabulary)
+    facts = {
+        "parameters": _parameters(spec),
+        "operations": _operations(spec, source_tokens, target_tokens, beam),
+        "memory_bytes": _memory(spec, source_tokens, target_tokens, beam, batch_tokens),
+        "model": spec.plain(),
+        "training": training,
+    }
+    if not output.json:
+        _show(model, facts)
+    report.finish(facts)
+
+
+def preset_spec(name: str, vocabulary: int | None = None) -> TranslatorSpec:
+    """The complete spec of a preset.
+
+    Args:
+        name: the preset.
+        vocabulary: pieces of its joint vocabulary; what its tokenizer would learn if unset.
+    """
+    from heedful.models.sizes import read_preset
+    from heedful.models.spec import TranslatorShape
+    from heedful.text.spec import TokenizerSpec
+
+    settings = read_preset(name)
+    where = f"preset {name}"
+    shape = TranslatorShape.parse(settings.get("model", {}), where=where)
+    tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
+    size = vocabulary if vocabulary is not None else tokenizer.vocabulary_size
+    return shape.expand(size, size)
+
+
+def _find(model: str, vocabulary: int | None) -> tuple[TranslatorSpec, dict[str, Any]]:
+    from heedful.errors import ModelError
+    from heedful.models.sizes import preset_names
+
+    path = Path(model)
+    if not path.exists() and model in preset_names():
+        return preset_spec(model, vocabulary), {}
+    if not path.exists():
+        raise ModelError(
+            "There is neither a model directory nor a preset of this name",
+            where=model,
+            remedy=f"Check the path; presets are {', '.join(preset_names())}",
+        )
+    if vocabulary is not None:
+        raise ModelError(
+            "A model has a vocabulary of its own", where=model, remedy="Leave out --vocabulary"
+        )
+    import json
+
+    from heedful.models.checkpoint import CONFIG_FILE, find_model_directory, read_spec
+
+    directory = find_model_directory(path)
+    spec = read_spec(directory)
+    config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
+    return spec, dict(config.get("training", {}))
+
+
+def _parameters(spec: TranslatorSpec) -> dict[str, Any]:
+    from heedful.models.cost import count_parameters, parameter_table
+
+    rows = [{**asdict(row), "total": row.total} for row in parameter_table(spec)]
+    return {"total": count_parameters(spec), "table": rows}
+
+
+def _operations(
+    spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int
+) -> dict[str, int]:
+    from heedful.models.cost import decoding_cost, training_cost
+
+    training = training_cost(spec, source_tokens, target_tokens)
+    decoding = decoding_cost(spec, source_tokens, target_tokens, beam)
+    return {
+        "source_tokens": source_tokens,
+        "target_tokens": target_tokens,
+        "beam": beam,
+        "training_pair": training.total.total,
+        "training_per_target_token": training.total.total // target_tokens,
+        "encoding": decoding.encoding.total,
+        "decoding_first_step": decoding.first_step.total,
+        "decoding_last_step": decoding.last_step.total,
+        "translation": decoding.total.total,
+    }
+
+
+def _memory(
+    spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int, batch_tokens: int
+) -> dict[str, int]:
+    from heedful.models.cost import decoding_memory, training_memory
+
+    training = training_memory(spec, batch_tokens, batch_tokens)
+    decoding = decoding_memory(spec, source_tokens, target_tokens, beam=beam)
+    return {
+        "training_batch_tokens": batch_tokens,
+        "training_weights_gradients_moments": training.fixed,
+        "training_activations": training.activations,
+        "training_loss": training.loss,
+        "training": training.total,
+        "decoding_weights": decoding.weights,
+        "decoding_cache": decoding.cross_cache + decoding.self_cache,
+        "decoding": decoding.total,
+    }
+
+
+def _show(model: str, facts: dict[str, Any]) -> None:
+    from heedful.models.cost import human_bytes
+
+    rows = [
+        (
+            row["part"],
+            row["component"],
+            f"{row['each']:,}",
+            str(row["count"]),
+            f"{row['total']:,}",
+            row["note"],
+        )
+        for row in facts["parameters"]["table"]
+    ]
+    show_table(
+        f"{model}: {facts['parameters']['total']:,} parameters",
+        ("part", "component", "each", "count", "total", "note"),
+        rows,
+    )
+    lengths = facts["operations"]
+    show_table(
+        f"Operations: {lengths['source_tokens']} source and {lengths['target_tokens']} target "
+        f"tokens, beam {lengths['beam']}",
+        ("for", "FLOP"),
+        [
+            (name.replace("_", " "), engineering(count))
+            for name, count in lengths.items()
+            if name not in ("source_tokens", "target_tokens", "beam")
+        ],
+        numbers=1,
+    )
+    memory = dict(facts["memory_bytes"])
+    batch = memory.pop("training_batch_tokens")
+    show_table(
+        f"Memory in float32: batches of {batch:,} positions to train, one sentence to translate",
+        ("for", "bytes"),
+        [(name.replace("_", " "), human_bytes(size)) for name, size in memory.items()],
+        numbers=1,
+    )
+    for name, value in facts["training"].items():
+        say(f"{name}: {value}")

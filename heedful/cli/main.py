@@ -1,0 +1,98 @@
+"""The entry point: finds the verb, runs it, tells what goes wrong and returns a status.
+
+Nothing heavy is imported here: each verb's module is loaded when that verb is called for, and torch
+when it starts to work, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App
+
+import heedful
+from heedful.cli.failures import guarded
+from heedful.errors import UserError, suggest
+
+VERBS = {
+    "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
+    "train": "Train a translator from sentence pairs.",
+    "translate": "Translate text, a line at a time.",
+    "evaluate": "Score translations against references, and compare two systems.",
+    "score": "How probable a model finds given translations.",
+    "info": "What a model is made of and what it costs.",
+    "presets": "List the named model sizes.",
+    "doctor": "Check this machine: versions, devices, what precision pays.",
+}
+
+_HELP = """Train a translator on your own sentence pairs, use it, measure it.
+
+`heedful demo` shows all of it in about a minute; `heedful VERB --help` explains a verb by example.
+"""
+
+
+def build_app(verb: str = "") -> App:
+    """The tree of commands.
+
+    Args:
+        verb: the one that will run; its own docstring is its help. The others show their summaries
+            without being loaded.
+    """
+    app = App(
+        name="heedful",
+        help=_HELP,
+        version=heedful.__version__,
+        help_format="markdown",
+        suppress_keyboard_interrupt=False,
+    )
+    for position, (name, summary) in enumerate(VERBS.items()):
+        shown = None if name == verb else summary
+        app.command(f"heedful.cli.{name}:{name}", name=name, help=shown, sort_key=position)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: words after `heedful`; those of this process if unset.
+
+    Returns:
+        The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
+    """
+    words = normalize(sys.argv[1:] if arguments is None else arguments)
+    verb = words[0] if words and not words[0].startswith("-") else ""
+    return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")
+
+
+def _run(verb: str, words: list[str]) -> int | None:
+    if verb and verb not in VERBS:
+        raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
+    result = build_app(verb)(
+        words, exit_on_error=False, print_error=False, result_action="return_value"
+    )
+    return result if isinstance(result, int) else None
+
+
+def normalize(words: Sequence[str]) -> list[str]:
+    """Accept `--model.num_heads` for `--model.num-heads`, and `--json true` for `--json`.
+
+    Settings are written as in TOML files, where names hold underscores and switches have values.
+    """
+    result: list[str] = []
+    for position, word in enumerate(words):
+        if word == "--":
+            return [*result, *words[position:]]
+        if word in ("true", "false") and result and _is_bare_flag(result[-1]):
+            result[-1] += f"={word}"
+        elif word.startswith("--"):
+            name, equals, value = word.partition("=")
+            result.append(name.replace("_", "-") + equals + value)
+        else:
+            result.append(word)
+    return result
+
+
+def _is_bare_flag(word: str) -> bool:
+    return word.startswith("--") and "=" not in word

@@ -1,0 +1,85 @@
+"""Flags of the verbs that run a model, and the pipeline they ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+from heedful.cli.settings_flags import flags_of, overrides
+from heedful.decode.settings import SearchSettings
+
+if TYPE_CHECKING:
+    from heedful.decode.pipeline import TranslationPipeline
+    from heedful.events import Events
+
+    SearchFlags = Any
+else:
+    SearchFlags = flags_of(SearchSettings, "Search")
+
+_GROUP = Group("Running", sort_key=50)
+_DRAWN = ("temperature", "top_k", "top_p", "min_p")
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """How a model is run; only precision can change what comes out, in its last digits."""
+
+    ensemble: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="One more model whose probabilities are averaged in; may be repeated.",
+        ),
+    ] = ()
+    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"],
+        Parameter(help="auto is float32 on the fastest route that is as exact."),
+    ] = "auto"
+    batch_size: Annotated[
+        int | None, Parameter(help="Sentences in a batch, instead of --batch-tokens.")
+    ] = None
+    batch_tokens: Annotated[
+        int, Parameter(help="Positions in a batch: sentences x longest x beam, padding counted.")
+    ] = 4096
+
+    def load(self, model: Path) -> TranslationPipeline:
+        """The model, with the others of an ensemble."""
+        from heedful.decode.pipeline import TranslationPipeline
+
+        return TranslationPipeline.load(
+            [model, *self.ensemble], device=self.device, precision=self.precision
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        return {
+            "ensemble": [str(path) for path in self.ensemble],
+            "device": self.device,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+            "batch_tokens": self.batch_tokens,
+        }
+
+
+STANDARD = Running()
+
+
+def search_settings(flags: SearchFlags | None) -> SearchSettings:
+    """The search that the flags ask for; a temperature or a cut-off asks for sampling."""
+    given = overrides(flags)
+    if any(name in given for name in _DRAWN):
+        given.setdefault("sampling", True)
+    return SearchSettings.parse(given)
+
+
+def terminal() -> Events:
+    """Progress and warnings for people, on standard error."""
+    from heedful.events import Events, Terminal
+
+    return Events([Terminal()])

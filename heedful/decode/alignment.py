@@ -1,0 +1,150 @@
+"""Which source words a translation's words were made from, read off cross-attention.
+
+Attention is recomputed for the finished translation, so asking for it never changes the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.decode.ensemble import Ensemble
+from heedful.decode.protocol import AttentiveModel, Specials
+from heedful.decode.scoring import decoder_input
+from heedful.decode.scripts import word_spans
+from heedful.text.tokenizer import Tokenizer
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Words and how much each target word attended to each source word.
+
+    Args:
+        source_words: words of the source.
+        target_words: words of the translation.
+        matrix: a row for each target word, a weight for each source word. A row sums to at most 1;
+            the rest went to the end of the source.
+    """
+
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    matrix: Matrix
+
+    @property
+    def links(self) -> tuple[tuple[int, int, float], ...]:
+        """(source index, target index, weight) of each target word and its strongest source word.
+
+        A target word that attended to no word at all has no link.
+        """
+        best = [max(range(len(row)), key=row.__getitem__, default=None) for row in self.matrix]
+        return tuple(
+            (source, target, self.matrix[target][source])
+            for target, source in enumerate(best)
+            if source is not None and self.matrix[target][source] > 0.0
+        )
+
+
+def attention_of(
+    model: object,
+    source: Tensor,
+    source_positions: Tensor,
+    targets: Sequence[Sequence[int]],
+    specials: Specials,
+) -> Tensor:
+    """Attention of each target token to the source while it was predicted.
+
+    Args:
+        model: with cross-attention. Heads are averaged, in the last layer but one, where
+            attention is closest to word alignment (Garg 2019). Members of an ensemble are
+            averaged.
+        source: [B, S] int64.
+        source_positions: [B, S] int64.
+        targets: ids of each target, without special tokens.
+        specials: for the decoder's input.
+
+    Returns:
+        [B, T, S] float32; row t belongs to target token t, the row after the last to the end token.
+    """
+    if isinstance(model, Ensemble):
+        each = [
+            attention_of(member, source, source_positions, targets, specials)
+            for member in model.members
+        ]
+        return torch.stack(each).mean(0)
+    assert isinstance(model, AttentiveModel)
+    target, positions = decoder_input(targets, specials, source.device)
+    weights = model.cross_attention(source, source_positions, target, positions)
+    return weights[max(0, len(weights) - 2)].mean(1)
+
+
+def align(
+    weights: Tensor,
+    source: tuple[Tokenizer, Sequence[int], str],
+    target: tuple[Tokenizer, Sequence[int], str],
+) -> Alignment:
+    """Gather attention between tokens into attention between words.
+
+    A target word's row is the mean over its tokens; a source word's weight, the sum over its.
+
+    Args:
+        weights: [T, S] of target tokens to source tokens, any more rows and columns left out.
+        source: its tokenizer, ids and text; words are taken from the text.
+        target: the same of the translation.
+    """
+    source_words, source_word_of = token_words(*source)
+    target_words, target_word_of = token_words(*target)
+    weights = weights[: len(target_word_of), : len(source_word_of)].double().cpu()
+    columns = weights.new_zeros((len(target_word_of), len(source_words)))
+    columns.index_add_(1, torch.tensor(source_word_of, dtype=torch.int64), weights)
+    rows = weights.new_zeros((len(target_words), len(source_words)))
+    index = torch.tensor(target_word_of, dtype=torch.int64)
+    rows.index_add_(0, index, columns)
+    counts = torch.bincount(index, minlength=len(target_words)).clamp(min=1)
+    matrix = (rows / counts[:, None]).tolist()
+    return Alignment(tuple(source_words), tuple(target_words), tuple(map(tuple, matrix)))
+
+
+def join_alignments(parts: Sequence[Alignment]) -> Alignment:
+    """The alignment of a text translated in parts: each part's words attend to that part alone."""
+    source = tuple(word for part in parts for word in part.source_words)
+    target = tuple(word for part in parts for word in part.target_words)
+    rows: list[tuple[float, ...]] = []
+    before = 0
+    for part in parts:
+        after = len(source) - before - len(part.source_words)
+        rows += ((0.0,) * before + row + (0.0,) * after for row in part.matrix)
+        before += len(part.source_words)
+    return Alignment(source, target, tuple(rows))
+
+
+def token_words(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> tuple[list[str], list[int]]:
+    """The words of a text and, for each of its tokens, the word it belongs to.
+
+    Args:
+        tokenizer: of the ids.
+        ids: without special tokens.
+        text: what the ids stand for. Where it has as many words as the decoded ids, its words are
+            shown as they are written there.
+    """
+    decoded = tokenizer.decode(ids)
+    spans = word_spans(decoded)
+    written = word_spans(text)
+    shown, base = (text, written) if len(written) == len(spans) else (decoded, spans)
+    words = [shown[start:end] for start, end in base]
+    if not words:
+        return [], []
+    word_of: list[int] = []
+    start = current = 0
+    for count in range(1, len(ids) + 1):
+        end = len(tokenizer.decode(ids[:count]))
+        visible = next((i for i in range(start, end) if not decoded[i : i + 1].isspace()), start)
+        while current + 1 < len(spans) and spans[current][1] <= visible:
+            current += 1
+        word_of.append(current)
+        start = max(start, end)
+    return words, word_of

@@ -1,0 +1,56 @@
+"""Translations of whole texts, put together from those of their segments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from heedful.decode.alignment import Alignment, join_alignments
+from heedful.decode.protocol import Hypothesis
+from heedful.decode.segments import CutText
+from heedful.decode.translation import Translation
+from heedful.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search gave for a segment.
+
+    Args:
+        hypotheses: best first, at least one.
+        alignments: of each, if they were asked for.
+    """
+
+    hypotheses: Sequence[Hypothesis]
+    alignments: Sequence[Alignment] | None = None
+
+
+def assemble(text: CutText, found: Sequence[Found], tokenizer: Tokenizer) -> Translation:
+    """A text's translation and its next-best ones.
+
+    Args:
+        text: in segments.
+        found: for each segment. The k-th best of the text is made of the k-th best of each.
+        tokenizer: of the target.
+    """
+    if not found:
+        return Translation()
+    ranks = min(len(segment.hypotheses) for segment in found)
+    best, *others = (_ranked(text, found, rank, tokenizer) for rank in range(ranks))
+    best.others = tuple(others)
+    return best
+
+
+def _ranked(text: CutText, found: Sequence[Found], rank: int, tokenizer: Tokenizer) -> Translation:
+    chosen = [segment.hypotheses[rank] for segment in found]
+    parts = [segment.alignments[rank] for segment in found if segment.alignments is not None]
+    return Translation(
+        text.join([tokenizer.decode(hypothesis.tokens) for hypothesis in chosen]),
+        score=math.fsum(hypothesis.score for hypothesis in chosen),
+        normalized_score=math.fsum(h.normalized_score for h in chosen) / len(chosen),
+        finished=all(hypothesis.finished for hypothesis in chosen),
+        tokens=[piece for hypothesis in chosen for piece in tokenizer.pieces(hypothesis.tokens)],
+        token_scores=[score for hypothesis in chosen for score in hypothesis.token_scores],
+        alignment=join_alignments(parts) if parts else None,
+    )

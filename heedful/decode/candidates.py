@@ -1,0 +1,67 @@
+"""The best continuations of all hypotheses of a sentence."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from heedful.errors import ModelError
+
+
+class Candidates(NamedTuple):
+    """Continuations of each sentence, best first.
+
+    Args:
+        total: summed log-probabilities [B, C] float64; −∞ where there is no candidate.
+        parent: which hypothesis is continued [B, C] int64.
+        token: with which token [B, C] int64.
+        token_score: that token's log-probability [B, C] float32.
+    """
+
+    total: Tensor
+    parent: Tensor
+    token: Tensor
+    token_score: Tensor
+
+
+def log_probabilities(logits: Tensor) -> Tensor:
+    """Log-probabilities in float32, a fresh tensor.
+
+    Raises:
+        ModelError: when the model gives no numbers, as after a diverged training.
+    """
+    scores = torch.log_softmax(logits, -1, dtype=torch.float32)
+    if scores[..., 0].isnan().any():  # one NaN among the logits makes its whole row NaN
+        raise ModelError(
+            "The model's probabilities are not numbers (NaN)",
+            remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
+        )
+    return scores
+
+
+def best_candidates(scores: Tensor, totals: Tensor, count: int) -> Candidates:
+    """The `count` best continuations of a sentence's hypotheses.
+
+    Args:
+        scores: log-probabilities of the next token [B, W, V] float32.
+        totals: summed log-probabilities so far [B, W] float64.
+        count: C; when fewer exist, the rest is filled up with candidates of total −∞.
+    """
+    # No hypothesis can have more than `count` children among the `count` best of all.
+    values, tokens = scores.topk(min(count, scores.shape[-1]), -1)
+    each = values.shape[-1]
+    sums = (totals[..., None] + values.double()).flatten(1)
+    best, flat = sums.topk(min(count, sums.shape[1]), -1)
+    chosen = Candidates(
+        best, flat // each, tokens.flatten(1).gather(1, flat), values.flatten(1).gather(1, flat)
+    )
+    missing = count - best.shape[1]
+    if missing == 0:
+        return chosen
+    fill = (-math.inf, 0, 0, -math.inf)
+    padded = (functional.pad(t, (0, missing), value=v) for t, v in zip(chosen, fill, strict=True))
+    return Candidates(*padded)

@@ -1,0 +1,344 @@
+"""Raw text in, translations out: the one path of all that translates, scores or validates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self, Unpack
+
+import torch
+from torch import Tensor
+
+from heedful.data.batches import source_tensors
+from heedful.decode.alignment import Alignment, align, attention_of
+from heedful.decode.assembly import Found, assemble
+from heedful.decode.batching import plan_batches
+from heedful.decode.ensemble import Ensemble
+from heedful.decode.forced import score_targets
+from heedful.decode.limits import check_fits, longest_output
+from heedful.decode.protocol import Specials, StepModel
+from heedful.decode.search import search
+from heedful.decode.segments import CutText, Segment, Warn, clean, cut_texts
+from heedful.decode.settings import SearchOptions, SearchSettings
+from heedful.decode.translation import Score, Translation
+from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.errors import ConfigError, DataError, ModelError
+from heedful.models.checkpoint import load_model
+from heedful.models.spec import TranslatorSpec
+from heedful.models.translator import Translator
+from heedful.text.pair import TokenizerPair
+
+BATCH_TOKENS = 4096
+"""Positions of a batch, padding and hypotheses counted."""
+
+_PIECES_OF_A_TEXT = 1 << 20
+_LINES_NAMED = 5
+
+Told = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A segment with what its search needs besides the settings."""
+
+    segment: Segment
+    name: int
+    prefix: Sequence[int]
+
+
+class TranslationPipeline:
+    """A translator of raw text: one model, or several whose probabilities are averaged.
+
+    Args:
+        models: a model, or members of an ensemble; all with the same tokenizers.
+        tokenizers: of source and target.
+        precision: of the forward passes; float32 if unset.
+    """
+
+    def __init__(
+        self,
+        models: Translator | Sequence[Translator],
+        tokenizers: TokenizerPair,
+        *,
+        precision: Precision | None = None,
+    ) -> None:
+        self.models = (models,) if isinstance(models, Translator) else tuple(models)
+        self.tokenizers = tokenizers
+        self.precision = precision
+        self.model: StepModel[Any] = (
+            self.models[0] if len(self.models) == 1 else Ensemble(self.models)
+        )
+        target = tokenizers.target
+        self.specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path | Sequence[str | Path],
+        *,
+        device: str = "auto",
+        precision: PrecisionName = "auto",
+    ) -> Self:
+        """Load a model directory, or several as an ensemble.
+
+        Args:
+            path: a model directory or a run directory (its best model), or several.
+            device: auto, cpu, cuda, cuda:1 or mps.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+
+        Raises:
+            ModelError: when there is no model, or models of an ensemble do not fit together.
+            ConfigError: when the device or precision is not to be had.
+        """
+        paths = [Path(p) for p in ([path] if isinstance(path, str | Path) else path)]
+        if not paths:
+            raise ModelError("No model given", remedy="Give at least one model directory")
+        where = resolve_device(device)
+        loaded = [load_model(p) for p in paths]
+        tokenizers = loaded[0][1]
+        for other, (_, pair) in zip(paths, loaded, strict=True):
+            if pair.fingerprint != tokenizers.fingerprint:
+                raise ModelError(
+                    f"Its tokenizers differ from those of {paths[0]}",
+                    where=str(other),
+                    remedy="An ensemble needs models trained with the same tokenizers",
+                )
+        models = [model.to(where).eval() for model, _ in loaded]
+        width = max(model.spec.width for model in models)
+        chosen = resolve_precision(precision, where, width=width, exact=True)
+        return cls(models, tokenizers, precision=chosen)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return self.models[0].output_weight.device
+
+    @property
+    def max_length(self) -> int:
+        """Longest source in tokens that is translated in one piece."""
+        return min(model.spec.max_length for model in self.models)
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        settings: SearchSettings | None = None,
+        prefixes: Sequence[str] | None = None,
+        alignment: bool = False,
+        batch_size: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        first_line: int = 1,
+        warn: Warn | None = None,
+        progress: Told | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> list[Translation]:
+        """Translate texts: one translation for each, in their order.
+
+        A text of several lines is translated line by line; a translation has as many lines as its
+        text, and no other line breaks. White space alone gives "". A line that is too long for the
+        model is translated in pieces. How sentences are batched changes no result.
+
+        Args:
+            texts: any strings.
+            settings: of the search; defaults if unset.
+            prefixes: for each text how its translation must begin, "" for anyhow.
+            alignment: also give alignments; the translations stay the same.
+            batch_size: sentences translated together, instead of `batch_tokens`.
+            batch_tokens: positions translated together: sentences × longest source × beam.
+            first_line: number of the first text, for warnings and random draws: a corpus that is
+                translated part by part then gives what it would give at once.
+            warn: told in a sentence about long lines and cut translations.
+            progress: told (done, total) segments after each batch.
+            **options: fields of `SearchSettings` that override `settings`.
+
+        Raises:
+            ConfigError: when settings contradict each other or the model.
+            DataError: when there are not as many prefixes as texts.
+        """
+        settings = _settings(settings, options)
+        _check_batching(batch_size, batch_tokens)
+        texts = _listed(texts, "texts")
+        cut = cut_texts(
+            texts, self.tokenizers.source, self.max_length, warn=warn, first_line=first_line
+        )
+        work = self._work(cut, prefixes, first_line)
+        batches = plan_batches(
+            [len(item.segment.ids) + 1 for item in work],
+            width=settings.n_best if settings.sampling else settings.beam,
+            batch_tokens=batch_tokens,
+            batch_size=batch_size,
+        )
+        longest = longest_output(self._specs, settings)
+        found: dict[int, Found] = {}
+        with self._running():
+            for batch in batches:
+                results = self._search([work[i] for i in batch], settings, longest, alignment)
+                found.update(zip(batch, results, strict=True))
+                if progress is not None:
+                    progress(len(found), len(work))
+        ordered = iter([found[i] for i in range(len(work))])
+        translations = [
+            assemble(text, [next(ordered) for _ in text.segments], self.tokenizers.target)
+            for text in cut
+        ]
+        if warn is not None:
+            _warn_of_cuts(translations, first_line, warn)
+        return translations
+
+    def score(
+        self,
+        sources: Sequence[str],
+        targets: Sequence[str | Sequence[int]],
+        *,
+        batch_size: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        progress: Told | None = None,
+    ) -> list[Score]:
+        """Natural-log probabilities of given translations, by the steps a search takes.
+
+        Args:
+            sources: texts.
+            targets: a text for each source, or its token ids. A text is cut into tokens as in
+                training, which need not be how a search put it together.
+            batch_size: pairs scored together, instead of `batch_tokens`.
+            batch_tokens: positions scored together, on the longer side, padding counted.
+            progress: told (done, total) pairs after each batch.
+
+        Raises:
+            DataError: when there are not as many targets as sources, or one is longer than a model
+                with learned positions can read.
+        """
+        _check_batching(batch_size, batch_tokens)
+        sources = _listed(sources, "sources")
+        if len(sources) != len(targets):
+            raise DataError(
+                f"{len(sources)} sources and {len(targets)} targets",
+                remedy="Give one target for each source",
+            )
+        source_ids = self.tokenizers.source.encode_batch([_single_line(s) for s in sources])
+        target_ids = [
+            self.tokenizers.target.encode(_single_line(t)) if isinstance(t, str) else list(t)
+            for t in targets
+        ]
+        for number, pair in enumerate(zip(source_ids, target_ids, strict=True), start=1):
+            for ids in pair:
+                check_fits(self._specs, ids, f"line {number}")
+            assert not self.specials.ids & set(pair[1]), "targets hold no special tokens"
+        lengths = [max(map(len, pair)) + 1 for pair in zip(source_ids, target_ids, strict=True)]
+        batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
+        scores: dict[int, Score] = {}
+        with self._running():
+            for batch in batches:
+                tensors = self._sources([source_ids[i] for i in batch])
+                chosen = [target_ids[i] for i in batch]
+                found = score_targets(self.model, *tensors, chosen, self.specials)
+                for i, token_scores in zip(batch, found, strict=True):
+                    pieces = self.tokenizers.target.pieces(target_ids[i])
+                    scores[i] = Score.of(pieces, token_scores)
+                if progress is not None:
+                    progress(len(scores), len(lengths))
+        return [scores[i] for i in range(len(lengths))]
+
+    @property
+    def _specs(self) -> list[TranslatorSpec]:
+        return [model.spec for model in self.models]
+
+    @contextmanager
+    def _running(self) -> Iterator[None]:
+        """Evaluation mode, no gradients, the chosen precision; all as before afterwards."""
+        training = [model for model in self.models if model.training]
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.autocast())
+            for model in training:
+                model.eval()
+                stack.callback(model.train)
+            yield
+
+    def _sources(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+        source, positions = source_tensors(list(ids), self.tokenizers.source)
+        return source.to(self.device), positions.to(self.device)
+
+    def _work(
+        self, cut: Sequence[CutText], prefixes: Sequence[str] | None, first_line: int
+    ) -> list[_Work]:
+        if prefixes is not None and len(prefixes) != len(cut):
+            raise DataError(
+                f"{len(prefixes)} prefixes for {len(cut)} texts",
+                remedy='Give one prefix for each text, "" for none',
+            )
+        work: list[_Work] = []
+        for number, text in enumerate(cut):
+            prefix: list[int] = []
+            if prefixes is not None:
+                prefix = self.tokenizers.target.encode(_single_line(prefixes[number]))
+            for i, segment in enumerate(text.segments):
+                name = (first_line + number) * _PIECES_OF_A_TEXT + i
+                work.append(_Work(segment, name, () if i else prefix))
+        return work
+
+    def _search(
+        self, work: Sequence[_Work], settings: SearchSettings, longest: int | None, aligned: bool
+    ) -> list[Found]:
+        source, positions = self._sources([item.segment.ids for item in work])
+        found = search(
+            self.model,
+            source,
+            positions,
+            settings,
+            specials=self.specials,
+            prefixes=[item.prefix for item in work],
+            names=[item.name for item in work],
+            longest=longest,
+        )
+        if not aligned:
+            return [Found(hypotheses, None) for hypotheses in found]
+        alignments: list[list[Alignment]] = [[] for _ in work]
+        for rank in range(max(map(len, found))):
+            rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
+            targets = [found[i][rank].tokens for i in rows]
+            weights = attention_of(
+                self.model, source[rows], positions[rows], targets, self.specials
+            )
+            for i, target, each in zip(rows, targets, weights, strict=True):
+                alignments[i].append(self._align(each, work[i].segment, target))
+        return [Found(*pair) for pair in zip(found, alignments, strict=True)]
+
+    def _align(self, weights: Tensor, segment: Segment, target: Sequence[int]) -> Alignment:
+        source_side = (self.tokenizers.source, segment.ids, segment.text)
+        text = self.tokenizers.target.decode(target)
+        return align(weights, source_side, (self.tokenizers.target, target, text))
+
+
+def _settings(settings: SearchSettings | None, options: SearchOptions) -> SearchSettings:
+    return SearchSettings.parse({**(settings.plain() if settings else {}), **options})
+
+
+def _listed(texts: Sequence[str], name: str) -> Sequence[str]:
+    if isinstance(texts, str):
+        raise DataError(f"{name} is a single string", remedy="Give a list of strings")
+    return texts
+
+
+def _check_batching(batch_size: int | None, batch_tokens: int) -> None:
+    for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{name} = {value}: a batch holds at least 1")
+
+
+def _single_line(text: str) -> str:
+    return " ".join(clean(text).split("\n")).strip()
+
+
+def _warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: Warn) -> None:
+    cut = [i for i, t in enumerate(translations, start=first_line) if not t.finished]
+    if not cut:
+        return
+    named = ", ".join(map(str, cut[:_LINES_NAMED])) + (", ..." if len(cut) > _LINES_NAMED else "")
+    warn(
+        f"{len(cut)} of {len(translations)} translations were cut at their longest length "
+        f"(line {named})"
+    )

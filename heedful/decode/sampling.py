@@ -1,0 +1,165 @@
+"""Drawing translations at random.
+
+Every draw has its own random number, a function of (seed, sentence, sample, step). What is drawn
+for a sentence therefore does not depend on its neighbours, its row or the size of the batch.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from heedful.decode.candidates import log_probabilities
+from heedful.decode.constraints import Constraints, Moment
+from heedful.decode.protocol import Hypothesis, Specials, State, StepModel
+from heedful.decode.scoring import length_norm
+from heedful.decode.settings import SearchSettings
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+
+
+def sample(
+    model: StepModel[State],
+    source: Tensor,
+    source_positions: Tensor,
+    settings: SearchSettings,
+    specials: Specials,
+    rules: Constraints,
+    limits: Tensor,
+    names: Tensor,
+) -> list[list[Hypothesis]]:
+    """Draw `n_best` translations of each sentence, the one ranked best first.
+
+    Scores are those of the model itself, as in a search: temperature and filters shape what is
+    drawn, not what it is said to be worth.
+
+    Args:
+        model, source, source_positions, settings, specials, rules, limits: as for `beam_search`.
+        names: [B] int64, what names each sentence in its random numbers.
+    """
+    count, width, device = source.shape[0], settings.n_best, source.device
+    sentences = torch.arange(count, device=device)
+    state = model.start(source, source_positions)
+    if width > 1:
+        state = model.reorder(state, sentences[:, None].expand(count, width))
+    tokens = torch.full((count, width), specials.bos, dtype=torch.int64, device=device)
+    history = tokens[..., None][..., :0] if rules.needs_history else None
+    ended = torch.zeros((count, width), dtype=torch.bool, device=device)
+    wanted = torch.ones((count, width), dtype=torch.bool, device=device)
+    drawn: list[Tensor] = []
+    scored: list[Tensor] = []
+    cuts = set(limits.tolist())
+    for step in range(max(cuts) + 1):
+        logits, state = model.step(state, tokens)
+        scores = log_probabilities(logits)
+        if step in cuts:
+            at_limit = (limits[sentences] == step)[:, None] & ~ended[sentences]
+            wanted[sentences] &= ~at_limit | (scores.argmax(-1) == specials.eos)
+        rules.apply(scores, Moment(step, sentences, history))
+        uniforms = random_numbers(settings.seed, names[sentences], width, step)
+        tokens = draw(scores, uniforms, settings).masked_fill(ended[sentences], specials.eos)
+        drawn.append(_spread(tokens, sentences, count, specials.eos))
+        value = scores.gather(-1, tokens[..., None])[..., 0]
+        scored.append(_spread(value, sentences, count, 0.0))
+        ended[sentences] |= tokens == specials.eos
+        if history is not None:
+            history = torch.cat([history, tokens[..., None]], -1)
+        going_on = ~ended[sentences].all(1)
+        if not going_on.any():
+            break
+        if not going_on.all():
+            rows = torch.arange(tokens.numel(), device=device).view_as(tokens)[going_on]
+            state = model.reorder(state, rows)
+            sentences, tokens = sentences[going_on], tokens[going_on]
+            history = None if history is None else history[going_on]
+    return _hypotheses(torch.stack(drawn, -1), torch.stack(scored, -1), wanted, settings, specials)
+
+
+def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
+    """Uniform numbers in [0, 1) by hashing their coordinates (the finaliser of SplitMix64).
+
+    Args:
+        seed: of the run, below 2^63.
+        names: [B] int64, one for each sentence.
+        samples: W, drawn for each sentence.
+        step: token of the sequence.
+
+    Returns:
+        [B, W] float64 on the device of `names`.
+    """
+    key = _mix(np.array([[seed]], dtype=np.uint64))
+    for part in (
+        names.cpu().numpy().astype(np.uint64)[:, None],
+        np.arange(samples, dtype=np.uint64)[None, :],
+        np.array([[step]], dtype=np.uint64),
+    ):
+        key = _mix(key ^ _mix(part))
+    values = (key >> np.uint64(12)).astype(np.float64) * 2.0**-52
+    return torch.from_numpy(values).to(names.device)
+
+
+def draw(scores: Tensor, uniforms: Tensor, settings: SearchSettings) -> Tensor:
+    """Draw tokens: temperature first, then top-k, then top-p, then min-p.
+
+    Args:
+        scores: log-probabilities [B, W, V]; −∞ is never drawn.
+        uniforms: [B, W] in [0, 1).
+        settings: temperature, top_k, top_p, min_p.
+
+    Returns:
+        Ids [B, W] int64.
+    """
+    scores = scores.double() / settings.temperature
+    size = scores.shape[-1]
+    ids: Tensor | None = None
+    if 0 < settings.top_k < size or settings.top_p < 1.0:
+        scores, ids = scores.topk(min(settings.top_k or size, size), -1)
+    probabilities = scores.softmax(-1)
+    keep = probabilities >= settings.min_p * probabilities.amax(-1, keepdim=True)
+    if settings.top_p < 1.0:
+        keep &= probabilities.cumsum(-1) - probabilities < settings.top_p
+    cumulative = probabilities.masked_fill(~keep, 0.0).cumsum(-1)
+    # The first token whose cumulative probability exceeds the point; none of probability 0 does.
+    point = uniforms[..., None] * cumulative[..., -1:]
+    index = torch.searchsorted(cumulative, point, right=True)
+    return (index if ids is None else ids.gather(-1, index))[..., 0]
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    x = x + _GOLDEN
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _spread(values: Tensor, sentences: Tensor, count: int, fill: float) -> Tensor:
+    full = values.new_full((count, values.shape[1]), fill)
+    full[sentences] = values
+    return full
+
+
+def _hypotheses(
+    tokens: Tensor, scores: Tensor, wanted: Tensor, settings: SearchSettings, specials: Specials
+) -> list[list[Hypothesis]]:
+    lengths = (tokens == specials.eos).int().argmax(-1)
+    plain = [t.tolist() for t in (tokens, scores.double(), lengths, wanted)]
+    found: list[list[Hypothesis]] = []
+    for rows in zip(*plain, strict=True):
+        hypotheses = []
+        for ids, each, length, natural in zip(*rows, strict=True):
+            total = math.fsum(each[: length + 1])
+            hypotheses.append(
+                Hypothesis(
+                    tokens=tuple(ids[:length]),
+                    score=total,
+                    normalized_score=total / length_norm(length + 1.0, settings.length_penalty),
+                    token_scores=tuple(each[: length + 1]),
+                    finished=natural,
+                )
+            )
+        found.append(sorted(hypotheses, key=lambda h: -h.normalized_score))
+    return found

@@ -1,0 +1,75 @@
+"""The one entry to search: settings decide between beam search, greedy search and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from heedful.decode.beam import beam_search
+from heedful.decode.constraints import build_constraints
+from heedful.decode.protocol import AttentiveModel, Hypothesis, Specials, State, StepModel
+from heedful.decode.sampling import sample
+from heedful.decode.scoring import rank_by_coverage
+from heedful.decode.settings import SearchSettings
+from heedful.errors import ConfigError
+
+
+@torch.inference_mode()
+def search(
+    model: StepModel[State],
+    source: Tensor,
+    source_positions: Tensor,
+    settings: SearchSettings,
+    *,
+    specials: Specials,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    names: Sequence[int] | None = None,
+    longest: int | None = None,
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each sentence, best first, or samples of it.
+
+    Args:
+        model: known only by start, step and reorder.
+        source: [B, S] int64.
+        source_positions: [B, S] int64, −1 for padding, on any side.
+        settings: of the search.
+        specials: the model's special ids.
+        prefixes: ids each sentence's hypotheses begin with. A prefix wins over every other rule
+            and over the longest length.
+        names: a number for each sentence that its random draws depend on; its row number if unset.
+        longest: most tokens the model can generate, if its positions end somewhere.
+
+    Returns:
+        Up to `n_best` hypotheses of each sentence. They are distinct unless they were sampled.
+
+    Raises:
+        ConfigError: when a coverage penalty is asked of a model without attention.
+    """
+    count = source.shape[0]
+    if count == 0:
+        return []
+    limits = []
+    for row, length in enumerate((source_positions >= 0).sum(1).tolist()):
+        limit = settings.longest(length)
+        if longest is not None:
+            limit = min(limit, longest)
+        limits.append(limit if prefixes is None else max(limit, len(prefixes[row])))
+    limit_of = torch.tensor(limits, device=source.device)
+    rules = build_constraints(settings, specials, limit_of, prefixes)
+    if settings.sampling:
+        name_of = torch.tensor(range(count) if names is None else names, device=source.device)
+        found = sample(
+            model, source, source_positions, settings, specials, rules, limit_of, name_of
+        )
+    else:
+        found = beam_search(model, source, source_positions, settings, specials, rules, limit_of)
+    if settings.coverage_penalty:
+        if not isinstance(model, AttentiveModel):
+            raise ConfigError(
+                "The coverage penalty needs a model with attention", where="coverage_penalty"
+            )
+        strength = settings.coverage_penalty
+        found = rank_by_coverage(model, source, source_positions, found, specials, strength)
+    return [hypotheses[: settings.n_best] for hypotheses in found]

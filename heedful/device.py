@@ -1,0 +1,255 @@
+"""Device and precision, asked lazily; what pays on this processor is measured, not assumed.
+
+On some processors PyTorch's float32 matrix product has a faster route through oneDNN that is as
+exact, or a bfloat16 unit several times faster; on others both are slower. So `auto` times them once
+and says what it found.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from heedful.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
+
+_WORTH_IT = 1.15  # below this gain the plain route is preferred: timings are noisy
+_EXACT = (
+    8.0  # bfloat16 products err a thousand times more than float32's, other summation orders a few
+)
+
+
+@dataclass(frozen=True)
+class Precision:
+    """In which precision matrices are multiplied.
+
+    Args:
+        name: `fp32`, `bf16` or `fp16`.
+        device: the device type, such as `cpu`.
+        onednn: float32 products go through oneDNN's exact route (processors only).
+        reason: why it was chosen.
+    """
+
+    name: Literal["fp32", "bf16", "fp16"]
+    device: str
+    onednn: bool = False
+    reason: str = ""
+
+    @property
+    def needs_scaler(self) -> bool:
+        """Whether training needs a loss scaler: float16 gradients underflow without one."""
+        return self.name == "fp16"
+
+    def autocast(self) -> AbstractContextManager[None]:
+        """A context in which a forward pass runs in this precision."""
+        return _forward(self)
+
+    def matmul(self) -> AbstractContextManager[None]:
+        """A context in which float32 products take the chosen route; backward passes need it too.
+
+        PyTorch keeps this choice per process; leaving the context restores it.
+        """
+        return _onednn_route() if self.onednn else nullcontext()
+
+    def describe(self) -> str:
+        """A few words for people."""
+        route = " through oneDNN" if self.onednn else ""
+        reason = f" ({self.reason})" if self.reason else ""
+        return f"{self.name}{route} on {self.device}{reason}"
+
+
+@dataclass(frozen=True)
+class MatmulRates:
+    """Measured rates of a linear layer, in GFLOP/s; None where there is no such route.
+
+    Args:
+        fp32: float32 as PyTorch does it by default.
+        onednn: float32 through oneDNN, None also where it is not as exact.
+        bf16: under bfloat16 autocast, casts included.
+    """
+
+    fp32: float
+    onednn: float | None
+    bf16: float | None
+
+
+def resolve_device(name: str = "auto") -> torch.device:
+    """The device of this name.
+
+    Args:
+        name: `auto` (CUDA, else Apple's MPS, else the processor), `cpu`, `cuda`, `cuda:1`, `mps`.
+
+    Raises:
+        ConfigError: when there is no such device here.
+    """
+    import torch
+
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        device = None
+    if device is None or device.type not in ("cpu", "cuda", "mps"):
+        raise ConfigError(
+            f"Unknown device {name!r}", where="device", remedy="Use auto, cpu, cuda, cuda:N or mps"
+        )
+    count = 1
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+    elif device.type == "mps":
+        count = int(torch.backends.mps.is_available())
+    if (device.index or 0) >= count:
+        raise ConfigError(
+            f"There is no device {name!r} here",
+            where="device",
+            remedy="Use auto, or check the driver and that PyTorch was built for this device",
+        )
+    return device
+
+
+def resolve_precision(
+    requested: PrecisionName,
+    device: torch.device,
+    *,
+    width: int = 512,
+    exact: bool = False,
+) -> Precision:
+    """Choose the precision, by measurement where `auto` leaves the choice.
+
+    A precision asked for by name takes PyTorch's own route and measures nothing, so that runs with
+    the same seed are the same; `auto` is for speed.
+
+    Args:
+        requested: what was asked for; `auto` chooses among those that pay here.
+        device: where the model will run.
+        width: D, the size of products to measure with.
+        exact: let `auto` choose only what is as exact as float32.
+
+    Raises:
+        ConfigError: when the device cannot do what was asked for.
+    """
+    import torch
+
+    kind = device.type
+    if requested == "fp16" and kind != "cuda":
+        raise ConfigError(
+            f"fp16 is not supported on {kind}", where="precision", remedy="Use auto, fp32 or bf16"
+        )
+    if requested == "bf16" and kind == "cuda" and not torch.cuda.is_bf16_supported():
+        raise ConfigError(
+            "This GPU has no bfloat16", where="precision", remedy="Use auto, fp32 or fp16"
+        )
+    if requested != "auto":
+        return Precision(requested, kind, reason="asked for")
+    if kind != "cpu":
+        half = kind == "cuda" and torch.cuda.is_bf16_supported() and not exact
+        return Precision("bf16" if half else "fp32", kind, reason="the device's best")
+    rates = measure_matmul(_measured_width(width))
+    onednn = (rates.onednn or 0.0) >= _WORTH_IT * rates.fp32
+    best_fp32 = max(rates.fp32, rates.onednn or 0.0)
+    found = f"GFLOP/s: fp32 {rates.fp32:.0f}, {_rate('through oneDNN', rates.onednn)}, "
+    found += _rate("bf16", rates.bf16)
+    if not exact and (rates.bf16 or 0.0) >= _WORTH_IT * best_fp32:
+        return Precision("bf16", kind, onednn, found)
+    return Precision("fp32", kind, onednn, found)
+
+
+@functools.lru_cache(maxsize=8)
+def measure_matmul(width: int) -> MatmulRates:
+    """Time a linear layer of `width` in each precision on the processor, in about 0.1 seconds.
+
+    The routes take turns and each one's best time counts, so that a busy machine does not decide.
+
+    Args:
+        width: D.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    rows = max(64, min(1024, 2**27 // (width * width)))
+    x = torch.randn(rows, width, generator=generator)
+    weight = torch.randn(width, width, generator=generator)
+    routes: dict[str, Any] = {"fp32": nullcontext}
+    if _has_onednn_route() and _onednn_is_exact(x, weight):
+        routes["onednn"] = _onednn_route
+    if torch.backends.mkldnn.is_available():
+        routes["bf16"] = functools.partial(torch.autocast, "cpu", torch.bfloat16)
+    best = dict.fromkeys(routes, float("inf"))
+    with torch.no_grad():
+        for _ in range(8):
+            for name, route in routes.items():
+                with route():
+                    start = time.perf_counter()
+                    torch.nn.functional.linear(x, weight)
+                    best[name] = min(best[name], time.perf_counter() - start)
+    work = 2e-9 * rows * width * width
+    rates = {name: work / seconds for name, seconds in best.items()}
+    return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"))
+
+
+@contextmanager
+def _forward(precision: Precision) -> Iterator[None]:
+    import torch
+
+    with ExitStack() as stack:
+        stack.enter_context(precision.matmul())
+        if precision.name != "fp32":
+            dtype = torch.bfloat16 if precision.name == "bf16" else torch.float16
+            stack.enter_context(torch.autocast(precision.device, dtype))
+        yield
+
+
+@contextmanager
+def _onednn_route() -> Iterator[None]:
+    import torch
+
+    mkldnn: Any = torch.backends.mkldnn
+    settings = mkldnn.matmul
+    before = settings.fp32_precision
+    settings.fp32_precision = "bf16"
+    try:
+        yield
+    finally:
+        settings.fp32_precision = before
+
+
+def _has_onednn_route() -> bool:
+    import torch
+
+    mkldnn: Any = torch.backends.mkldnn
+    available = bool(mkldnn.is_available())
+    return available and hasattr(getattr(mkldnn, "matmul", None), "fp32_precision")
+
+
+def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether oneDNN's route, which is allowed to round to bfloat16, in fact does not here."""
+    import torch
+
+    truth = x.double() @ weight.double().T
+
+    def error() -> float:
+        return float((torch.nn.functional.linear(x, weight) - truth).abs().max())
+
+    usual = error()
+    with _onednn_route():
+        return error() <= _EXACT * usual
+
+
+def _measured_width(width: int) -> int:
+    """The power of two nearest below, within what is quick to time."""
+    return 1 << max(6, min(10, width.bit_length() - 1))
+
+
+def _rate(name: str, rate: float | None) -> str:
+    return f"{name} not available" if rate is None else f"{name} {rate:.0f}"

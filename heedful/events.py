@@ -1,0 +1,375 @@
+"""What happens during long work, as plain data, and the places it is told to.
+
+Code that works emits `Progress`, `Metric`, `Note` and `Warning` values through `Events`; sinks show
+them on a terminal, keep them in `metrics.jsonl` or hand them to TensorBoard.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
+
+from heedful.errors import ConfigError, RunError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+Value = float | int | str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Work done so far.
+
+    Args:
+        done: units finished.
+        total: units in all, or None when unknown.
+        label: what is being worked on; one bar per label.
+        fields: figures to show beside the bar, in order.
+    """
+
+    done: int
+    total: int | None
+    label: str
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Metric:
+    """Figures that belong to a step of a run.
+
+    Args:
+        step: updates made so far.
+        values: figures by name.
+        kind: `train`, `validation`, `nonfinite` or `summary`.
+    """
+
+    step: int
+    values: Mapping[str, Value]
+    kind: str = "train"
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth knowing; a sentence."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Warning:
+    """Something that may need a person; a sentence."""
+
+    text: str
+
+
+Event = Progress | Metric | Note | Warning
+
+
+class Sink(Protocol):
+    """A place events are told to."""
+
+    def handle(self, event: Event) -> None:
+        """Take one event."""
+
+    def close(self) -> None:
+        """Finish; no event follows."""
+
+
+class Events:
+    """Tells every event to every sink.
+
+    Args:
+        sinks: where events go; none at all makes a silent one.
+    """
+
+    def __init__(self, sinks: Iterable[Sink] = ()) -> None:
+        self.sinks = tuple(sinks)
+
+    def emit(self, event: Event) -> None:
+        """Tell one event to all sinks."""
+        for sink in self.sinks:
+            sink.handle(event)
+
+    def progress(self, done: int, total: int | None, label: str, **fields: Value) -> None:
+        """Emit a `Progress`."""
+        self.emit(Progress(done, total, label, fields))
+
+    def metric(self, step: int, values: Mapping[str, Value], kind: str = "train") -> None:
+        """Emit a `Metric`."""
+        self.emit(Metric(step, dict(values), kind))
+
+    def note(self, text: str) -> None:
+        """Emit a `Note`."""
+        self.emit(Note(text))
+
+    def warn(self, text: str) -> None:
+        """Emit a `Warning`."""
+        self.emit(Warning(text))
+
+    def also(self, *sinks: Sink) -> Events:
+        """These sinks and some more."""
+        return Events((*self.sinks, *sinks))
+
+    def close(self) -> None:
+        """Close all sinks."""
+        for sink in self.sinks:
+            sink.close()
+
+
+class Recorder:
+    """A sink that keeps events in a list, for tests and notebooks."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def handle(self, event: Event) -> None:
+        """Keep the event."""
+        self.events.append(event)
+
+    def close(self) -> None:
+        """Nothing to finish."""
+
+    def texts(self, kind: type[Note] | type[Warning]) -> list[str]:
+        """The sentences of all notes or all warnings."""
+        return [event.text for event in self.events if isinstance(event, kind)]
+
+    def metrics(self, kind: str = "train") -> list[Metric]:
+        """The metrics of one kind."""
+        return [e for e in self.events if isinstance(e, Metric) and e.kind == kind]
+
+
+class MetricsFile:
+    """Appends metrics to a file, one JSON object a line.
+
+    Args:
+        path: the file; made when missing.
+        after: keep only lines up to this step, so that a resumed run's file reads like that of a
+            run that was never stopped. None keeps nothing.
+
+    Raises:
+        RunError: when the file cannot be written.
+    """
+
+    def __init__(self, path: Path, after: int | None = None) -> None:
+        self.path = path
+        try:
+            kept = [] if after is None else _lines_until(path, after)
+            partial = path.with_name(path.name + ".partial")
+            partial.write_text("".join(kept), encoding="utf-8")
+            os.replace(partial, path)
+            self._file = path.open("a", encoding="utf-8")
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+
+    def handle(self, event: Event) -> None:
+        """Write metrics; other events have no place in the file."""
+        if not isinstance(event, Metric):
+            return
+        kind = {} if event.kind == "train" else {"event": event.kind}
+        record = {"step": event.step} | kind | {k: _json(v) for k, v in event.values.items()}
+        try:
+            self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class Terminal:
+    """Shows events to a person: a progress bar on a terminal, few plain lines elsewhere.
+
+    Args:
+        stream: where to write; standard error if unset.
+        clock: seconds, for tests.
+    """
+
+    def __init__(
+        self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.stream = sys.stderr if stream is None else stream
+        self._lines = _PlainLines(self.stream, clock)
+        self._bars = _Bars(self.stream) if self.stream.isatty() else None
+
+    def handle(self, event: Event) -> None:
+        """Show the event; metrics are for files."""
+        if isinstance(event, Progress):
+            (self._bars or self._lines).progress(event)
+        elif isinstance(event, Note):
+            (self._bars or self._lines).say(event.text)
+        elif isinstance(event, Warning):
+            (self._bars or self._lines).say(f"warning: {event.text}")
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+        if self._bars is not None:
+            self._bars.close()
+
+
+class TensorBoard:
+    """Hands metrics to TensorBoard.
+
+    Args:
+        directory: the log directory.
+        after: the step of the checkpoint a run is resumed from; later events are purged.
+
+    Raises:
+        ConfigError: when the `tensorboard` package is missing.
+    """
+
+    def __init__(self, directory: Path, after: int | None = None) -> None:
+        self.check()
+        from torch.utils.tensorboard import SummaryWriter
+
+        purge = None if after is None else after + 1
+        self._writer: Any = SummaryWriter(str(directory), purge_step=purge)
+
+    @staticmethod
+    def check() -> None:
+        """Make sure the package is there.
+
+        Raises:
+            ConfigError: when it is not.
+        """
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError(
+                "The tensorboard package is not installed",
+                where="tensorboard = true",
+                remedy="Install it with: pip install 'heedful[tensorboard]'",
+            )
+
+    def handle(self, event: Event) -> None:
+        """Write the numbers of a metric."""
+        if isinstance(event, Metric):
+            for name, value in event.values.items():
+                if not isinstance(value, str):
+                    self._writer.add_scalar(f"{event.kind}/{name}", value, event.step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        self._writer.close()
+
+
+class _PlainLines:
+    """At most about twenty lines for each label, however long the work is."""
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self.stream = stream
+        self.clock = clock
+        self.next_at: dict[str, int] = {}
+        self.started: dict[str, tuple[float, int]] = {}
+
+    def progress(self, event: Progress) -> None:
+        started, first = self.started.setdefault(event.label, (self.clock(), event.done))
+        if event.done < self.next_at.get(event.label, 0):
+            return
+        stride = max(1, event.total // 20) if event.total else max(1, event.done)
+        self.next_at[event.label] = event.done + stride
+        of = f"/{event.total}" if event.total else ""
+        left = ""
+        if event.total and event.done > first:
+            seconds = (self.clock() - started) * (event.total - event.done) / (event.done - first)
+            left = f", {_duration(seconds)} left"
+        shown = "".join(f", {_figure(k, v)}" for k, v in event.fields.items())
+        self.say(f"{event.label} {event.done}{of}{shown}{left}")
+
+    def say(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
+
+
+class _Bars:
+    """Live bars, one per label."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.live: RichProgress | None = None
+        self.tasks: dict[str, TaskID] = {}
+
+    def progress(self, event: Progress) -> None:
+        live = self._start()
+        shown = "  ".join(_figure(k, v) for k, v in event.fields.items())
+        if event.label not in self.tasks:
+            task = live.add_task(event.label, total=event.total, shown=shown)
+            self.tasks[event.label] = task
+        task = self.tasks[event.label]
+        live.update(task, completed=event.done, total=event.total, shown=shown)
+        if event.total is not None and event.done >= event.total:
+            live.remove_task(self.tasks.pop(event.label))
+
+    def say(self, text: str) -> None:
+        console = self._start().console
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
+            self.tasks.clear()
+
+    def _start(self) -> RichProgress:
+        if self.live is None:
+            from rich import progress
+            from rich.console import Console
+
+            self.live = progress.Progress(
+                progress.TextColumn("{task.description}"),
+                progress.BarColumn(),
+                progress.MofNCompleteColumn(),
+                progress.TextColumn("{task.fields[shown]}"),
+                progress.TimeRemainingColumn(),
+                console=Console(file=self.stream),
+                transient=True,
+            )
+            self.live.start()
+        return self.live
+
+
+def _lines_until(path: Path, step: int) -> list[str]:
+    """The whole lines of a metrics file whose step is not past `step`."""
+    if not path.exists():
+        return []
+    kept = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # a line that a kill cut short
+        if line.endswith("\n") and record["step"] <= step and record.get("event") != "summary":
+            kept.append(line)
+    return kept
+
+
+def _json(value: Value) -> Value:
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _figure(name: str, value: Value) -> str:
+    return f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _cannot_write(path: Path, error: OSError) -> RunError:
+    return RunError(
+        f"Cannot be written: {error.strerror or error}",
+        where=str(path),
+        remedy="Free space or choose another directory, then resume",
+    )

@@ -1,0 +1,296 @@
+"""Checkpoints: the whole state of a run, written atomically, verified before use.
+
+`step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser and moving average)
+and `state.json`, which names size and SHA-256 of the other two. A directory gets its name only when
+all of it is on the disk. Old checkpoints that only the average needs are slimmed to their weights.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import RunError, UserError
+from heedful.train.files import (
+    digest,
+    file_digest,
+    json_bytes,
+    replace_synced,
+    sync_directory,
+    tensor_bytes,
+    write_synced,
+    writing_failed,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from heedful.events import Events
+    from heedful.train.settings import CheckpointSettings
+
+SCHEMA_VERSION = 1
+_MODEL = "model.safetensors"
+_TRAINING = "training.safetensors"
+_STATE = "state.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on the disk.
+
+    Args:
+        path: its directory.
+        step: updates made.
+        state: the content of `state.json`.
+    """
+
+    path: Path
+    step: int
+    state: Mapping[str, Any]
+
+    @property
+    def resumable(self) -> bool:
+        """Whether training can go on from it; slimmed ones hold weights only."""
+        return bool(self.state["resumable"])
+
+    @property
+    def score(self) -> float | None:
+        """What validation at this step gave, larger is better; None without validation."""
+        score = self.state.get("score")
+        return None if score is None else float(score)
+
+    def model(self) -> dict[str, Tensor]:
+        """The weights by parameter name."""
+        return _load_tensors(self.path / _MODEL)
+
+    def training(self) -> dict[str, Tensor]:
+        """The optimiser's tensors and the moving average."""
+        return _load_tensors(self.path / _TRAINING)
+
+
+class CheckpointStore:
+    """The checkpoints of one run.
+
+    Args:
+        directory: RUN/checkpoints.
+        settings: how many to keep and for which average.
+    """
+
+    def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
+        self.directory = directory
+        self.settings = settings
+
+    def open(self) -> None:
+        """Make the directory, and remove what a kill left half written or half deleted.
+
+        Raises:
+            UserError: when nothing can be written there.
+        """
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            probe = self.directory / ".temporary-probe"
+            probe.mkdir(exist_ok=True)
+            probe.rmdir()
+        except OSError as error:
+            raise UserError(
+                f"Checkpoints cannot be written: {error.strerror}",
+                where=str(self.directory),
+                remedy="Make it writable or name another run directory",
+            ) from None
+        for stray in self.directory.glob(".temporary-*"):
+            shutil.rmtree(stray)
+        for checkpoint in self.all():
+            if not checkpoint.resumable:
+                (checkpoint.path / _TRAINING).unlink(missing_ok=True)
+
+    def save(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+    ) -> Path:
+        """Write a checkpoint, then drop those that are not needed any more.
+
+        Args:
+            step: updates made.
+            model: weights by parameter name.
+            training: everything else that is a tensor.
+            state: everything else, plain data.
+
+        Raises:
+            RunError: when the disk is full or not writable; earlier checkpoints stay whole.
+        """
+        final = self.directory / _name(step)
+        try:
+            temporary = self._temporary("write", step)
+            temporary.mkdir()
+            files = {}
+            for name, tensors in ((_MODEL, model), (_TRAINING, training)):
+                content = tensor_bytes(tensors)
+                write_synced(temporary / name, content)
+                files[name] = digest(content)
+            whole = {"schema_version": SCHEMA_VERSION, "step": step, "resumable": True}
+            write_synced(temporary / _STATE, json_bytes({**whole, **state, "files": files}))
+            sync_directory(temporary)
+            if final.exists():
+                self._delete(final)
+            os.replace(temporary, final)
+            sync_directory(self.directory)
+            self._prune()
+        except OSError as error:
+            shutil.rmtree(self._temporary("write", step), ignore_errors=True)
+            raise writing_failed(final, error, "earlier checkpoints are whole") from error
+        return final
+
+    def all(self) -> list[Checkpoint]:
+        """Checkpoints whose state can be read, oldest first; their tensors are not verified."""
+        found = []
+        for path in sorted(self.directory.glob("step-*")):
+            try:
+                found.append(_read(path))
+            except _Damaged:
+                continue
+        return found
+
+    def newest(self, events: Events) -> Checkpoint | None:
+        """The newest checkpoint that is whole and resumable, or None when there never was one.
+
+        Damaged ones are told about, set aside and the one before is tried.
+
+        Raises:
+            RunError: when there are checkpoints and none of them is good.
+        """
+        paths = sorted(self.directory.glob("step-*"), reverse=True)
+        for path in paths:
+            try:
+                checkpoint = _read(path)
+                if not checkpoint.resumable:
+                    continue
+                verify(checkpoint)
+            except _Damaged as problem:
+                aside = self._set_aside(path)
+                events.warn(
+                    f"Checkpoint {path} is damaged ({problem}); it was moved to {aside.name} "
+                    "and the one before it is used"
+                )
+                continue
+            return checkpoint
+        if paths:
+            raise RunError(
+                "None of the checkpoints is whole, so the run cannot be resumed",
+                where=str(self.directory),
+                remedy="Train into a new run directory, or restore a checkpoint from a backup",
+            )
+        return None
+
+    def window(self) -> list[Checkpoint]:
+        """The regular checkpoints that the average is taken over, oldest first."""
+        regular = [c for c in self.all() if c.state.get("regular")]
+        count = self.settings.average_count
+        if self.settings.average == "last":
+            return regular[-count:]
+        if self.settings.average == "best":
+            scored = [c for c in regular if c.score is not None]
+            best = sorted(scored, key=lambda c: (c.score, c.step))[-count:]
+            return sorted(best, key=lambda c: c.step)
+        return []
+
+    def _prune(self) -> None:
+        everything = self.all()
+        resumable = {c.step for c in [c for c in everything if c.resumable][-self.settings.keep :]}
+        averaged = {c.step for c in self.window()}
+        for checkpoint in everything:
+            if checkpoint.step in resumable:
+                continue
+            if checkpoint.step not in averaged:
+                self._delete(checkpoint.path)
+            elif checkpoint.resumable:
+                # the state first: a kill in between leaves a file too many, never a false promise
+                state = json_bytes({**checkpoint.state, "resumable": False})
+                replace_synced(checkpoint.path / _STATE, state)
+                (checkpoint.path / _TRAINING).unlink()
+
+    def _delete(self, path: Path) -> None:
+        doomed = self._temporary("delete", int(path.name.removeprefix("step-")))
+        os.replace(path, doomed)
+        shutil.rmtree(doomed)
+
+    def _set_aside(self, path: Path) -> Path:
+        aside = path.with_name(f"damaged-{path.name}")
+        shutil.rmtree(aside, ignore_errors=True)
+        os.replace(path, aside)
+        return aside
+
+    def _temporary(self, purpose: str, step: int) -> Path:
+        return self.directory / f".temporary-{purpose}-{_name(step)}"
+
+
+def verify(checkpoint: Checkpoint) -> None:
+    """Compare the files with the sizes and hashes in `state.json`.
+
+    Raises:
+        ValueError: saying which file is missing, cut short or changed.
+    """
+    for name, expected in checkpoint.state["files"].items():
+        if name == _TRAINING and not checkpoint.resumable:
+            continue
+        try:
+            found = file_digest(checkpoint.path / name)
+        except OSError as error:
+            raise _Damaged(f"{name}: {error.strerror}") from None
+        if found["size"] != expected["size"]:
+            raise _Damaged(f"{name} has {found['size']} bytes, not {expected['size']}")
+        if found["sha256"] != expected["sha256"]:
+            raise _Damaged(f"the content of {name} has changed")
+
+
+def whole_models(checkpoints: Iterable[Checkpoint], events: Events) -> list[Checkpoint]:
+    """Those whose weights are whole; the others are told about."""
+    good = []
+    for checkpoint in checkpoints:
+        try:
+            verify(checkpoint)
+        except ValueError as problem:
+            events.warn(f"Checkpoint {checkpoint.path} is damaged ({problem}) and left out")
+            continue
+        good.append(checkpoint)
+    return good
+
+
+class _Damaged(ValueError):
+    """A checkpoint is not as it was written."""
+
+
+def _read(path: Path) -> Checkpoint:
+    try:
+        state = json.loads((path / _STATE).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise _Damaged(f"{_STATE}: {error.strerror}") from None
+    except ValueError:
+        raise _Damaged(f"{_STATE} is not JSON") from None
+    if not isinstance(state, dict) or not {"step", "resumable", "files"} <= state.keys():
+        raise _Damaged(f"{_STATE} is incomplete")
+    if state.get("schema_version") != SCHEMA_VERSION:
+        raise RunError(
+            f"The checkpoint has schema version {state.get('schema_version')!r}, "
+            f"this program reads {SCHEMA_VERSION}",
+            where=str(path),
+            remedy="Resume with the version of heedful that wrote it",
+        )
+    return Checkpoint(path, int(state["step"]), state)
+
+
+def _load_tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(str(path))
+
+
+def _name(step: int) -> str:
+    return f"step-{step:08d}"

@@ -1,0 +1,93 @@
+"""Adam and AdamW with their parameter groups, and their state by parameter name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import RunError
+
+if TYPE_CHECKING:
+    from heedful.train.settings import OptimizerSettings
+
+_MOMENTS = ("step", "exp_avg", "exp_avg_sq")
+
+
+def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
+    """Adam (Kingma 2015) or AdamW (Loshchilov 2019), fused where PyTorch has it.
+
+    AdamW decays matrices only: norms, biases and embeddings are left alone. Adam's weight decay is
+    the classic L2 term on every parameter.
+    """
+    decayed, free = _split(model)
+    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settings.weight_decay}]
+    decay_free = 0.0 if settings.kind == "adamw" else settings.weight_decay
+    groups.append({"params": free, "weight_decay": decay_free})
+    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
+    device = next(model.parameters()).device.type
+    return kind(
+        [group for group in groups if group["params"]],
+        lr=0.0,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+        fused=device in ("cpu", "cuda", "mps"),
+    )
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Use this rate in the next update."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def export_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:
+    """The optimiser's tensors by parameter name; parameters never updated have none."""
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            tensors[f"{key}/{name}"] = value.detach()
+    return tensors
+
+
+def import_moments(
+    optimizer: torch.optim.Optimizer, model: nn.Module, tensors: dict[str, Tensor]
+) -> None:
+    """Put back what `export_moments` gave, copied.
+
+    Raises:
+        RunError: when the tensors are not those of this model.
+    """
+    optimizer.state.clear()
+    used = 0
+    for name, parameter in model.named_parameters():
+        found = {key: tensors[f"{key}/{name}"] for key in _MOMENTS if f"{key}/{name}" in tensors}
+        if not found:
+            continue
+        if len(found) != len(_MOMENTS) or found["exp_avg"].shape != parameter.shape:
+            raise RunError(f"The optimiser state of {name!r} does not fit the model")
+        used += len(found)
+        # the fused kernels want the step count on the parameter's device
+        optimizer.state[parameter] = {
+            key: value.to(parameter.device, copy=True) for key, value in found.items()
+        }
+    if used != len(tensors):
+        raise RunError("The optimiser state holds parameters that the model does not have")
+
+
+def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """Parameters that AdamW decays and those it leaves alone."""
+    embeddings = {
+        id(parameter)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Embedding) or "embedding" in name.lower()
+        for parameter in module.parameters()
+    }
+    decayed: list[nn.Parameter] = []
+    free: list[nn.Parameter] = []
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            plain = parameter.ndim < 2 or id(parameter) in embeddings
+            (free if plain else decayed).append(parameter)
+    return decayed, free

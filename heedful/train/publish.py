@@ -1,0 +1,63 @@
+"""RUN/model: always the best model so far."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.models.checkpoint import CONFIG_FILE, save_model
+
+if TYPE_CHECKING:
+    from heedful.models.translator import Translator
+    from heedful.text.pair import TokenizerPair
+    from heedful.train.validation import Scores
+
+
+class Publisher:
+    """Writes the model directory of a run.
+
+    What the directory holds is read from the directory itself, so a resumed run knows it too.
+
+    Args:
+        directory: RUN/model.
+        tokenizers: saved beside the weights.
+    """
+
+    def __init__(self, directory: Path, tokenizers: TokenizerPair) -> None:
+        self.directory = directory
+        self.tokenizers = tokenizers
+
+    def publish(self, model: Translator, step: int, kind: str, scores: Scores | None) -> None:
+        """Write the model.
+
+        Args:
+            model: with the weights to write.
+            step: updates made.
+            kind: `weights`, `moving average` or `average`.
+            scores: its validation, if there was one.
+        """
+        facts: dict[str, Any] = {"step": step, "kind": kind}
+        if scores is not None:
+            facts |= {"score": scores.score, "sentences": scores.sentences}
+            facts |= {"scores": dict(scores.values), "signatures": dict(scores.signatures)}
+        save_model(model, self.tokenizers, self.directory, training=facts)
+
+    def offer(self, model: Translator, step: int, kind: str, scores: Scores) -> bool:
+        """Publish unless what is there scored better on as many sentences; whether it did."""
+        there = self.facts()
+        comparable = there.get("sentences") == scores.sentences
+        if comparable and there["score"] >= scores.score:
+            return False
+        self.publish(model, step, kind, scores)
+        return True
+
+    def facts(self) -> Mapping[str, Any]:
+        """What is known of the published model; empty when there is none."""
+        try:
+            config = json.loads((self.directory / CONFIG_FILE).read_text(encoding="utf-8"))
+            facts = config["training"]
+        except (OSError, ValueError, KeyError):
+            return {}  # nothing published yet, or not whole: it will be written
+        return facts if isinstance(facts, dict) else {}

@@ -1,0 +1,112 @@
+"""Settings from several places: defaults, a preset, a file, flags. Later ones win."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heedful.config import merge, read_toml
+from heedful.errors import ConfigError, UserError
+from heedful.train.settings import RunSettings
+
+CONFIG_FILE = "config.toml"
+
+# What may differ when a run is resumed, because no past or future update depends on it. The files
+# themselves are compared by content.
+_FREE = (
+    "preset",
+    "max_steps",
+    "max_minutes",
+    "max_epochs",
+    "on_nonfinite",
+    "tensorboard",
+    "validation",
+    "checkpoint",
+    "data.train",
+    "data.valid",
+    "data.cache",
+)
+_FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
+
+
+def resolve_settings(
+    preset: str | None = None,
+    config_file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> RunSettings:
+    """The settings of a run: defaults < preset < file < overrides.
+
+    Args:
+        preset: a name from `heedful presets`; the file may name one too.
+        config_file: TOML.
+        overrides: nested plain data, from flags.
+
+    Raises:
+        ConfigError: naming the key at fault and, where it came from the file, the file.
+    """
+    from heedful.models.sizes import read_preset
+
+    from_file = read_toml(config_file) if config_file is not None else {}
+    flags = dict(overrides or {})
+    name = preset or flags.get("preset") or from_file.get("preset")
+    below = read_preset(name) if isinstance(name, str) else {}
+    values = merge(below, from_file, flags, {"preset": name} if name is not None else {})
+    return RunSettings.parse(values, where=str(config_file) if config_file is not None else None)
+
+
+def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -> RunSettings:
+    """The settings of an existing run, with changes; what `--resume` starts from.
+
+    Raises:
+        UserError: when there is no run.
+        ConfigError: when its configuration cannot be read.
+    """
+    path = run_dir / CONFIG_FILE
+    if not path.exists():
+        raise UserError(
+            "There is no run to resume here",
+            where=str(run_dir),
+            remedy="Check the path, or leave out --resume to start a run",
+        )
+    return RunSettings.parse(merge(read_toml(path), dict(overrides or {})), where=str(path))
+
+
+def check_resumable(before: RunSettings, now: RunSettings) -> None:
+    """Refuse changes that would make a resumed run differ from one that was never stopped.
+
+    Raises:
+        ConfigError: naming the settings.
+    """
+    old, new = _flat(before.plain()), _flat(now.plain())
+    changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+    fixed = [key for key in changed if not _is_free(key, now)]
+    if fixed:
+        listed = ", ".join(f"{key} ({old.get(key)!r} before)" for key in fixed)
+        raise ConfigError(
+            f"A run cannot be resumed with other values of {listed}",
+            where=", ".join(fixed),
+            remedy="Leave them as they were, or start a new run",
+        )
+
+
+def _is_free(key: str, settings: RunSettings) -> bool:
+    if key == "max_steps" and settings.schedule.kind in ("cosine", "linear"):
+        return False  # the schedule ends there, so every step's learning rate depends on it
+    if any(_within(key, fixed) for fixed in _FIXED_WITHIN):
+        return False
+    return any(_within(key, free) for free in _FREE)
+
+
+def _within(key: str, table: str) -> bool:
+    return key == table or key.startswith(table + ".")
+
+
+def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{path}{key}.")
+        else:
+            flat[path + key] = value
+    return flat

@@ -1,0 +1,283 @@
+"""A whole training run: from settings and files to a model directory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from heedful.config import dump_toml
+from heedful.device import Precision, resolve_device, resolve_precision
+from heedful.errors import DataError, UserError
+from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.text.pair import TokenizerPair
+from heedful.train.checkpoints import Checkpoint, CheckpointStore
+from heedful.train.files import replace_synced
+from heedful.train.finish import choose_final_model
+from heedful.train.lock import locked
+from heedful.train.objective import TranslationObjective
+from heedful.train.optimizers import build_optimizer
+from heedful.train.prepare import Prepared, build_model, prepare_data
+from heedful.train.publish import Publisher
+from heedful.train.resolve import CONFIG_FILE, check_resumable, settings_of_run
+from heedful.train.signals import StopRequest
+from heedful.train.source import PairSource
+from heedful.train.summary import RunSummary, peak_memory_bytes
+from heedful.train.trainer import Hooks, Trainer
+from heedful.train.translating import translator_function
+from heedful.train.update import Updater
+from heedful.train.validation import Scores, Validator
+
+if TYPE_CHECKING:
+    from heedful.models.translator import Translator
+    from heedful.train.settings import RunSettings
+
+METRICS_FILE = "metrics.jsonl"
+
+
+def run_training(
+    run_dir: Path, settings: RunSettings, *, resume: bool = False, events: Events
+) -> RunSummary:
+    """Train a translator, or go on training one.
+
+    Args:
+        run_dir: the run directory; made when missing.
+        settings: everything the run depends on.
+        resume: go on from the newest whole checkpoint.
+        events: who is told; `metrics.jsonl` is written besides.
+
+    Returns:
+        What it came to; `finished` is False after SIGTERM or Ctrl-C.
+
+    Raises:
+        UserError: and its kinds, for everything a person can mend.
+    """
+    with locked(run_dir):
+        _check_directory(run_dir, settings, resume=resume)
+        if settings.tensorboard:
+            TensorBoard.check()
+        store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
+        checkpoint = store.newest(events) if resume else None
+        device = resolve_device(settings.device)
+        precision = _precision(settings, device, checkpoint)
+        tokenizers = TokenizerPair.load(run_dir / "tokenizer") if resume else None
+        prepared = prepare_data(run_dir, settings, tokenizers, events)
+        if checkpoint is not None:
+            _check_same_data(checkpoint, prepared)
+        model = build_model(settings, prepared.tokenizers).to(device)
+        _write_run(run_dir, settings, prepared.tokenizers)
+        store.open()
+        sinks = _sinks(run_dir, settings, checkpoint)
+        try:
+            run = _Run(run_dir, settings, prepared, model, precision, store, events.also(*sinks))
+            return run.train(checkpoint, resume=resume)
+        finally:
+            for sink in sinks:
+                sink.close()
+
+
+class _Run:
+    """The parts of one run, put together."""
+
+    def __init__(
+        self,
+        run_dir: Path,
+        settings: RunSettings,
+        prepared: Prepared,
+        model: Translator,
+        precision: Precision,
+        store: CheckpointStore,
+        events: Events,
+    ) -> None:
+        self.run_dir = run_dir
+        self.settings = settings
+        self.prepared = prepared
+        self.model = model
+        self.precision = precision
+        self.store = store
+        self.events = events
+        self.publisher = Publisher(run_dir / "model", prepared.tokenizers)
+
+    def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
+        """Train from a checkpoint or from the start, then choose the final model."""
+        self.events.note(f"Training in {self.precision.describe()}")
+        objective = TranslationObjective(self.settings.objective)
+        validator = self._validator(objective)
+        trainer = self._trainer(objective, validator)
+        if checkpoint is not None:
+            self._check_environment(checkpoint)
+            trainer.restore(checkpoint)
+            self.events.note(f"Resumed from step {checkpoint.step}")
+        elif resume:
+            self.events.note("There is no checkpoint yet, so training starts from the beginning")
+        with StopRequest() as stop:
+            reason = trainer.fit(stop)
+        if stop:
+            self.events.note(f"Saved at step {trainer.state.step}; go on with --resume")
+        else:
+            self._choose_final_model(trainer, validator)
+        summary = self._summary(trainer, reason, finished=not stop)
+        if summary.finished:
+            figures = {k: v for k, v in summary.plain().items() if isinstance(v, int | float | str)}
+            self.events.metric(summary.steps, figures | dict(summary.scores), "summary")
+        return summary
+
+    def _choose_final_model(self, trainer: Trainer, validator: Validator | None) -> None:
+        self.model.eval()
+        if not self.publisher.facts():  # someone removed RUN/model
+            self._offer(self.model, trainer.state.step, None)
+        choose_final_model(self.model, self.store, self.publisher, validator, self.events)
+
+    def _trainer(self, objective: TranslationObjective, validator: Validator | None) -> Trainer:
+        settings = self.settings
+        updater = Updater(
+            self.model,
+            objective,
+            build_optimizer(self.model, settings.optimizer),
+            self.precision,
+            seed=settings.seed,
+            clip_norm=settings.optimizer.clip_norm,
+        )
+        return Trainer(
+            updater,
+            PairSource(self.prepared.pairs, self.prepared.selection, settings),
+            settings,
+            width=settings.model.width,
+            store=self.store,
+            hooks=Hooks(validator, self._offer, self._facts()),
+            events=self.events,
+        )
+
+    def _validator(self, objective: TranslationObjective) -> Validator | None:
+        if self.prepared.valid is None:
+            return None
+        # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
+        precision = dataclasses.replace(self.precision, name="fp32")
+        return Validator(
+            self.prepared.valid,
+            objective,
+            self.settings.validation,
+            self.settings.data,
+            precision=precision,
+            translate=translator_function(
+                self.prepared.tokenizers, self.settings.validation, precision, self.events
+            ),
+        )
+
+    def _offer(self, model: Any, step: int, scores: Scores | None) -> None:
+        kind = "moving average" if self.settings.checkpoint.ema_decay else "weights"
+        if scores is None:
+            self.publisher.publish(model, step, kind, None)
+        else:
+            self.publisher.offer(model, step, kind, scores)
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "seed": self.settings.seed,
+            "settings": self.settings.plain(),
+            "data_fingerprint": self.prepared.fingerprint,
+            "precision": {
+                "name": self.precision.name,
+                "device": self.precision.device,
+                "onednn": self.precision.onednn,
+                "reason": "as before",
+            },
+            "environment": _environment(),
+        }
+
+    def _check_environment(self, checkpoint: Checkpoint) -> None:
+        before, now = checkpoint.state["environment"], _environment()
+        changed = [f"{key} {before.get(key)} before, {now[key]} now" for key in now]
+        changed = [
+            text for key, text in zip(now, changed, strict=True) if before.get(key) != now[key]
+        ]
+        if changed:
+            self.events.warn(
+                f"The environment has changed ({'; '.join(changed)}): losses may differ from those "
+                "of an unstopped run in their last digits"
+            )
+
+    def _summary(self, trainer: Trainer, reason: str, *, finished: bool) -> RunSummary:
+        facts = self.publisher.facts()
+        state = trainer.state
+        return RunSummary(
+            finished=finished,
+            reason=reason,
+            steps=state.step,
+            epochs=state.epoch,
+            target_tokens=state.tokens,
+            seconds=state.seconds,
+            parameters=sum(p.numel() for p in self.model.parameters()),
+            model=facts.get("kind"),
+            model_step=facts.get("step"),
+            scores=facts.get("scores", {}),
+            signatures=facts.get("signatures", {}),
+            precision=self.precision.describe(),
+            peak_memory_bytes=peak_memory_bytes(),
+        )
+
+
+def _check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> None:
+    """Whether this directory may be trained in. A run that has saved nothing yet may begin anew."""
+    if resume:
+        check_resumable(settings_of_run(run_dir), settings)
+        return
+    exists = (run_dir / CONFIG_FILE).exists()
+    for found in (run_dir / "model", *(run_dir / "checkpoints").glob("*step-*")):
+        if found.exists() and exists:
+            raise UserError(
+                "There is a run here already",
+                where=str(run_dir),
+                remedy="Add --resume to go on with it, or name another directory",
+            )
+        if found.exists():
+            raise UserError(
+                f"The directory is not a run, but has {found.name!r}, which a run would overwrite",
+                where=str(run_dir),
+                remedy="Name an empty or new directory",
+            )
+
+
+def _precision(
+    settings: RunSettings, device: torch.device, checkpoint: Checkpoint | None
+) -> Precision:
+    """Measured once in a run's life: with another choice it would not resume exactly."""
+    if checkpoint is not None:
+        return Precision(**checkpoint.state["precision"])
+    return resolve_precision(settings.precision, device, width=settings.model.width)
+
+
+def _sinks(run_dir: Path, settings: RunSettings, checkpoint: Checkpoint | None) -> list[Sink]:
+    step = None if checkpoint is None else checkpoint.step
+    sinks: list[Sink] = [MetricsFile(run_dir / METRICS_FILE, step)]
+    if settings.tensorboard:
+        sinks.append(TensorBoard(run_dir / "tensorboard", step))
+    return sinks
+
+
+def _write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair) -> None:
+    """What makes the directory a run; config.toml comes last."""
+    (run_dir / "tokenizer").mkdir(exist_ok=True)
+    for name, content in tokenizers.files().items():
+        replace_synced(run_dir / "tokenizer" / name, content.encode())
+    replace_synced(run_dir / CONFIG_FILE, dump_toml(settings.plain()).encode())
+
+
+def _check_same_data(checkpoint: Checkpoint, prepared: Prepared) -> None:
+    if checkpoint.state["data_fingerprint"] != prepared.fingerprint:
+        raise DataError(
+            "The training files, their weights or the tokenizer are not those the run began with",
+            where=str(checkpoint.path.parent.parent / CONFIG_FILE),
+            remedy="Restore the files, or start a new run",
+        )
+
+
+def _environment() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "system": os.uname().machine,
+    }

@@ -1,0 +1,124 @@
+"""The settings of a training run: `config.toml` in its directory, the flags of `heedful train`.
+
+Defaults are the paper's recipe for translation (Vaswani 2017, section 5).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config, PositiveInt, Probability
+from heedful.data.spec import DataSpec
+from heedful.models.spec import TranslatorShape
+from heedful.text.spec import TokenizerSpec
+
+NonNegative = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class ObjectiveSettings(Config):
+    """What is minimised."""
+
+    label_smoothing: Probability = 0.1
+    scheduled_sampling: Share = Field(
+        0.0, description="share of target inputs replaced by the model's own guesses at the end"
+    )
+    scheduled_sampling_steps: PositiveInt = Field(
+        10_000, description="steps over which that share grows from 0, linearly"
+    )
+    r_drop: NonNegative = Field(
+        0.0, description="weight of the symmetric KL between two dropout passes (Liang 2021)"
+    )
+    bpe_dropout: Probability = Field(
+        0.0, description="probability of leaving out a BPE merge in training (Provilkov 2020)"
+    )
+
+
+class OptimizerSettings(Config):
+    """Adam or AdamW."""
+
+    kind: Literal["adam", "adamw"] = "adam"
+    beta1: Probability = 0.9
+    beta2: Probability = 0.98
+    epsilon: Annotated[float, Field(gt=0)] = 1e-9
+    weight_decay: NonNegative = 0.0
+    clip_norm: NonNegative = Field(0.0, description="largest gradient norm; 0 clips nothing")
+    accumulate: PositiveInt = Field(1, description="batches per update; the result is exact")
+
+
+class ScheduleSettings(Config):
+    """Learning rate over steps."""
+
+    kind: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    warmup_steps: Count = 4000
+    peak_learning_rate: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="the paper's width^-0.5 * warmup^-0.5 if unset"
+    )
+    final_learning_rate: NonNegative = Field(
+        0.0, description="where cosine and linear schedules end, at max_steps"
+    )
+
+
+class ValidationSettings(Config):
+    """When and how the model is validated, through the same decoder as `translate`."""
+
+    every_steps: PositiveInt = 1000
+    metrics: tuple[Literal["bleu", "chrf", "ter"], ...] = ("bleu", "chrf")
+    choose_by: Literal["loss", "bleu", "chrf"] = Field(
+        "bleu", description="which score decides on the best model and early stopping"
+    )
+    beam: PositiveInt = 4
+    length_penalty: NonNegative = 0.6
+    tokenize: str = Field("13a", description="sacreBLEU tokenizer; none for tokenised text")
+    lowercase: bool = False
+    max_sentences: PositiveInt | None = Field(
+        None, description="decode only the first of them while training; all at the end"
+    )
+    patience: PositiveInt | None = Field(
+        None, description="validations without improvement after which training stops"
+    )
+
+
+class CheckpointSettings(Config):
+    """When the whole state is saved, and what is averaged at the end."""
+
+    every_steps: PositiveInt = 1000
+    every_minutes: Annotated[float, Field(gt=0)] | None = None
+    keep: Annotated[int, Field(ge=2)] = Field(2, description="checkpoints one can resume from")
+    average: Literal["last", "best", "none"] = "last"
+    average_count: PositiveInt = 5
+    ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")
+
+
+class RunSettings(Config):
+    """Everything a run depends on."""
+
+    preset: str | None = None
+    model: TranslatorShape = TranslatorShape()
+    tokenizer: TokenizerSpec = TokenizerSpec()
+    data: DataSpec
+    objective: ObjectiveSettings = ObjectiveSettings()
+    optimizer: OptimizerSettings = OptimizerSettings()
+    schedule: ScheduleSettings = ScheduleSettings()
+    validation: ValidationSettings = ValidationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    max_steps: PositiveInt = 100_000
+    max_minutes: Annotated[float, Field(gt=0)] | None = None
+    max_epochs: PositiveInt | None = None
+    precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    on_nonfinite: Literal["skip", "rollback", "stop"] = Field(
+        "skip", description="what a non-finite loss does after naming its layer and lines"
+    )
+    tensorboard: bool = Field(False, description="also write TensorBoard events (an extra)")
+
+    @model_validator(mode="after")
+    def _choice_is_measured(self) -> Self:
+        chosen = self.validation.choose_by
+        if chosen != "loss" and chosen not in self.validation.metrics:
+            raise ValueError(f"validation.choose_by = {chosen!r} is not among validation.metrics")
+        return self

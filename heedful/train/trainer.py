@@ -1,0 +1,330 @@
+"""The training loop: updates, metrics, validation, checkpoints, stopping."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from heedful.errors import RunError
+from heedful.train.averaging import MovingAverage, load_weights, using, weights_of
+from heedful.train.nonfinite import first_bad_weight
+from heedful.train.optimizers import export_moments, import_moments
+from heedful.train.schedules import learning_rate
+from heedful.train.state import Scored, TrainingState
+from heedful.train.update import Batch, Updater, UpdateResult
+
+if TYPE_CHECKING:
+    from heedful.events import Events, Value
+    from heedful.train.checkpoints import Checkpoint, CheckpointStore
+    from heedful.train.settings import RunSettings
+    from heedful.train.signals import StopRequest
+    from heedful.train.validation import Scores
+
+MAX_SKIPPED = 10
+"""Updates in a row that may fail before the run is given up."""
+
+MAX_OVERFLOWS = 50
+"""The same for float16, whose loss scale needs some failures to settle."""
+
+MAX_ROLLBACKS = 5
+"""Returns to the same checkpoint before the run is given up."""
+
+
+class BatchSource(Protocol):
+    """Batches in an order that is a function of the epoch."""
+
+    def count(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        ...
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """One batch; the same whenever it is asked for."""
+        ...
+
+    def lines(self, indices: Sequence[int]) -> list[str]:
+        """`file:line` of examples."""
+        ...
+
+
+Validate = Callable[[Any], "Scores"]
+Offer = Callable[[Any, int, "Scores | None"], None]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop calls without knowing what it does.
+
+    Args:
+        validate: scores the model; None when there is nothing to validate on.
+        offer: hands over a model that may be the best so far: the step and its scores.
+        facts: plain data that every checkpoint carries beside the counters.
+    """
+
+    validate: Validate | None
+    offer: Offer
+    facts: Mapping[str, Any]
+
+
+class Trainer:
+    """Trains one model.
+
+    Args:
+        updater: makes updates.
+        source: where batches come from.
+        settings: of the run.
+        width: D, for the paper's learning rate.
+        store: where checkpoints go.
+        hooks: validation and publishing.
+        events: who is told.
+    """
+
+    def __init__(
+        self,
+        updater: Updater,
+        source: BatchSource,
+        settings: RunSettings,
+        *,
+        width: int,
+        store: CheckpointStore,
+        hooks: Hooks,
+        events: Events,
+    ) -> None:
+        self.updater = updater
+        self.model = updater.model
+        self.source = source
+        self.settings = settings
+        self.width = width
+        self.store = store
+        self.hooks = hooks
+        self.events = events
+        self.state = TrainingState()
+        decay = settings.checkpoint.ema_decay
+        self.average = MovingAverage(weights_of(self.model), decay) if decay else None
+        self._saved_step: int | None = None
+        self._saved_seconds = 0.0
+
+    def fit(self, stop: StopRequest) -> str:
+        """Train until the end or until asked to stop.
+
+        Returns:
+            Why it ended, a few words.
+
+        Raises:
+            RunError: when training cannot go on.
+        """
+        self.events.progress(self.state.step, self.settings.max_steps, "training")
+        while not (stop or self._end()):
+            started = time.monotonic()
+            batches, epoch, used = self._next_batches()
+            step = self.state.step + 1
+            rate = self._learning_rate(step)
+            result = self.updater.update(batches, step, rate, cancelled=lambda: bool(stop))
+            if result is None:
+                break
+            seconds = time.monotonic() - started
+            self.state.seconds += seconds
+            self.state.tokens += result.tokens
+            self.state.step, self.state.epoch, self.state.batch = step, epoch, used
+            self._tell(result, rate, seconds)
+            if not result.finite:
+                self._not_finite(batches, result)
+                continue
+            self.state.skipped = 0
+            if self.average is not None:
+                self.average.update(weights_of(self.model), step)
+            self._due()
+        reason = self._end()
+        if reason is None:
+            self.save()
+            return f"asked to stop by {stop.name}"
+        validated = self.state.validated
+        if self.hooks.validate is not None and (
+            validated is None or validated.step != self.state.step
+        ):
+            self.validate()
+        self.save()
+        return reason
+
+    def validate(self) -> None:
+        """Score the model, keep count of the best, offer it for publishing."""
+        assert self.hooks.validate is not None
+        started = time.monotonic()
+        with self._judged():
+            self.model.eval()
+            scores = self.hooks.validate(self.model)
+            state = self.state
+            state.validated = Scored(state.step, scores.score)
+            if state.best is None or scores.score > state.best.score:
+                state.best, state.stale = state.validated, 0
+            else:
+                state.stale += 1
+            self.events.metric(state.step, scores.values, "validation")
+            self.events.note(f"step {state.step}: {scores.describe()}")
+            if state.stale == 0:
+                self.hooks.offer(self.model, state.step, scores)
+        self.model.train()
+        state.seconds += time.monotonic() - started
+
+    def save(self) -> None:
+        """Write a checkpoint of this moment unless there is one."""
+        state = self.state
+        if self._saved_step == state.step:
+            return
+        state.rollbacks = 0
+        training = export_moments(self.updater.optimizer, self.model)
+        if self.average is not None:
+            training |= {f"average/{name}": t for name, t in self.average.tensors.items()}
+        validated = state.validated
+        here = validated is not None and validated.step == state.step
+        facts = {
+            **self.hooks.facts,
+            "training": state.plain(),
+            "score": validated.score if here and validated else None,
+            "regular": state.step % self.settings.checkpoint.every_steps == 0,
+            "scaler": self.updater.scaler.state_dict(),
+        }
+        self.store.save(state.step, weights_of(self.model), training, facts)
+        if self.hooks.validate is None:
+            with self._judged():
+                self.hooks.offer(self.model, state.step, None)
+        self._saved_step, self._saved_seconds = state.step, state.seconds
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Stand exactly where the checkpoint was written."""
+        load_weights(self.model, checkpoint.model())
+        moments: dict[str, Tensor] = {}
+        average: dict[str, Tensor] = {}
+        for name, tensor in checkpoint.training().items():
+            kind, _, rest = name.partition("/")
+            (average if kind == "average" else moments)[rest if kind == "average" else name] = (
+                tensor
+            )
+        import_moments(self.updater.optimizer, self.model, moments)
+        if self.average is not None:
+            self.average.load(average)
+        self.updater.scaler.load_state_dict(dict(checkpoint.state["scaler"]))
+        self.state = TrainingState.parse(checkpoint.state["training"])
+        self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
+
+    def _judged(self) -> AbstractContextManager[None]:
+        """A context in which the model has the weights that count: the moving average if kept."""
+        return nullcontext() if self.average is None else using(self.model, self.average.tensors)
+
+    def _next_batches(self) -> tuple[list[Batch], int, int]:
+        """The batches of one update, and the epoch and place in it after them."""
+        batches: list[Batch] = []
+        epoch, used = self.state.epoch, self.state.batch
+        while len(batches) < self.settings.optimizer.accumulate:
+            batches.append(self.source.batch(epoch, used))
+            used += 1
+            if used >= self.source.count(epoch):
+                epoch, used = epoch + 1, 0
+                if epoch == self.settings.max_epochs:
+                    break
+        return batches, epoch, used
+
+    def _learning_rate(self, step: int) -> float:
+        schedule, max_steps = self.settings.schedule, self.settings.max_steps
+        return learning_rate(schedule, step, width=self.width, max_steps=max_steps)
+
+    def _end(self) -> str | None:
+        """Why training is over, or None."""
+        settings, state = self.settings, self.state
+        if state.step >= settings.max_steps:
+            return f"max_steps = {settings.max_steps} reached"
+        if settings.max_minutes is not None and state.seconds >= 60 * settings.max_minutes:
+            return f"max_minutes = {settings.max_minutes:g} reached"
+        if settings.max_epochs is not None and state.epoch >= settings.max_epochs:
+            return f"max_epochs = {settings.max_epochs} reached"
+        patience = settings.validation.patience
+        if patience is not None and state.stale >= patience:
+            return f"no improvement in {state.stale} validations"
+        return None
+
+    def _due(self) -> None:
+        """Validate and save where the settings say so."""
+        settings, state = self.settings, self.state
+        if self.hooks.validate is not None and state.step % settings.validation.every_steps == 0:
+            self.validate()
+        minutes = settings.checkpoint.every_minutes
+        late = minutes is not None and state.seconds - self._saved_seconds >= 60 * minutes
+        if late or state.step % settings.checkpoint.every_steps == 0:
+            self.save()
+
+    def _tell(self, result: UpdateResult, rate: float, seconds: float) -> None:
+        state = self.state
+        speed = result.tokens / max(seconds, 1e-9)
+        values: dict[str, Value] = {
+            **result.values,
+            "lr": rate,
+            "grad_norm": result.grad_norm,
+            "tokens": result.tokens,
+            "epoch": state.epoch,
+            "total_tokens": state.tokens,
+            "tokens_per_second": round(speed, 1),
+            "seconds": round(state.seconds, 3),
+        }
+        self.events.metric(state.step, values)
+        shown = {"loss": result.values["loss"], "tokens/s": round(speed)}
+        self.events.progress(state.step, self.settings.max_steps, "training", **shown)
+
+    def _not_finite(self, batches: Sequence[Batch], result: UpdateResult) -> None:
+        """Say where it came from, then skip, roll back or give up."""
+        state, updater = self.state, self.updater
+        state.skipped += 1
+        if updater.scaler.is_enabled() and bool(
+            torch.isfinite(torch.tensor(result.values["loss"]))
+        ):
+            if state.skipped > MAX_OVERFLOWS:
+                raise self._given_up("float16 gradients overflow at any scale", "Use bf16 or fp32")
+            return
+        found, indices = updater.diagnose(batches, state.step)
+        lines = self.source.lines(indices.tolist())
+        action = self.settings.on_nonfinite
+        what = f"Not finite at step {state.step}: {found.describe(lines)}"
+        values = {"place": found.place, "lines": ", ".join(lines), "action": action}
+        self.events.metric(state.step, values, "nonfinite")
+        if action == "stop":
+            raise self._given_up(what, "Look at these lines, or lower schedule.peak_learning_rate")
+        if action == "rollback":
+            self._roll_back(what)
+            return
+        self.events.warn(f"{what}. The update was skipped")
+        if state.skipped >= MAX_SKIPPED:
+            weight = first_bad_weight(self.model)
+            why = f"; the weight {weight} itself is not finite" if weight else ""
+            raise self._given_up(
+                f"{state.skipped} updates in a row were not finite{why}",
+                "Lower schedule.peak_learning_rate, set optimizer.clip_norm, or use fp32",
+            )
+
+    def _roll_back(self, what: str) -> None:
+        failed = self.state
+        checkpoint = self.store.newest(self.events)
+        if checkpoint is None:
+            raise self._given_up(
+                f"{what}; there is no checkpoint to return to", "Lower schedule.peak_learning_rate"
+            )
+        if failed.rollbacks >= MAX_ROLLBACKS:
+            raise self._given_up(
+                f"{what}; {failed.rollbacks} returns to step {checkpoint.step} did not help",
+                "Lower schedule.peak_learning_rate, set optimizer.clip_norm, or use fp32",
+            )
+        self.restore(checkpoint)
+        # go on with the data after the batch that failed: the same batch would fail again
+        self.state.epoch, self.state.batch = failed.epoch, failed.batch
+        self.state.seconds, self.state.tokens = failed.seconds, failed.tokens
+        self.state.rollbacks = failed.rollbacks + 1
+        self.events.warn(f"{what}. Went back to the checkpoint of step {checkpoint.step}")
+
+    def _given_up(self, what: str, remedy: str) -> RunError:
+        kept = (
+            "" if self._saved_step is None else f", then use --resume from step {self._saved_step}"
+        )
+        return RunError(what, where=str(self.store.directory.parent), remedy=remedy + kept)

@@ -1,0 +1,159 @@
+"""One update: accumulate exact gradients over batches, check them, clip, step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+
+from heedful.train.nonfinite import Diagnosis, find_nonfinite
+from heedful.train.objective import Context, LossSum, Objective
+from heedful.train.optimizers import set_learning_rate
+from heedful.train.randomness import mix
+
+if TYPE_CHECKING:
+    from heedful.device import Precision
+
+
+class Batch(Protocol):
+    """What the trainer needs to know of a batch."""
+
+    @property
+    def target_tokens(self) -> int:
+        """Real target tokens; the loss is a sum over exactly these."""
+        ...
+
+    @property
+    def indices(self) -> Tensor:
+        """[B] numbers of the examples."""
+        ...
+
+    def to(self, device: Any) -> Self:
+        """The batch on a device."""
+        ...
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an update came to.
+
+    Args:
+        values: means over target tokens: `loss` and the objective's extras.
+        tokens: target tokens it was computed from.
+        grad_norm: length of the gradient before clipping.
+        finite: whether loss and gradient were; if not, no weight was changed.
+    """
+
+    values: dict[str, float]
+    tokens: int
+    grad_norm: float
+    finite: bool
+
+
+class Updater:
+    """Makes updates of one model.
+
+    Args:
+        model: what is trained.
+        objective: its loss.
+        optimizer: changes the weights.
+        precision: of the products; float16 gets a loss scaler.
+        seed: of the run; the randomness of a batch depends on it, the step and the batch's place.
+        clip_norm: largest gradient length, 0 for no limit.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        optimizer: torch.optim.Optimizer,
+        precision: Precision,
+        *,
+        seed: int,
+        clip_norm: float = 0.0,
+    ) -> None:
+        self.model = model
+        self.objective = objective
+        self.optimizer = optimizer
+        self.precision = precision
+        self.seed = seed
+        self.clip_norm = clip_norm
+        self.device = next(model.parameters()).device
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
+
+    def update(
+        self,
+        batches: Sequence[Batch],
+        step: int,
+        learning_rate: float,
+        cancelled: Callable[[], bool] = lambda: False,
+    ) -> UpdateResult | None:
+        """Change the weights by the mean gradient over all tokens of all batches.
+
+        Args:
+            batches: what one update is computed from, in order.
+            step: number of the update, from 1.
+            learning_rate: of this update.
+            cancelled: asked before each batch; once true, nothing is changed and None comes back.
+        """
+        tokens = sum(batch.target_tokens for batch in batches)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        sums: dict[str, Tensor] = {}
+        with self.precision.matmul():
+            for micro, batch in enumerate(batches):
+                if cancelled():
+                    return None
+                result = self._loss(batch, step, micro)
+                assert result.tokens == batch.target_tokens
+                self.scaler.scale(result.loss_sum / tokens).backward()
+                for name, value in {"loss": result.loss_sum, **result.extras}.items():
+                    sums[name] = sums.get(name, 0) + value.detach()
+        values = {name: float(value) / tokens for name, value in sums.items()}
+        return self._apply(values, tokens, learning_rate)
+
+    def diagnose(self, batches: Sequence[Batch], step: int) -> tuple[Diagnosis, Tensor]:
+        """Find out where an update that was not finite went wrong.
+
+        Returns:
+            The diagnosis and the numbers of the examples concerned.
+        """
+        with self.precision.matmul():
+            for micro, batch in enumerate(batches):
+                size = len(batch.indices)
+
+                def again(batch: Batch = batch, micro: int = micro) -> Tensor:
+                    return self._loss(batch, step, micro).loss_sum
+
+                found = find_nonfinite(self.model, again, size)
+                if found is not None:
+                    rows = list(found.rows) or list(range(size))
+                    return found, batch.indices[rows]
+        nowhere = Diagnosis("nothing any more when the batches were run one by one")
+        return nowhere, torch.cat([batch.indices for batch in batches])
+
+    def _loss(self, batch: Batch, step: int, micro: int) -> LossSum:
+        torch.manual_seed(mix(self.seed, step, micro))
+        with self.precision.autocast():
+            return self.objective.loss(self.model, batch.to(self.device), Context(step))
+
+    def _apply(self, values: dict[str, float], tokens: int, learning_rate: float) -> UpdateResult:
+        self.scaler.unscale_(self.optimizer)
+        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients)
+        grad_norm = float(norm)
+        loss_is_finite = torch.isfinite(torch.tensor(values["loss"])).item()
+        finite = bool(loss_is_finite) and bool(torch.isfinite(norm))
+        if finite and self.clip_norm and grad_norm > self.clip_norm:
+            torch._foreach_mul_(gradients, self.clip_norm / grad_norm)
+        if finite or self.scaler.is_enabled():
+            # the scaler itself leaves out a step whose scaled gradients overflowed
+            set_learning_rate(self.optimizer, learning_rate)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.optimizer.zero_grad(set_to_none=True)
+        return UpdateResult(values, tokens, grad_norm, finite)

@@ -1,0 +1,145 @@
+"""On random models: no result depends on batching, padding, order, caches or being looked at."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.data.batches import pad
+from heedful.decode.alignment import attention_of
+from heedful.decode.forced import score_targets
+from heedful.decode.protocol import Specials
+from heedful.decode.search import search
+from heedful.decode.settings import SearchSettings
+from heedful.decode.uncached import Uncached
+from heedful.models.spec import TranslatorShape
+from heedful.models.translator import Translator
+
+SPECIALS = Specials(pad=0, bos=1, eos=2)
+VOCABULARY = 13
+SHAPES = {
+    "paper": {},
+    "learned": {"positions": "learned", "max_length": 40},
+    "modern": {
+        "positions": "rotary",
+        "norm": "rms",
+        "norm_placement": "pre",
+        "activation": "swiglu",
+        "num_kv_heads": 2,
+    },
+    "alibi": {"positions": "alibi", "norm_placement": "pre"},
+    "t5": {"positions": "t5"},
+    "relative": {"positions": "relative_keys"},
+    "window": {"window": 3},
+}
+SENTENCES = st.lists(
+    st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=9), min_size=2, max_size=9
+)
+
+
+@cache
+def random_model(shape, seed):
+    torch.manual_seed(seed)
+    dials = {"width": 16, "num_heads": 4, "feedforward": 32, "encoder_layers": 2} | SHAPES[shape]
+    model = Translator(TranslatorShape(decoder_layers=2, **dials).expand(VOCABULARY, VOCABULARY))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return model.eval()
+
+
+def run(model, sentences, chosen, side="right", names=None):
+    source, positions = pad(sentences, 0, last=2, padding_side=side)
+    return search(model, source, positions, chosen, specials=SPECIALS, names=names, longest=30)
+
+
+def same(one, other):
+    for first, second in zip(one, other, strict=True):
+        assert [h.tokens for h in first] == [h.tokens for h in second]
+        for a, b in zip(first, second, strict=True):
+            assert a.score == pytest.approx(b.score, abs=1e-4)
+            assert a.normalized_score == pytest.approx(b.normalized_score, abs=1e-4)
+            assert a.finished == b.finished
+
+
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    seed=st.integers(0, 2),
+    sentences=SENTENCES,
+    width=st.integers(1, 4),
+    sampling=st.booleans(),
+    no_repeat=st.sampled_from([0, 2]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_sentence_does_not_depend_on_its_neighbours(
+    shape, seed, sentences, width, sampling, no_repeat
+):
+    model = random_model(shape, seed)
+    chosen = SearchSettings(
+        beam=width, n_best=min(2, width), sampling=sampling, no_repeat_ngram=no_repeat
+    )
+    names = list(range(len(sentences)))
+    together = run(model, sentences, chosen)
+    same(run(model, sentences, chosen, side="left"), together)
+    alone = [run(model, [s], chosen, names=[i])[0] for i, s in enumerate(sentences)]
+    same(alone, together)
+    order = sorted(names, key=lambda i: len(sentences[i]))
+    for size in (2, 7):
+        parts = [order[i : i + size] for i in range(0, len(order), size)]
+        found = [h for p in parts for h in run(model, [sentences[i] for i in p], chosen, names=p)]
+        same(found, [together[i] for i in order])
+
+
+@given(
+    shape=st.sampled_from(sorted(SHAPES)),
+    seed=st.integers(0, 2),
+    sentences=SENTENCES,
+    width=st.integers(1, 4),
+)
+@settings(max_examples=20, deadline=None)
+def test_cache_or_not_and_search_or_forced(shape, seed, sentences, width):
+    model = random_model(shape, seed)
+    chosen = SearchSettings(beam=width, n_best=width, max_length=12)
+    cached = run(model, sentences, chosen)
+    same(run(Uncached(model), sentences, chosen), cached)
+    for hypotheses, sentence in zip(cached, sentences, strict=True):
+        source, positions = pad([sentence] * len(hypotheses), 0, last=2)
+        targets = [h.tokens for h in hypotheses]
+        forced = score_targets(model, source, positions, targets, SPECIALS)
+        for hypothesis, scores in zip(hypotheses, forced, strict=True):
+            assert hypothesis.score == pytest.approx(math.fsum(scores), abs=1e-5)
+
+
+@given(shape=st.sampled_from(sorted(SHAPES)), sentences=SENTENCES)
+@settings(max_examples=15, deadline=None)
+def test_attention_adds_up_and_ignores_neighbours(shape, sentences):
+    model = random_model(shape, 0)
+    targets = [sentence[::-1][:3] for sentence in sentences]
+    source, positions = pad(sentences, 0, last=2)
+    with torch.inference_mode():
+        weights = attention_of(model, source, positions, targets, SPECIALS)
+        for row, (sentence, target) in enumerate(zip(sentences, targets, strict=True)):
+            here = weights[row, : len(target) + 1]
+            assert here.sum(-1).tolist() == pytest.approx([1.0] * (len(target) + 1), abs=1e-5)
+            alone = attention_of(model, *pad([sentence], 0, last=2), [target], SPECIALS)[0]
+            assert torch.allclose(here[:, : len(sentence) + 1], alone, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", sorted(SHAPES))
+def test_coverage_penalty_runs_on_real_models(shape):
+    chosen = SearchSettings(beam=3, n_best=3, coverage_penalty=0.5, max_length=6)
+    model = random_model(shape, 1)
+    sentences = [[3, 4, 5], [6, 7, 8, 9, 10]]
+    together = run(model, sentences, chosen)
+    same([run(model, [sentence], chosen)[0] for sentence in sentences], together)
+    for hypotheses in together:
+        ranks = [h.normalized_score for h in hypotheses]
+        assert ranks == sorted(ranks, reverse=True)
+        lengths = [(5 + len(h.tokens) + 1) / 6 for h in hypotheses]
+        plain = [h.score / n**0.6 for h, n in zip(hypotheses, lengths, strict=True)]
+        assert all(rank < before for rank, before in zip(ranks, plain, strict=True))

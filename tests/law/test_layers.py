@@ -1,0 +1,118 @@
+"""Imports point downwards: the contract of the design, held against the source."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "heedful"
+
+# From the bottom up. Parts on one line may not import each other.
+LAYERS = (
+    {"config", "errors", "events", "device"},
+    {"nn", "text"},
+    {"models", "data"},
+    {"decode", "evaluate"},
+    {"train"},
+    {"cli"},
+)
+SAME_LINE = {("config", "errors"), ("events", "errors"), ("device", "errors"), ("device", "config")}
+# The package's face and the module that runs it are above everything.
+TOP = {"", "__main__"}
+
+# What is data, not code that computes: settings and their arithmetic.
+NO_TORCH = (
+    "__init__",
+    "config",
+    "errors",
+    "events",
+    "data/spec",
+    "decode/settings",
+    "models/spec",
+    "models/sizes",
+    "models/cost",
+    "nn/spec",
+    "text/spec",
+    "train/settings",
+)
+
+
+def part_of(module: str) -> str:
+    """`heedful.nn.spec` -> `nn`; the package itself -> the empty string."""
+    return (module.split(".") + [""])[1]
+
+
+def imports(path: Path) -> Iterator[tuple[str, int, bool]]:
+    """Modules a file imports, with the line, and whether that happens when it is loaded."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    later = {
+        id(inner)
+        for outer in ast.walk(tree)
+        if isinstance(outer, ast.FunctionDef | ast.AsyncFunctionDef) or is_type_checking(outer)
+        for inner in ast.walk(outer)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno, id(node) not in later
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: imports are written in full"
+            yield node.module or "", node.lineno, id(node) not in later
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def level(part: str) -> int:
+    found = [number for number, layer in enumerate(LAYERS) if part in layer]
+    assert found, f"heedful/{part} has no place among the layers"
+    return found[0]
+
+
+def source_files() -> list[Path]:
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_downwards(path: Path) -> None:
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in TOP | {"__init__"}:
+        return
+    for module, line, _ in imports(path):
+        if module.split(".")[0] != "heedful":
+            continue
+        other = part_of(module)
+        if other == "" and own == "cli":  # the version
+            continue
+        allowed = other == own or level(other) < level(own) or (own, other) in SAME_LINE
+        assert allowed, f"{path}:{line}: {own} may not import {other}"
+
+
+@pytest.mark.parametrize("name", NO_TORCH)
+def test_settings_do_not_load_torch(name: str) -> None:
+    seen: set[str] = set()
+    waiting = ["heedful" if name == "__init__" else f"heedful.{name.replace('/', '.')}"]
+    while waiting:
+        module = waiting.pop()
+        if module in seen:
+            continue
+        seen.add(module)
+        for imported, line, at_load in imports(file_of(module)):
+            if not at_load:
+                continue
+            assert imported.split(".")[0] != "torch", f"{module}:{line} loads torch"
+            if imported.split(".")[0] == "heedful":
+                waiting.append(imported)
+
+
+def file_of(module: str) -> Path:
+    path = PACKAGE.joinpath(*module.split(".")[1:])
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")

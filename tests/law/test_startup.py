@@ -1,0 +1,49 @@
+"""`--help` answers at once: nothing heavy is loaded for it."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "babel", "tensorboard"}
+SECONDS = 0.5
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-X", "importtime", "-m", "heedful", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["nonsense"]])
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    done = run(*words)
+    assert "import time:" in done.stderr
+    modules = {
+        line.rpartition("|")[2].strip().split(".")[0]
+        for line in done.stderr.splitlines()
+        if line.startswith("import time:")
+    }
+    assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["translate", "--help"]])
+def test_help_is_quick(words: list[str]) -> None:
+    """Processor time, and the best of some: other work on the machine is not Heedful's."""
+    best = min(processor_seconds(*words) for _ in range(3))
+    assert best < SECONDS
+
+
+def processor_seconds(*words: str) -> float:
+    command = [sys.executable, "-m", "heedful", *words]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_importing_the_package_loads_no_torch() -> None:
+    code = "import heedful, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from heedful.errors import ConfigError, RunError
+from heedful.events import Events, MetricsFile, Recorder, TensorBoard, Terminal, Warning
+
+
+def test_every_sink_hears_everything() -> None:
+    first, second = Recorder(), Recorder()
+    events = Events([first]).also(second)
+    events.warn("careful")
+    events.metric(3, {"loss": 1.0})
+    assert first.events == second.events
+    assert first.texts(Warning) == ["careful"]
+    assert first.metrics()[0].step == 3
+
+
+def test_metrics_are_one_json_object_a_line(tmp_path: Path) -> None:
+    file = MetricsFile(tmp_path / "metrics.jsonl")
+    events = Events([file])
+    events.metric(1, {"loss": 2.5, "lr": 1e-4})
+    events.note("not for the file")
+    events.metric(1, {"bleu": 3.0}, "validation")
+    events.metric(2, {"loss": float("nan")})
+    file.close()
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"step": 1, "loss": 2.5, "lr": 1e-4},
+        {"step": 1, "event": "validation", "bleu": 3.0},
+        {"step": 2, "loss": "nan"},
+    ]
+
+
+def test_a_resumed_file_keeps_what_the_checkpoint_knew(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 1}\n{"step": 2}\n{"step": 2, "event": "validation"}\n{"step": 3}\n'
+        '{"step": 2, "event": "summary"}\n{"step": 1, "lo'
+    )
+    MetricsFile(path, after=2).close()
+    assert path.read_text() == '{"step": 1}\n{"step": 2}\n{"step": 2, "event": "validation"}\n'
+
+
+def test_a_new_run_starts_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n')
+    MetricsFile(path).close()
+    assert path.read_text() == ""
+
+
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"metrics\.jsonl"):
+        MetricsFile(tmp_path / "missing" / "metrics.jsonl")
+
+
+def test_plain_lines_are_few_and_tell_the_time_left() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    events = Events([Terminal(stream, clock=lambda: now)])
+    for step in range(10_001):
+        events.progress(step, 10_000, "training", loss=2.0, speed=300)
+        now += 0.36
+    lines = stream.getvalue().splitlines()
+    assert 20 <= len(lines) <= 22
+    assert lines[10] == "training 5000/10000, loss 2, speed 300, 30:00 left"
+    events.warn("careful")
+    events.note("done")
+    assert stream.getvalue().endswith("warning: careful\ndone\n")
+
+
+def test_plain_lines_without_a_total_grow_rare() -> None:
+    stream = io.StringIO()
+    events = Events([Terminal(stream)])
+    for done in range(100_000):
+        events.progress(done, None, "reading")
+    assert len(stream.getvalue().splitlines()) < 25
+
+
+class FakeTerminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = FakeTerminal()
+    events = Events([Terminal(stream)])
+    events.progress(1, 4, "training", loss=2.0)
+    events.note("[bold] is printed as it is")
+    events.progress(2, 4, "training", loss=1.5)
+    events.close()
+    shown = stream.getvalue()
+    assert "training" in shown
+    assert "loss 1.5" in shown
+    assert "[bold] is printed as it is" in shown
+
+
+def test_missing_tensorboard_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'heedful\[tensorboard\]'"):
+        TensorBoard.check()

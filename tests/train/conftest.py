@@ -1,0 +1,69 @@
+"""A tiny corpus and settings with which a run takes a second."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.config import merge
+from heedful.train.settings import RunSettings
+
+WORDS = "one two three four five six seven eight nine ten".split()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def write_reversed(directory: Path, name: str, count: int, seed: int) -> dict[str, str]:
+    """Pairs whose target is the source backwards, as aligned files."""
+    draw = random.Random(seed)
+    lines = [[draw.choice(WORDS) for _ in range(draw.randint(1, 6))] for _ in range(count)]
+    paths = {"source": directory / f"{name}.source", "target": directory / f"{name}.target"}
+    paths["source"].write_text("".join(" ".join(line) + "\n" for line in lines))
+    paths["target"].write_text("".join(" ".join(line[::-1]) + "\n" for line in lines))
+    return {side: str(path) for side, path in paths.items()}
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    directory = tmp_path_factory.mktemp("corpus")
+    return {
+        "train": [write_reversed(directory, "train", 200, 1)],
+        "valid": [write_reversed(directory, "valid", 12, 2)],
+        "batch_tokens": 120,
+        "cache": str(directory / "cache"),
+    }
+
+
+MakeSettings = Callable[..., RunSettings]
+
+
+@pytest.fixture(scope="session")
+def make_settings(corpus: dict[str, Any]) -> MakeSettings:
+    def make(**changes: Any) -> RunSettings:
+        base = {
+            "model": {
+                "width": 16,
+                "encoder_layers": 1,
+                "decoder_layers": 1,
+                "num_heads": 2,
+                "feedforward": 16,
+            },
+            "tokenizer": {"vocabulary_size": 60},
+            "data": corpus,
+            "schedule": {"warmup_steps": 10, "peak_learning_rate": 0.01},
+            "validation": {"every_steps": 8, "beam": 1, "metrics": ["chrf"], "choose_by": "loss"},
+            "checkpoint": {"every_steps": 4, "average_count": 3},
+            "max_steps": 20,
+            "precision": "fp32",
+        }
+        return RunSettings.parse(merge(base, changes))
+
+    return make
