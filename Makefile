@@ -9,6 +9,7 @@ READY := $(VENV)/.ready
 DEMO := build/demo
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help demo test lint types docs tests format clean
 
 help:

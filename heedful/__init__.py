@@ -1,5 +1,7 @@
 """Heedful: train Transformers on your own data, run them, and look inside them.
 
+For example:
+
     import heedful
 
     translator = heedful.load("RUN")

@@ -105,3 +105,23 @@ def test_missing_tensorboard_is_explained(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'heedful\[tensorboard\]'"):
         TensorBoard.check()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_the_numbers(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for after in (None, 2):
+        sink = TensorBoard(tmp_path, after)
+        events = Events([sink])
+        for step in range(1 + (after or 0), 5):
+            events.metric(step, {"loss": float(step), "place": "text is left out"})
+        sink.close()
+    found = accumulator.EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert found.Tags()["scalars"] == ["train/loss"]
+    assert [(e.step, e.value) for e in found.Scalars("train/loss")] == [
+        (1, 1.0),
+        (2, 2.0),
+        (3, 3.0),
+        (4, 4.0),
+    ]

@@ -27,6 +27,10 @@ def demo(
     ] = "en",
     target: Annotated[str, Parameter(name="--to", help="Locale to translate to.")] = "fr",
     pairs: Annotated[int, Parameter(help="Pairs to train on.")] = 50_000,
+    held_out: Annotated[
+        int, Parameter(help="Items to test with, and as many again to validate with.")
+    ] = 1000,
+    steps: Annotated[int, Parameter(help="Updates to train for.")] = 600,
     minutes: Annotated[
         float, Parameter(help="Training ends here if it is not done before.")
     ] = 1.25,
@@ -50,7 +54,9 @@ def demo(
     from heedful.cli.demo_run import DemoPlan, run_demo
     from heedful.events import Events, Terminal
 
-    plan = DemoPlan(source, target, pairs=pairs, minutes=minutes, seed=seed)
+    plan = DemoPlan(
+        source, target, pairs=pairs, held_out=held_out, steps=steps, minutes=minutes, seed=seed
+    )
     report = Report("demo", output, {"out": str(out), **plan.plain()})
     events = Events([Terminal()])
     try:

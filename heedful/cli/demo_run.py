@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from heedful.events import Events
 
 NOTE_FILE = "demo.json"
-HELD_OUT = 1000
 SHOWN_KINDS = ("date", "price", "duration")
 
 # What a minute on two cores teaches: chosen on the validation part of English to French.
@@ -41,7 +40,6 @@ SETTINGS: dict[str, Any] = {
     "schedule": {"peak_learning_rate": 0.004, "warmup_steps": 100},
     "validation": {"metrics": [], "choose_by": "loss", "every_steps": 200},
     "checkpoint": {"every_steps": 50, "average_count": 3},
-    "max_steps": 800,
 }
 
 
@@ -52,12 +50,20 @@ class DemoPlan:
     source: str
     target: str
     pairs: int
+    held_out: int
+    steps: int
     minutes: float
     seed: int
 
     def __post_init__(self) -> None:
-        for flag, value in (("--pairs", self.pairs), ("--minutes", self.minutes)):
-            if value <= 0:
+        flags = {
+            "--pairs": self.pairs,
+            "--held-out": self.held_out,
+            "--steps": self.steps,
+            "--minutes": self.minutes,
+        }
+        for flag, value in flags.items():
+            if not value > 0:
                 raise ConfigError(f"{flag} {value:g} is not above 0", where="heedful demo")
 
     def plain(self) -> dict[str, Any]:
@@ -66,6 +72,8 @@ class DemoPlan:
             "from": self.source,
             "to": self.target,
             "pairs": self.pairs,
+            "held-out": self.held_out,
+            "steps": self.steps,
             "minutes": self.minutes,
             "seed": self.seed,
         }
@@ -134,7 +142,7 @@ class DemoResult:
         return {
             "exact_match": self.exact_match,
             "held_out": len(self.tested),
-            "pairs": self.kinds,
+            "kinds": self.kinds,
             "training": self.training,
             "translation_seconds": round(self.translation_seconds, 3),
             "sentences_per_second": round(len(self.tested) / self.translation_seconds, 1),
@@ -160,7 +168,7 @@ def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
         plan.source,
         plan.target,
         pairs=plan.pairs,
-        held_out=HELD_OUT,
+        held_out=plan.held_out,
         seed=plan.seed,
         progress=lambda done, total: events.progress(done, total, "writing pairs"),
     )
@@ -214,6 +222,7 @@ def _train(out: Path, plan: DemoPlan, corpus: DemoCorpus, events: Events) -> dic
         {
             **SETTINGS,
             "data": {**SETTINGS["data"], **data},
+            "max_steps": plan.steps,
             "max_minutes": plan.minutes,
             "seed": plan.seed,
         }

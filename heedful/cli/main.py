@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from cyclopts import App
+from cyclopts.help import DefaultFormatter, HelpEntry
+from cyclopts.help.specs import AsteriskColumn, ColumnSpec, DescriptionRenderer, NameRenderer
 
 import heedful
 from heedful.cli.failures import guarded
 from heedful.errors import UserError, suggest
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
 
 VERBS = {
     "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
@@ -25,6 +31,9 @@ VERBS = {
     "presets": "List the named model sizes.",
     "doctor": "Check this machine: versions, devices, what precision pays.",
 }
+
+# Of the terminal's width, what names may take.
+_SHARE = 0.35
 
 _HELP = """Train a translator on your own sentence pairs, use it, measure it.
 
@@ -48,8 +57,31 @@ def build_app(verb: str = "") -> App:
     )
     for position, (name, summary) in enumerate(VERBS.items()):
         shown = None if name == verb else summary
-        app.command(f"heedful.cli.{name}:{name}", name=name, help=shown, sort_key=position)
+        app.command(
+            f"heedful.cli.{name}:{name}",
+            name=name,
+            help=shown,
+            sort_key=position,
+            help_formatter=DefaultFormatter(column_specs=_columns),
+        )
     return app
+
+
+def _columns(
+    console: Console, options: ConsoleOptions, entries: list[HelpEntry]
+) -> tuple[ColumnSpec, ...]:
+    """The columns of a verb's help: wide enough that no flag is folded and can be copied."""
+    words = [word for entry in entries for label in entry.all_options for word in label.split()]
+    width = max(_SHARE * console.width, min(max(map(len, words), default=0), console.width / 2))
+    names = ColumnSpec(
+        renderer=NameRenderer(max_width=round(width)), style="cyan", max_width=round(width)
+    )
+    described = ColumnSpec(renderer=DescriptionRenderer(), overflow="fold")
+    return (
+        (AsteriskColumn, names, described)
+        if any(e.required for e in entries)
+        else (names, described)
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

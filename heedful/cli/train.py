@@ -112,7 +112,9 @@ def train(
     if not output.json:
         _show(run, summary)
     facts = summary.plain()
-    facts["training_seconds"] = facts.pop("seconds")  # over all resumes; the report's are this call's
+    facts["training_seconds"] = facts.pop(
+        "seconds"
+    )  # over all resumes; the report's are this call's
     report.finish(facts)
     return summary.exit_status
 

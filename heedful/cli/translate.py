@@ -99,9 +99,7 @@ def translate(
     pipeline = running.load(model)
     loaded = report.seconds
     counts = {"lines": 0, "tokens": 0, "cut": 0}
-    show = _Show(
-        json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
-    )
+    show = _Show(json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment)
     with closing(terminal()) as events, output_to(output_file) as stream:
         for texts in chunks(input, CHUNK):
             translations = pipeline.translate(

@@ -1,7 +1,7 @@
 """One corpus, encoded once: a folder of plain arrays, complete and verified or not there at all.
 
 The folder is written under a temporary name and renamed when everything is on the disk. Its
-`header.json` holds the size and SHA-256 of every array; a folder that does not match it is never
+`header.json` holds the type and SHA-256 of every array; a folder that does not match it is never
 used.
 """
 
@@ -61,7 +61,6 @@ class StoreWriter:
         for name, file in self._files.items():
             arrays[name] = {
                 "dtype": self._dtypes[name],
-                "bytes": file.tell(),
                 "sha256": self._hashes[name].hexdigest(),
             }
             _sync_and_close(file)
@@ -128,14 +127,11 @@ def read_store(folder: Path) -> tuple[dict[str, Array], dict[str, Any]]:
 
 
 def _read_array(path: Path, entry: Mapping[str, Any]) -> Array:
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise DamagedStore(f"{path.name} has {size} bytes instead of {entry['bytes']}")
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
             raise DamagedStore(f"the content of {path.name} has changed")
     dtype = np.dtype(str(entry["dtype"]))
-    if size == 0:  # nothing to map
+    if path.stat().st_size == 0:  # nothing to map
         return np.empty(0, dtype)
     return np.memmap(path, dtype=dtype, mode="r").view(np.ndarray)  # plain arrays slice faster
 

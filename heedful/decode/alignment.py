@@ -5,6 +5,7 @@ Attention is recomputed for the finished translation, so asking for it never cha
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -59,8 +60,8 @@ def attention_of(
     """Attention of each target token to the source while it was predicted.
 
     Args:
-        model: with cross-attention. Heads are averaged, in the last layer but one, where
-            attention is closest to word alignment (Garg 2019). Members of an ensemble are
+        model: with cross-attention. Heads are averaged, over the upper half of the layers: the
+            lower ones hardly look at the word being translated. Members of an ensemble are
             averaged.
         source: [B, S] int64.
         source_positions: [B, S] int64.
@@ -79,7 +80,7 @@ def attention_of(
     assert isinstance(model, AttentiveModel)
     target, positions = decoder_input(targets, specials, source.device)
     weights = model.cross_attention(source, source_positions, target, positions)
-    return weights[max(0, len(weights) - 2)].mean(1)
+    return weights[len(weights) // 2 :].mean((0, 2))
 
 
 def align(
@@ -125,6 +126,8 @@ def join_alignments(parts: Sequence[Alignment]) -> Alignment:
 def token_words(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> tuple[list[str], list[int]]:
     """The words of a text and, for each of its tokens, the word it belongs to.
 
+    Where writing has no spaces every character is a word, or as many as a token holds.
+
     Args:
         tokenizer: of the ids.
         ids: without special tokens.
@@ -133,18 +136,41 @@ def token_words(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> tuple[li
     """
     decoded = tokenizer.decode(ids)
     spans = word_spans(decoded)
-    written = word_spans(text)
-    shown, base = (text, written) if len(written) == len(spans) else (decoded, spans)
-    words = [shown[start:end] for start, end in base]
-    if not words:
+    if not spans:
         return [], []
-    word_of: list[int] = []
-    start = current = 0
+    touched = _touched_words(tokenizer, ids, decoded, spans)
+    joined = [False] * len(spans)  # whether a word cannot be told from the one before it
+    for first, last in touched:
+        for word in range(first + 1, last + 1):
+            joined[word] = True
+    number = [*itertools.accumulate(not with_previous for with_previous in joined)]
+    written = word_spans(text)
+    if len(written) == len(spans):
+        decoded, spans = text, written
+    starts = [start for (start, _), inner in zip(spans, joined, strict=True) if not inner]
+    ends = [end for (_, end), inner in zip(spans, [*joined[1:], False], strict=True) if not inner]
+    words = [decoded[start:end] for start, end in zip(starts, ends, strict=True)]
+    return words, [number[first] - 1 for first, _ in touched]
+
+
+def _touched_words(
+    tokenizer: Tokenizer, ids: Sequence[int], decoded: str, spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """First and last word that each token holds characters of; the next word for none at all."""
+    touched: list[tuple[int, int]] = []
+    start = word = 0
     for count in range(1, len(ids) + 1):
         end = len(tokenizer.decode(ids[:count]))
-        visible = next((i for i in range(start, end) if not decoded[i : i + 1].isspace()), start)
-        while current + 1 < len(spans) and spans[current][1] <= visible:
-            current += 1
-        word_of.append(current)
+        visible = [i for i in range(start, end) if not decoded[i : i + 1].isspace()] or [start]
+        first = word = _word_at(visible[0], word, spans)
+        word = _word_at(visible[-1], word, spans)
+        touched.append((first, word))
         start = max(start, end)
-    return words, word_of
+    return touched
+
+
+def _word_at(place: int, word: int, spans: Sequence[tuple[int, int]]) -> int:
+    """The word that a character is in or before, sought from a word on."""
+    while word + 1 < len(spans) and spans[word][1] <= place:
+        word += 1
+    return word

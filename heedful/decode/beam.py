@@ -68,7 +68,10 @@ def beam_search(
     for step in range(max(cuts) + 1):
         logits, state = model.step(state, tokens)
         scores = log_probabilities(logits)
-        wanted = scores.argmax(-1) == specials.eos if step in cuts else None
+        wanted: Tensor | None = None
+        if step in cuts:
+            free = (limits[sentences] > step)[:, None]
+            wanted = free | (scores.argmax(-1) == specials.eos)
         rules.apply(scores, Moment(step, sentences, history))
         candidates = best_candidates(scores, totals, 2 * width if width > 1 else 1)
         ends = candidates.token == specials.eos

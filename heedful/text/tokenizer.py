@@ -117,9 +117,8 @@ class Tokenizer:
 
         Bytes that are not UTF-8 together (a byte-level model may produce such) show as U+FFFD.
         """
-        silent = (self.pad, self.bos, self.eos)
-        pieces = [self._pieces[int(i)] for i in ids if int(i) not in silent]
-        return self._marking.unmark(b"".join(pieces).decode("utf-8", errors="replace"))
+        text = b"".join([self._pieces[int(i)] for i in ids])
+        return self._marking.unmark(text.decode("utf-8", errors="replace"))
 
     def token(self, id: int) -> str:
         """The piece behind an id, for display: spaces as U+2581, special tokens in brackets."""
@@ -184,7 +183,7 @@ class Tokenizer:
         return cls.from_json(text, where=str(path))
 
     def _read_pieces(self) -> list[bytes]:
-        """UTF-8 bytes of every piece, marks included."""
+        """What every id says in UTF-8, marks included; pad, bos and eos say nothing."""
         pieces = [b""] * self.size
         for piece, id in self._library.get_vocab(with_added_tokens=False).items():
             if id in self._special.values():

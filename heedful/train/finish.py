@@ -39,6 +39,8 @@ def choose_final_model(
     if validator is not None:
         _judge_fully(model, publisher, validator)
     if len(window) < 2:
+        if store.settings.average != "none":
+            events.note("There are not yet two checkpoints to average")
         return
     weights = average_checkpoints(window)
     kind = f"average of {len(window)} checkpoints"

@@ -5,6 +5,7 @@ Defaults are the paper's recipe for translation (Vaswani 2017, section 5).
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -121,4 +122,18 @@ class RunSettings(Config):
         chosen = self.validation.choose_by
         if chosen != "loss" and chosen not in self.validation.metrics:
             raise ValueError(f"validation.choose_by = {chosen!r} is not among validation.metrics")
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_something_to_choose_by(self) -> Self:
+        best = self.checkpoint.average == "best"
+        if not self.data.valid and (best or self.validation.patience is not None):
+            name = "checkpoint.average = 'best'" if best else "validation.patience"
+            raise ValueError(f"{name} needs validation data (data.valid)")
+        together = math.lcm(self.validation.every_steps, self.checkpoint.every_steps)
+        if best and together > self.max_steps:
+            raise ValueError(
+                "checkpoint.average = 'best' needs checkpoints at the steps of validations, but "
+                f"checkpoint.every_steps and validation.every_steps first meet at step {together}"
+            )
         return self

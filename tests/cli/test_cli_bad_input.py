@@ -19,9 +19,14 @@ from heedful.errors import RunError
 
 HEEDFUL = [sys.executable, "-m", "heedful"]
 TINY = (
-    "--tokenizer.kind=characters --model.width=16 --model.encoder-layers=1 --model.decoder-layers=1 "
-    "--model.num-heads=2 --model.feedforward=32 --max-steps=2"
-).split()
+    "--tokenizer.kind=characters",
+    "--model.width=16",
+    "--model.encoder-layers=1",
+    "--model.decoder-layers=1",
+    "--model.num-heads=2",
+    "--model.feedforward=32",
+    "--max-steps=2",
+)
 
 
 def assert_refused(done, *fragments: object, status: int = 2) -> None:
@@ -48,7 +53,10 @@ def assert_refused(done, *fragments: object, status: int = 2) -> None:
         (["translate", "m", "--n-best", "9"], ["n_best = 9", "beam = 4"]),
         (["translate", "m", "--precision", "int8"], ["--precision", "int8", "bf16"]),
         (["translate", "m", "n"], ["n"]),
-        (["train", "r", "--train", "a", "b", "--model.widht", "3"], ["Did you mean --model.width?"]),
+        (
+            ["train", "r", "--train", "a", "b", "--model.widht", "3"],
+            ["Did you mean --model.width?"],
+        ),
         (["train", "r", "--train", "a", "b", "--model.width", "-3"], ["model.width", "-3"]),
         (["train", "r", "--train", "a", "b", "--preset", "tniy"], ["Did you mean 'tiny'?"]),
         (["train", "r", "--train", "a"], ["--train", "'a' has no partner"]),
@@ -270,7 +278,17 @@ def test_full_standard_output(model: Path) -> None:
 def test_a_reader_that_goes_away(model: Path, tmp_path: Path) -> None:
     text = tmp_path / "in.txt"
     text.write_text("abc\n" * 9000, encoding="utf-8")
-    command = [*HEEDFUL, "translate", str(model), "--beam", "1", "--max-length", "1", "-i", str(text)]
+    command = [
+        *HEEDFUL,
+        "translate",
+        str(model),
+        "--beam",
+        "1",
+        "--max-length",
+        "1",
+        "-i",
+        str(text),
+    ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
@@ -293,7 +311,11 @@ def raising(error: BaseException):
     ("error", "status", "fragments"),
     [
         (OSError(errno.ENOSPC, "No space left on device", "a/file"), 1, ["a/file", "No space"]),
-        (PermissionError(errno.EACCES, "Permission denied", "a/file"), 2, ["a/file", "permissions"]),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "a/file"),
+            2,
+            ["a/file", "permissions"],
+        ),
         (OSError(errno.EROFS, "Read-only file system", "a/file"), 2, ["a/file", "Read-only"]),
         (FileNotFoundError(errno.ENOENT, "No such file", "a/file"), 2, ["a/file"]),
         (OSError(errno.EIO, "Input/output error", "a/file"), 1, ["a/file", "Input/output"]),

@@ -8,6 +8,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -119,7 +121,9 @@ def test_json_items(run, model: Path) -> None:
 def test_json_and_text_agree(run, model: Path) -> None:
     text = b"abc\nde\n"
     plain = run("translate", model, *SHORT, "--scores", stdin=text).lines
-    items = [json.loads(line) for line in run("translate", model, *SHORT, "--json", stdin=text).lines]
+    items = [
+        json.loads(line) for line in run("translate", model, *SHORT, "--json", stdin=text).lines
+    ]
     assert plain == [f"{item['score']:.4f}\t{item['text']}" for item in items]
 
 
@@ -176,17 +180,17 @@ def test_a_long_line_is_translated_in_pieces(run, model: Path) -> None:
 def test_a_sender_that_waits_gets_an_answer(model: Path) -> None:
     """One line is translated before the next one is there."""
     command = [sys.executable, "-m", "heedful", "translate", str(model), *SHORT]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as process:
+        limit = threading.Timer(60, process.kill)
+        limit.start()
         for _ in range(2):
             process.stdin.write("abc\n")
             process.stdin.flush()
             assert process.stdout.readline().strip()
         process.stdin.close()
         assert process.stdout.read() == ""
+        limit.cancel()
     assert process.returncode == 0
 
 
@@ -219,11 +223,23 @@ def test_lines_do_not_depend_on_how_bytes_arrive(text: str, sizes: list[int], li
 
 def test_lines_of_a_pipe_come_without_waiting() -> None:
     read, write = os.pipe()
-    with os.fdopen(read, "rb") as stream, os.fdopen(write, "wb", buffering=0) as sender:
+    with (
+        ThreadPoolExecutor(1) as waiter,
+        os.fdopen(read, "rb") as stream,
+        os.fdopen(write, "wb", buffering=0) as sender,
+    ):
         arrived = stream_chunks(stream, "pipe", 10)
+
+        def soon() -> list[str]:
+            try:
+                return waiter.submit(next, arrived).result(timeout=10)
+            except TimeoutError:
+                sender.close()  # lets the thread end
+                raise
+
         sender.write(b"one\ntwo\nthr")
-        assert next(arrived) == ["one", "two"]
+        assert soon() == ["one", "two"]
         sender.write(b"ee\n")
-        assert next(arrived) == ["three"]
+        assert soon() == ["three"]
         sender.close()
         assert list(arrived) == []

@@ -166,8 +166,8 @@ def test_encodings_are_told(tmp_path: Path) -> None:
 
 
 def test_padding_is_that_of_the_batches(corpora: Corpora) -> None:
-    train = corpora.encode([("the dog" * n, "der" * n) for n in range(1, 9)])
-    spec = limits(train, batch_tokens=100)
+    train = corpora.encode([("the dog" * n, "der" * n) for n in range(1, 14)])
+    spec = limits(train, batch_tokens=100, pool_batches=1)
     batches = epoch_batches(train, select_pairs(train, spec), spec, seed=7, epoch=0)
     grids = [
         [1 + len(train.text_of(int(i))[side]) for i in batch]
@@ -175,8 +175,9 @@ def test_padding_is_that_of_the_batches(corpora: Corpora) -> None:
         for side in (0, 1)
     ]
     report = check_corpora(train, None, spec, seed=7).batches
+    assert report != check_corpora(train, None, spec, seed=8).batches
     assert report.batches == len(batches)
-    assert report.pairs == 8
+    assert report.pairs == 13
     assert report.positions == sum(len(grid) * max(grid) for grid in grids)
     assert report.padding == pytest.approx(1 - sum(map(sum, grids)) / report.positions)
 

@@ -64,8 +64,8 @@ def test_carriage_returns_and_byte_order_marks_are_left_out(tmp_path: Path) -> N
 
 
 def test_gzip_is_told_by_content(tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(b"one\teins\n"))
-    (tmp_path / "pairs.tsv").write_bytes(gzip.compress(b"one\teins\n"))
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(b"one\teins\n", mtime=0))
+    (tmp_path / "pairs.tsv").write_bytes(gzip.compress(b"one\teins\n", mtime=0))
     for name in ("pairs.tsv.gz", "pairs.tsv"):
         reader = CorpusReader(CorpusSpec(file=str(tmp_path / name)))
         assert [tuple(pair) for pair in reader] == [(1, "one", "eins")]
@@ -123,7 +123,7 @@ def test_missing_files_directories_and_locked_files(tmp_path: Path) -> None:
     good = single(tmp_path, "good.tsv", b"a\tb\n")
     refused(CorpusSpec(file=str(tmp_path / "no.tsv")), "No such file")
     (tmp_path / "folder.tsv").mkdir()
-    refused(CorpusSpec(file=str(tmp_path / "folder.tsv")), "directory")
+    refused(CorpusSpec(file=str(tmp_path / "folder.tsv")), "This is a directory")
     with pytest.raises(DataError, match="No such file"):
         content_hash(CorpusSpec(file=str(tmp_path / "no.tsv")))
     if os.name != "nt" and os.geteuid() != 0:
@@ -152,7 +152,20 @@ def test_a_file_without_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         (b"a\tb\n\n", "1 fields"),
         (b"a\tb\tc\n", "3 fields"),
         (gzip.compress(b"a\tb\n" * 9999)[:-20], "Cannot be read past line"),
-        (gzip.compress(bytes(range(1, 9)) * 99)[:15] + b"\x99" * 30, "Cannot be read past line"),
+        (gzip.compress(b"a\tb\n")[:10] + b"\xff" * 30, "Cannot be read past line"),  # not deflate
+        (gzip.compress(b"a\tb\n")[:-8] + b"\x00" * 8, "Cannot be read past line"),  # wrong checksum
+    ],
+    ids=[
+        "not-utf-8",
+        "nul",
+        "utf-16",
+        "utf-16-unmarked",
+        "empty",
+        "no-tab",
+        "two-tabs",
+        "cut-gzip",
+        "not-deflate",
+        "wrong-checksum",
     ],
 )
 def test_bad_tsv(tmp_path: Path, content: bytes, message: str) -> None:
@@ -165,7 +178,7 @@ def test_bad_tsv(tmp_path: Path, content: bytes, message: str) -> None:
     [
         ("", "not JSON"),
         ("{'source': 1}", "not JSON"),
-        ("[" * 100_000, "not JSON"),
+        pytest.param("[" * 100_000, "not JSON", id="deep"),
         ('["a", "b"]', "holds list"),
         ('{"src": "a", "tgt": "b"}', "no 'source'; keys found: 'src', 'tgt'"),
         ("{}", "keys found: none"),

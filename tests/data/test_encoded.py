@@ -48,14 +48,14 @@ def check_content(encoded: EncodedPairs, pairs: list[tuple[str, str]]) -> None:
 
 
 def test_several_corpora_are_numbered_through(tmp_path: Path) -> None:
-    many = [(f"dog {i}", f"hund {i}") for i in range(5000)]  # more than are encoded at once
+    many = [(f"dog {i}", f"hund {i}") for i in range(4100)]  # more than are encoded at once
     specs = [write(tmp_path, "a.tsv", PAIRS), write(tmp_path, "b.tsv", many)]
     encoded = encode_corpora(specs, tokenizers(), tmp_path / "cache")
     check_content(encoded, PAIRS + many)
     assert encoded.line_of(0) == f"{tmp_path / 'a.tsv'}:1"
     assert encoded.line_of(4) == f"{tmp_path / 'b.tsv'}:1"
-    assert encoded.line_of(5003) == f"{tmp_path / 'b.tsv'}:5000"
-    assert encoded.starts.tolist() == [0, 4, 5004]
+    assert encoded.line_of(4103) == f"{tmp_path / 'b.tsv'}:4100"
+    assert encoded.starts.tolist() == [0, 4, 4104]
 
 
 def test_nothing_but_empty_lines_can_be_encoded(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_damaged_cache_is_made_anew_saying_so(tmp_path: Path, damage: str) -> 
     cache_folder = tmp_path / "cache"
     encode_corpora([spec], tokenizers(), cache_folder)
     assert len(stored_files(cache_folder)) == 11
-    for number in range(11):
+    for number in (0, 2, 5, 10):
         path = stored_files(cache_folder)[number]
         content = bytearray(path.read_bytes())
         if damage == "cut":

@@ -34,7 +34,9 @@ class TableModel:
         return self.table[key]
 
     def start(self, source, source_positions):
-        real = [row[where >= 0].tolist() for row, where in zip(source, source_positions)]
+        real = [
+            row[where >= 0].tolist() for row, where in zip(source, source_positions, strict=True)
+        ]
         return [(ids[0], [()]) for ids in real]
 
     def step(self, state, tokens):

@@ -168,3 +168,16 @@ def test_nan_is_an_error(toy):
 def test_no_sentences(toy):
     empty = torch.zeros((0, 0), dtype=torch.int64)
     assert search(toy.TableModel(0), empty, empty, SearchSettings(), specials=SPECIALS) == []
+
+
+@pytest.mark.parametrize("sampling", [False, True])
+def test_only_the_sentence_at_its_longest_length_is_cut(toy, sampling):
+    # 22 words that may not repeat: both end after 22 tokens, the first because nothing is left,
+    # the second because its source of one token allows no more.
+    rows = [[0.0, 0.0, 1e-6, *[1 / 22] * 22] for _ in range(25)]
+    source = torch.tensor([[3, 3], [3, 0]])
+    positions = torch.tensor([[0, 1], [0, -1]])
+    chosen = SearchSettings(beam=1, no_repeat_ngram=1, sampling=sampling)
+    found = search(toy.MarkovModel(rows), source, positions, chosen, specials=SPECIALS)
+    assert [len(h[0].tokens) for h in found] == [22, 22]
+    assert [h[0].finished for h in found] == [True, False]

@@ -38,7 +38,7 @@ SHAPES = {
     "window": {"window": 3},
 }
 SENTENCES = st.lists(
-    st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=9), min_size=2, max_size=9
+    st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=7), min_size=2, max_size=5
 )
 
 
@@ -55,7 +55,7 @@ def random_model(shape, seed):
 
 def run(model, sentences, chosen, side="right", names=None):
     source, positions = pad(sentences, 0, last=2, padding_side=side)
-    return search(model, source, positions, chosen, specials=SPECIALS, names=names, longest=30)
+    return search(model, source, positions, chosen, specials=SPECIALS, names=names, longest=12)
 
 
 def same(one, other):
@@ -75,7 +75,7 @@ def same(one, other):
     sampling=st.booleans(),
     no_repeat=st.sampled_from([0, 2]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_a_sentence_does_not_depend_on_its_neighbours(
     shape, seed, sentences, width, sampling, no_repeat
 ):
@@ -89,7 +89,7 @@ def test_a_sentence_does_not_depend_on_its_neighbours(
     alone = [run(model, [s], chosen, names=[i])[0] for i, s in enumerate(sentences)]
     same(alone, together)
     order = sorted(names, key=lambda i: len(sentences[i]))
-    for size in (2, 7):
+    for size in (2, 3):
         parts = [order[i : i + size] for i in range(0, len(order), size)]
         found = [h for p in parts for h in run(model, [sentences[i] for i in p], chosen, names=p)]
         same(found, [together[i] for i in order])
@@ -112,7 +112,8 @@ def test_cache_or_not_and_search_or_forced(shape, seed, sentences, width):
         targets = [h.tokens for h in hypotheses]
         forced = score_targets(model, source, positions, targets, SPECIALS)
         for hypothesis, scores in zip(hypotheses, forced, strict=True):
-            assert hypothesis.score == pytest.approx(math.fsum(scores), abs=1e-5)
+            assert hypothesis.token_scores == pytest.approx(scores, abs=1e-5)
+            assert hypothesis.score == pytest.approx(math.fsum(scores), abs=1e-5, rel=1e-6)
 
 
 @given(shape=st.sampled_from(sorted(SHAPES)), sentences=SENTENCES)
@@ -140,6 +141,16 @@ def test_coverage_penalty_runs_on_real_models(shape):
     for hypotheses in together:
         ranks = [h.normalized_score for h in hypotheses]
         assert ranks == sorted(ranks, reverse=True)
-        lengths = [(5 + len(h.tokens) + 1) / 6 for h in hypotheses]
-        plain = [h.score / n**0.6 for h, n in zip(hypotheses, lengths, strict=True)]
-        assert all(rank < before for rank, before in zip(ranks, plain, strict=True))
+    for sentence, hypotheses in zip(sentences, together, strict=True):
+        for hypothesis in hypotheses:
+            expected = hypothesis.score / ((5 + len(hypothesis.tokens) + 1) / 6) ** 0.6
+            target, where = pad([hypothesis.tokens], 0, first=1)
+            weights = model.cross_attention(*pad([sentence], 0, last=2), target, where)
+            for place in range(len(sentence) + 1):
+                received = sum(
+                    weights[layer, 0, :, t, place].mean().item() / 2
+                    for layer in range(2)
+                    for t in range(len(hypothesis.tokens) + 1)
+                )
+                expected += 0.5 * math.log(min(received, 1.0))
+            assert hypothesis.normalized_score == pytest.approx(expected, abs=1e-4)

@@ -40,7 +40,9 @@ def examples_of(verb: str) -> list[str]:
     """Commands in the example blocks of a verb's help."""
     function = getattr(importlib.import_module(f"heedful.cli.{verb}"), verb)
     lines = [line.strip() for line in inspect.getdoc(function).splitlines()]
-    found = [line.split("|")[-1].strip() for line in lines if re.match(r"(echo .*\| *)?heedful ", line)]
+    found = [
+        line.split("|")[-1].strip() for line in lines if re.match(r"(echo .*\| *)?heedful ", line)
+    ]
     return found + re.findall(r"Example: `([^`]+)`", inspect.getdoc(function))
 
 

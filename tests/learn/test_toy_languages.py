@@ -45,7 +45,7 @@ def one_thread() -> None:
 def write_corpus(folder: Path, language: Callable[[str], str], held_out: int) -> tuple[Path, ...]:
     """Training source and target, and held-out source and target: no source is in both."""
     draw = random.Random(11)
-    sources = {"".join(draw.choices(LETTERS, k=draw.randint(3, 8))) for _ in range(12_000)}
+    sources = {"".join(draw.choices(LETTERS, k=draw.randint(3, 6))) for _ in range(12_000)}
     texts = sorted(sources)
     draw.shuffle(texts)
     paths = tuple(folder / name for name in ("train.src", "train.tgt", "test.src", "test.tgt"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -11,7 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.attend import KERNELS, attend, attention_weights, explain, make_request, plan
+from heedful.nn.attend import (
+    KERNELS,
+    AttentionRequest,
+    attend,
+    attention_weights,
+    explain,
+    make_request,
+    plan,
+)
 from heedful.nn.biases import ExplicitBias, T5Bias
 from heedful.nn.kernels import chunked
 from heedful.nn.masks import AnyOf, Causal, Everything, Mask, Window
@@ -57,9 +66,7 @@ def by_hand(
             score = scale * sum(x * y for x, y in zip(q[b][h][i], k[b][shared][j], strict=True))
             score = cap * math.tanh(score / cap) + float(bias[h, i, j])
             total += math.exp(score)
-            mixed = [
-                m + math.exp(score) * x for m, x in zip(mixed, v[b][shared][j], strict=True)
-            ]
+            mixed = [m + math.exp(score) * x for m, x in zip(mixed, v[b][shared][j], strict=True)]
         result.append([m / total if total else 0.0 for m in mixed])
     return result
 
@@ -84,9 +91,7 @@ def test_the_definition_equals_a_plain_loop() -> None:
         softcap=1.5,
         kernel="reference",
     )
-    seen = [
-        [[0 <= int(j) <= int(i) for j in keys[b]] for i in queries[b]] for b in range(2)
-    ]
+    seen = [[[0 <= int(j) <= int(i) for j in keys[b]] for i in queries[b]] for b in range(2)]
     for b in range(2):
         one = (q[b : b + 1], k[b : b + 1], v[b : b + 1])
         expected = torch.tensor(by_hand(one, [seen[b]], bias[b], 0.7, 1.5)).view(4, 4, 2)
@@ -150,7 +155,7 @@ def test_dropout_is_seeded_keeps_the_mean_and_is_absent_at_zero(kernel: str) -> 
     assert torch.equal(once(1), once(1))
     assert not torch.equal(once(1), once(2))
     assert torch.equal(once(1, 0.0), once(2, 0.0))
-    mean = torch.stack([once(seed) for seed in range(800)]).mean(0)
+    mean = torch.stack([once(seed) for seed in range(300)]).mean(0)
     torch.testing.assert_close(mean, once(0, 0.0), atol=0.2, rtol=0)
 
 
@@ -159,9 +164,10 @@ def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(
 ) -> None:
     monkeypatch.setattr(chunked, "QUERY_BLOCK", 3)
     monkeypatch.setattr(chunked, "KEY_BLOCK", 2)
-    q, k, v = (t.double().requires_grad_() for t in tokens())
-    bias = T5Bias(4, 8, 9).double()
-    at = line(2, 4, 5)
+    qkv = tokens(batch=1, heads=2, kv_heads=1)
+    q, k, v = (t.double().requires_grad_() for t in qkv)
+    bias = T5Bias(2, 4, 9).double()
+    at = line(1, 4, 5)
 
     def run(q: Tensor, k: Tensor, v: Tensor, weight: Tensor) -> Tensor:
         torch.manual_seed(0)
@@ -258,8 +264,16 @@ def test_the_plan_is_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
     expected = attend(q, k, v, line(2, 4, 5), kernel="reference")
     chosen = plan(make_request(q, k, v, line(2, 4, 5))).kernel
     called: list[str] = []
+
+    def recorder(name: str) -> Callable[[AttentionRequest], Tensor]:
+        def run(_: AttentionRequest) -> Tensor:
+            called.append(name)
+            return expected
+
+        return run
+
     for name, kernel in KERNELS.items():
-        monkeypatch.setattr(kernel, "run", lambda _, name=name: called.append(name) or expected)
+        monkeypatch.setattr(kernel, "run", recorder(name))
     attend(q, k, v, line(2, 4, 5))
     assert called == [chosen]
 

@@ -23,11 +23,9 @@ def query(heads: int, width: int = 4) -> torch.Tensor:
 def test_alibi_slopes_are_the_papers() -> None:
     assert Alibi(8).slopes == tuple(2.0**-i for i in range(1, 9))
     # The official list for 12 heads: those of 8, then every other one of 16.
-    assert Alibi(12).slopes == tuple(2.0**-i for i in range(1, 9)) + (
-        2**-0.5,
-        2**-1.5,
-        2**-2.5,
-        2**-3.5,
+    assert Alibi(12).slopes == (
+        *(2.0**-i for i in range(1, 9)),
+        *(2.0**-i for i in (0.5, 1.5, 2.5, 3.5)),
     )
 
 

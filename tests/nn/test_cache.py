@@ -84,7 +84,7 @@ def test_padding_in_every_chunk_makes_a_ring_forget_nothing() -> None:
     """Right-padded chunks: a ring that counted slots would lose keys of the window."""
     _, k, v = tokens()
     cache = RingCache.empty(k, v, capacity=WINDOW + 2, window=WINDOW)
-    for start in range(0, 5):
+    for start in range(5):
         at = torch.tensor([[start, -1, -1]] * 3)
         cache = cache.append(k[:, :, :3], v[:, :, :3], at)
     held = sorted(p for p in cache.positions[0].tolist() if p >= 0)

@@ -38,6 +38,13 @@ def test_separate_tokenizers_know_their_language(tmp_path: Path) -> None:
     assert again.target.encode(GERMAN[0]) == pair.target.encode(GERMAN[0])
 
 
+def test_equal_but_separate_tokenizers_stay_separate(tmp_path: Path) -> None:
+    pair = train_pair(TokenizerSpec(vocabulary_size=100, joint=False), ENGLISH, ENGLISH)
+    assert not pair.joint
+    pair.save(tmp_path)
+    assert not TokenizerPair.load(tmp_path).joint
+
+
 def test_missing_and_damaged_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="no tokenizer"):
         TokenizerPair.load(tmp_path)

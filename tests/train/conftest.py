@@ -13,7 +13,7 @@ import torch
 from heedful.config import merge
 from heedful.train.settings import RunSettings
 
-WORDS = "one two three four five six seven eight nine ten".split()
+WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 
 
 @pytest.fixture(autouse=True, scope="session")

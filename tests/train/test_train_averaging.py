@@ -65,9 +65,14 @@ def test_best_window_is_chosen_by_score(tmp_path: Path) -> None:
 def test_using_restores_the_weights_exactly() -> None:
     model = nn.Linear(2, 2)
     before = {name: t.clone() for name, t in weights_of(model).items()}
-    with pytest.raises(KeyboardInterrupt), using(model, {n: t * 2 for n, t in before.items()}):
-        assert torch.equal(model.weight, before["weight"] * 2)
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with using(model, {n: t * 2 for n, t in before.items()}):
+            assert torch.equal(model.weight, before["weight"] * 2)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert all(torch.equal(t, before[name]) for name, t in weights_of(model).items())
 
 

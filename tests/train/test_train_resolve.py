@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from heedful.config import merge
 from heedful.errors import ConfigError
-from heedful.models.presets import read_preset
+from heedful.models.sizes import read_preset
 from heedful.train.resolve import resolve_settings
 
 DATA = {"train": [{"file": "pairs.tsv"}]}
@@ -35,6 +37,29 @@ def test_a_file_may_name_the_preset_and_a_flag_another(tmp_path: Path) -> None:
 def test_without_a_preset_the_model_is_the_papers_base() -> None:
     settings = resolve_settings(overrides={"data": DATA})
     assert (settings.preset, settings.model.width, settings.model.encoder_layers) == (None, 512, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"checkpoint": {"average": "best"}}, "needs validation data"),
+        ({"validation": {"patience": 3}}, "needs validation data"),
+        (
+            {
+                "data": {"valid": DATA["train"]},
+                "checkpoint": {"average": "best", "every_steps": 7},
+                "validation": {"every_steps": 11},
+                "max_steps": 76,
+            },
+            "first meet at step 77",
+        ),
+    ],
+)
+def test_settings_that_could_have_no_effect_are_refused(
+    change: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        resolve_settings(overrides=merge({"data": DATA}, change))
 
 
 def test_unknown_keys_name_the_file(tmp_path: Path) -> None:

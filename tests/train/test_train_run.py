@@ -15,6 +15,10 @@ from heedful.decode.pipeline import TranslationPipeline
 from heedful.errors import ConfigError, UserError
 from heedful.evaluate.metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
+from heedful.models.checkpoint import load_model
+from heedful.train.averaging import using, weights_of
+from heedful.train.checkpoints import CheckpointStore
+from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
 from heedful.train.publish import Publisher
 from heedful.train.run import run_training
@@ -99,24 +103,45 @@ def test_says_whether_the_average_won(finished: Any) -> None:
     assert ("does not take" in note) == (summary.model == "weights")
 
 
-def test_average_takes_its_place_when_it_is_better(tmp_path: Path, make_settings: Any) -> None:
-    """A learning rate that overshoots makes every single checkpoint worse than their mean."""
-    settings = make_settings(
-        max_steps=60,
-        schedule={"kind": "constant", "peak_learning_rate": 0.1, "warmup_steps": 0},
-        validation={"every_steps": 1000},
-        checkpoint={"every_steps": 10, "average_count": 6},
-    )
+class Nearness:
+    """A validator to which a model is the better the nearer its weights are to zero."""
+
+    def __init__(self, settings: Any) -> None:
+        self.settings = settings
+
+    def sentences(self, *, everything: bool = False) -> int:
+        return 12
+
+    def __call__(self, model: Any, *, everything: bool = False) -> Scores:
+        loss = float(model.output_weight.detach().abs().mean())
+        return Scores({"loss": loss}, -loss, 12)
+
+
+@pytest.mark.parametrize("single", [0.001, 5.0])
+def test_the_average_takes_the_place_of_a_worse_model(
+    tmp_path: Path, finished: Any, single: float
+) -> None:
+    settings = finished[1]
+    model, tokenizers = load_model(finished[0])
+    store = CheckpointStore(tmp_path / "checkpoints", settings.checkpoint)
+    store.open()
+    weights = {name: tensor.clone() for name, tensor in weights_of(model).items()}
+    for step, factor in enumerate((-2.0, 1.0, 4.0), start=1):  # their mean is 1
+        scaled = {name: tensor * factor for name, tensor in weights.items()}
+        store.save(step, scaled, {}, {"regular": True, "score": None})
+    publisher = Publisher(tmp_path / "model", tokenizers)
+    validator = Nearness(settings.validation)
+    with using(model, {name: tensor * single for name, tensor in weights.items()}):
+        publisher.publish(model, 1, "weights", validator(model))
     recorder = Recorder()
-    summary = run_training(tmp_path / "run", settings, events=Events([recorder]))
-    assert summary.model == "average of 6 checkpoints"
-    assert any("takes the place" in text for text in recorder.texts(Note))
-    paths = sorted((tmp_path / "run/checkpoints").glob("step-*/model.safetensors"))
-    assert len(paths) == 6
-    tensors = [load_file(path) for path in paths]
-    published = load_file(tmp_path / "run/model/model.safetensors")
-    mean = torch.stack([t["target_embedding.weight"] for t in tensors]).mean(0)
-    torch.testing.assert_close(published["target_embedding.weight"], mean)
+    choose_final_model(model, store, publisher, validator, Events([recorder]))  # type: ignore[arg-type]
+    (note,) = recorder.texts(Note)
+    assert ("takes the place" in note) == (single > 1)
+    facts = publisher.facts()
+    assert facts["kind"] == ("average of 3 checkpoints" if single > 1 else "weights")
+    published = load_model(tmp_path / "model")[0].output_weight
+    torch.testing.assert_close(published, model.output_weight * min(single, 1.0))
+    assert all(torch.equal(t, weights[name]) for name, t in weights_of(model).items())
 
 
 def test_without_validation_data_the_average_is_published(
@@ -207,6 +232,10 @@ def test_an_unwritable_place_is_found_out_first(tmp_path: Path, make_settings: A
 HOLD = """
 import sys
 from pathlib import Path
+from heedful.models.checkpoint import load_model
+from heedful.train.averaging import using, weights_of
+from heedful.train.checkpoints import CheckpointStore
+from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
@@ -251,8 +280,13 @@ def test_what_cannot_work_is_refused_before_training(
         pytest.skip("there is such a device")
     recorder = Recorder()
     with pytest.raises(ConfigError, match=message):
-        run_training(tmp_path, make_settings(device="cpu", **change) if "device" not in change
-                     else make_settings(**change), events=Events([recorder]))
+        run_training(
+            tmp_path,
+            make_settings(device="cpu", **change)
+            if "device" not in change
+            else make_settings(**change),
+            events=Events([recorder]),
+        )
     assert recorder.metrics() == []
     # and the mended settings can be used in the same directory
     assert run_training(
@@ -291,6 +325,11 @@ def test_only_a_better_model_takes_the_place(tmp_path: Path, finished: Any) -> N
         return publisher.offer(model, step, "weights", Scores({}, score, sentences))
 
     assert publisher.facts() == {}
-    assert [offer(1, 3.0), offer(2, 2.0), offer(3, 3.0), offer(4, 4.0)] == [True, False, False, True]
+    assert [offer(1, 3.0), offer(2, 2.0), offer(3, 3.0), offer(4, 4.0)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
     assert publisher.facts()["step"] == 4
     assert offer(5, 1.0, sentences=9), "scores over other sentences cannot be compared"

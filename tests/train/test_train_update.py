@@ -270,9 +270,9 @@ def test_sampled_share_grows_linearly_and_only_in_training() -> None:
     model.forward = spy  # type: ignore[method-assign]
     objective = TranslationObjective(settings)
     agreed = float(
-        (model.logits(forward(*_inputs(batch))).argmax(-1) == batch.target_output)[
-            :, :-1
-        ][batch.target_positions[:, 1:] > 0]
+        (model.logits(forward(*_inputs(batch))).argmax(-1) == batch.target_output)[:, :-1][
+            batch.target_positions[:, 1:] > 0
+        ]
         .float()
         .mean()
     )
