@@ -78,8 +78,7 @@ def main() -> None:
         _heedful(train, out / "train.log")
     training_seconds = time.monotonic() - clock
     validation = {
-        penalty: _evaluate(arguments.run, task, "val", penalty, out)
-        for penalty in LENGTH_PENALTIES
+        penalty: _evaluate(arguments.run, task, "val", penalty, out) for penalty in LENGTH_PENALTIES
     }
     chosen = max(validation, key=lambda penalty: validation[penalty]["scores"]["bleu"]["score"])
     test = _evaluate(arguments.run, task, "test_2016_flickr", chosen, out)

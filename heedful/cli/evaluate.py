@@ -42,10 +42,15 @@ def evaluate(
     baseline: Annotated[
         Path | None, Parameter(help="Another system to compare with, by paired bootstrap.")
     ] = None,
-    metrics: Annotated[tuple[MetricName, ...], Parameter(consume_multiple=True, negative=())] = (
-        "bleu",
-        "chrf",
-    ),
+    metrics: Annotated[
+        tuple[MetricName, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="TER counts errors: lower is better. [default: bleu chrf]",
+        ),
+    ] = ("bleu", "chrf"),
     tokenize: Annotated[
         str, Parameter(help="sacreBLEU's tokenizer; none for text that is tokenised already.")
     ] = "13a",

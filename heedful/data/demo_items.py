@@ -1,4 +1,4 @@
-"""What the demo's items say: dates, times, prices, measures, durations, and lists of two of them.
+"""What the demo's items say: dates, times, prices, measures and durations.
 
 An item is drawn once and written in two locales. What a locale writes alike in two styles
 ("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26") always takes the first of these
@@ -37,7 +37,7 @@ HELD_OUT_PERCENT = 5  # of all values, for validation and for testing each
 FIRST_DAY = datetime.date(1950, 1, 1)
 DAYS = (datetime.date(2050, 1, 1) - FIRST_DAY).days  # a hundred years: two digits tell a year
 
-CURRENCIES = {"USD": 2, "EUR": 2, "GBP": 2, "JPY": 0, "CHF": 2, "CNY": 2, "INR": 2, "BRL": 2}
+CURRENCIES = {"USD": 2, "EUR": 2, "GBP": 2, "JPY": 0, "CHF": 2, "INR": 2}
 UNITS = (
     "length-kilometer",
     "length-meter",
@@ -62,7 +62,7 @@ class DemoItem:
     """One pair.
 
     Attributes:
-        kind: `date`, `time`, `date and time`, `price`, `measure`, `duration` or `list`.
+        kind: `date`, `time`, `date and time`, `price`, `measure` or `duration`.
         source, target: the texts.
         values: what it says, written independently of any locale.
     """
@@ -89,37 +89,16 @@ class ItemMaker:
 
     def make(self) -> DemoItem | None:
         """Draw an item; None when a locale has no way to write it."""
-        kind = self._kind(with_lists=True)
-        return self._list() if kind == "list" else self._single(kind)
-
-    def _kind(self, *, with_lists: bool) -> str:
-        weights = {
-            "date": 8,
-            "time": 1,
-            "date and time": 4,
-            "price": 6,
-            "measure": 6,
-            "duration": 2,
-            "list": 3 if with_lists else 0,
+        kinds = {
+            self._date: 8,
+            self._time: 3,
+            self._date_and_time: 4,
+            self._price: 6,
+            self._measure: 6,
+            self._duration: 2,
         }
-        (kind,) = self.random.choices(list(weights), weights=list(weights.values()))
-        return kind
-
-    def _single(self, kind: str) -> DemoItem | None:
-        match kind:
-            case "date":
-                return self._date()
-            case "time":
-                return self._time()
-            case "date and time":
-                return self._date_and_time()
-            case "price":
-                return self._price()
-            case "measure":
-                return self._measure()
-            case "duration":
-                return self._duration()
-        raise AssertionError(kind)
+        (draw,) = self.random.choices(list(kinds), weights=list(kinds.values()))
+        return draw()
 
     def _date(self) -> DemoItem | None:
         date, value = self._draw_date()
@@ -174,17 +153,6 @@ class ItemMaker:
         ]
         return _item("duration", self._write(writers, self.random.randrange(2)), (value,))
 
-    def _list(self) -> DemoItem | None:
-        items = [self._single(self._kind(with_lists=False)) for _ in range(2)]
-        first, second = items
-        if first is None or second is None:
-            return None
-        source = write_list([first.source, second.source], "standard", self.source)
-        target = write_list([first.target, second.target], "standard", self.target)
-        if source is None or target is None:
-            return None
-        return DemoItem("list", source, target, first.values + second.values)
-
     def _write(self, writers: list[Writer], style: int) -> Texts | None:
         writer = writers[self._first_alike(writers, style)]
         source, target = writer(self.source), writer(self.target)
@@ -216,9 +184,12 @@ class ItemMaker:
                 return time, value
 
     def _draw_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
-        """An amount of up to so many digits before the point, each number of digits as likely."""
+        """An amount of up to so many digits before the point, each number of digits as likely.
+
+        As likely is an amount below 2, for which French has the singular and English has not.
+        """
         while True:
-            whole = self.random.randrange(10 ** self.random.randint(1, digits))
+            whole = self.random.randrange(max(2, 10 ** self.random.randint(0, digits)))
             fraction = self.random.randrange(10**decimals)
             amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
             value = f"amount {amount.normalize():f}"

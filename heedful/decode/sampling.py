@@ -97,7 +97,7 @@ def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
         np.arange(samples, dtype=np.uint64)[None, :],
         np.array([[step]], dtype=np.uint64),
     ):
-        key = _mix(key ^ _mix(part))
+        key = _mix(key ^ part)
     values = (key >> np.uint64(12)).astype(np.float64) * 2.0**-52
     return torch.from_numpy(values).to(names.device)
 

@@ -1,4 +1,4 @@
-"""Model directories: `config.json`, `model.safetensors` and the tokenizers, read and written whole."""
+"""Model directories: `config.json`, `model.safetensors` and tokenizers, read and written whole."""
 
 from __future__ import annotations
 

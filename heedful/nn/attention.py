@@ -114,7 +114,11 @@ class Attention(nn.Module):
     def project_memory(self, memory: Tensor) -> KeyValues:
         """Keys and values of a memory [B, Lk, D], computed once and attended to many times."""
         key, value = self.memory_projection(memory)
-        return KeyValues(self._heads(key, self.num_kv_heads), self._heads(value, self.num_kv_heads))
+        # Laid out as kernels read them, or each decoding step would copy them anew.
+        return KeyValues(
+            self._heads(key, self.num_kv_heads).contiguous(),
+            self._heads(value, self.num_kv_heads).contiguous(),
+        )
 
     def over(
         self,

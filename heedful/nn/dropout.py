@@ -39,7 +39,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
         return x
     if x.device.type != "cpu":
         return nn.functional.dropout(x, probability, training=True)
-    result: Tensor = _Dropout.apply(x, probability)
+    result: Tensor = _Dropout.apply(x, probability)  # type: ignore[no-untyped-call]
     return result
 
 

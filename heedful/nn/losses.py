@@ -44,7 +44,9 @@ def smoothed_cross_entropy(
     else:
         dtype = hidden.dtype
     with torch.autocast(device, enabled=False):
-        loss, nll = _FusedLoss.apply(hidden, weight, bias, targets, label_smoothing, dtype)
+        loss, nll = _FusedLoss.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, targets, label_smoothing, dtype
+        )
     return loss, nll
 
 

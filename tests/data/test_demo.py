@@ -34,7 +34,7 @@ def corpus() -> DemoCorpus:
 
 def test_sizes_and_kinds(corpus: DemoCorpus) -> None:
     assert (len(corpus.train), len(corpus.valid), len(corpus.test)) == (4000, 300, 300)
-    expected = {"date", "time", "date and time", "price", "measure", "duration", "list"}
+    expected = {"date", "time", "date and time", "price", "measure", "duration"}
     assert set(corpus.kinds()) == expected
     assert sum(corpus.kinds().values()) == 4000
     assert {item.kind for item in corpus.test} == expected
@@ -116,7 +116,7 @@ def test_same_seed_same_corpus(corpus: DemoCorpus) -> None:
 )
 def test_any_pair_of_locales(source: str, target: str) -> None:
     corpus = generate_demo(source, target, pairs=400, held_out=40)
-    assert len(corpus.kinds()) == 7
+    assert len(corpus.kinds()) == 6
     for item in (*corpus.train, *corpus.test):
         for text in (item.source, item.target):
             assert text == text.strip()

@@ -166,6 +166,11 @@ def test_lines_are_translated_by_themselves(pipeline):
     assert found[0].tokens == found[1].tokens + found[2].tokens
 
 
+def test_joined_translations_have_the_lines_of_the_text(pipeline):
+    (cut,) = cut_texts(["a\n\nb"], pipeline.tokenizers.source, 30)
+    assert cut.join(["x\ny\u2028z", "w\n"]) == "x y z\n\nw"
+
+
 def test_cleaning():
     assert clean("a\x00b\x85c\td\ne\ud800") == "a b c\td\ne\ufffd"
     assert clean("plain") == "plain"
@@ -215,6 +220,9 @@ def test_prefixes(pipeline):
         )
     assert found[0]
     assert found[1] == ""
+    lines = pipeline.translate(["a dog\ntwo cats"], prefixes=["Hund"])[0].split("\n")
+    assert lines[0].startswith("Hund")
+    assert lines[1] == pipeline.translate(["two cats"])[0]
     with pytest.raises(DataError, match="1 prefixes for 2 texts"):
         pipeline.translate(["a", "b"], prefixes=["c"])
 

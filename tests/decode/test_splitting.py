@@ -72,6 +72,7 @@ def test_then_clauses_then_words_then_characters():
         "four five six, seven eight",
     ]
     assert cut("a b c d e f g h") == ["a b c d ", "e f g h"]
+    assert cut("aaa bbbbb cccc", 6, characters) == ["aaa ", "bbbbb ", "cccc"]
     assert cut("abcdefgh", 3, characters) == ["ab", "cd", "ef", "gh"]
 
 

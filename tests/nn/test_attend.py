@@ -22,7 +22,7 @@ from heedful.nn.attend import (
     plan,
 )
 from heedful.nn.biases import ExplicitBias, T5Bias
-from heedful.nn.kernels import chunked
+from heedful.nn.kernels import chunked, sdpa
 from heedful.nn.masks import AnyOf, Causal, Everything, Mask, Window
 from heedful.nn.positions import Positions
 
@@ -183,7 +183,33 @@ def test_autocast_changes_nothing(kernel: str) -> None:
     expected = attend(q, k, v, at, Causal(), [T5Bias(4)], kernel=kernel)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         found = attend(q, k, v, at, Causal(), [T5Bias(4)], kernel=kernel)
+        weights = attention_weights(make_request(q, k, v, at, Causal()))
     assert torch.equal(found, expected)
+    assert torch.equal(weights, attention_weights(make_request(q, k, v, at, Causal())))
+
+
+def test_blocks_draw_their_own_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunked, "QUERY_BLOCK", 8)
+    monkeypatch.setattr(chunked, "KEY_BLOCK", 8)
+    q = torch.zeros(1, 1, 16, 3)
+    # With the identity as values, the output is the weights.
+    dropped = attend(
+        q, q, torch.eye(16)[None, None], line(1, 16, 16), dropout=0.5, kernel="chunked"
+    )
+    kept = (dropped[0, 0] > 0).view(2, 8, 2, 8).transpose(1, 2).reshape(4, 64)
+    assert len({tuple(block.tolist()) for block in kept}) == 4
+
+
+def test_sdpa_is_given_no_row_that_is_hidden_whole() -> None:
+    """PyTorch's kernels differ on such rows by device and version: NaN, a mean or zero."""
+    q, k, v = tokens()
+    at = Positions(torch.tensor([[-1, 0, 1, 2]] * 2), torch.arange(5).expand(2, -1))
+    given = sdpa._mask(make_request(q, k, v, at, Causal()))
+    assert given is not None
+    assert given.any(-1).all()
+    biased = sdpa._mask(make_request(q, k, v, at, Causal(), [T5Bias(4)]))
+    assert biased is not None
+    assert biased.isfinite().any(-1).all()
 
 
 def test_chunked_never_holds_all_scores(monkeypatch: pytest.MonkeyPatch) -> None:
