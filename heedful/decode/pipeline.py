@@ -18,7 +18,7 @@ from heedful.decode.batching import plan_batches
 from heedful.decode.ensemble import Ensemble
 from heedful.decode.forced import score_targets
 from heedful.decode.limits import check_fits, longest_output
-from heedful.decode.protocol import Specials, StepModel
+from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import search
 from heedful.decode.segments import CutText, Segment, Warn, clean, cut_texts
 from heedful.decode.settings import SearchOptions, SearchSettings
@@ -284,16 +284,21 @@ class TranslationPipeline:
         self, work: Sequence[_Work], settings: SearchSettings, longest: int | None, aligned: bool
     ) -> list[Found]:
         source, positions = self._sources([item.segment.ids for item in work])
+        several = settings.n_best > 1 and not settings.sampling
+        # Different tokens may spell the same text, so a list of texts needs some in reserve.
+        searched = settings.model_copy(update={"n_best": settings.beam}) if several else settings
         found = search(
             self.model,
             source,
             positions,
-            settings,
+            searched,
             specials=self.specials,
             prefixes=[item.prefix for item in work],
             names=[item.name for item in work],
             longest=longest,
         )
+        if several:
+            found = [self._distinct(hypotheses)[: settings.n_best] for hypotheses in found]
         if not aligned:
             return [Found(hypotheses, None) for hypotheses in found]
         alignments: list[list[Alignment]] = [[] for _ in work]
@@ -306,6 +311,13 @@ class TranslationPipeline:
             for i, target, each in zip(rows, targets, weights, strict=True):
                 alignments[i].append(self._align(each, work[i].segment, target))
         return [Found(*pair) for pair in zip(found, alignments, strict=True)]
+
+    def _distinct(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """The best hypothesis of every text."""
+        best: dict[str, Hypothesis] = {}
+        for hypothesis in hypotheses:
+            best.setdefault(self.tokenizers.target.decode(hypothesis.tokens), hypothesis)
+        return list(best.values())
 
     def _align(self, weights: Tensor, segment: Segment, target: Sequence[int]) -> Alignment:
         source_side = (self.tokenizers.source, segment.ids, segment.text)

@@ -70,6 +70,17 @@ def same(one, other):
         assert list(first.n_best) == list(second.n_best)
 
 
+def test_candidates_of_a_text_differ_as_texts(pipeline, monkeypatch):
+    # A tokenizer that spells most pieces alike: other tokens, same text.
+    target = pipeline.tokenizers.target
+    monkeypatch.setattr(target, "decode", lambda ids: "ab"[len(ids) % 2] * (len(ids) // 4))
+    for translation in pipeline.translate(["a dog", "two cats"], beam=8, n_best=4, max_length=12):
+        texts = [str(candidate) for candidate in translation.n_best]
+        ranks = [candidate.normalized_score for candidate in translation.n_best]
+        assert len(set(texts)) == len(texts)
+        assert ranks == sorted(ranks, reverse=True)
+
+
 @pytest.mark.parametrize("options", [{"beam": 4, "n_best": 3}, {"beam": 1}, {"sampling": True}])
 def test_batching_changes_nothing(pipeline, options):
     expected = pipeline.translate(TEXTS, batch_size=64, **options)
