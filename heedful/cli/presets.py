@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import engineering, say, show_table
+from heedful.cli.tables import engineering, show_table
 
 
 def presets(*, output: Output = PLAIN) -> None:
@@ -36,9 +36,11 @@ def presets(*, output: Output = PLAIN) -> None:
     if not output.json:
         show_table(
             "Presets",
-            ("name", "for", "parameters"),
-            [(p["name"], p["description"], engineering(p["parameters"])) for p in found],
-            numbers=1,
+            ("name", "for", "pieces", "parameters"),
+            [
+                (p["name"], p["description"], f"{p['vocabulary']:,}", engineering(p["parameters"]))
+                for p in found
+            ],
+            numbers=2,
         )
-        say(f"Parameters with a joint vocabulary of {found[0]['vocabulary']:,} pieces.")
     report.finish({"presets": found})
