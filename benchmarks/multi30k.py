@@ -73,7 +73,7 @@ def main() -> None:
         *arguments.extra,
     ]
     if arguments.resume:
-        train = ["train", str(arguments.run), "--resume"]
+        train = ["train", str(arguments.run), "--resume", *arguments.extra]
     if not arguments.evaluate_only:
         _heedful(train, out / "train.log")
     training_seconds = time.monotonic() - clock
@@ -104,7 +104,9 @@ def main() -> None:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog="Flags of heedful train may follow after --.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("variant", choices=["tok", "raw"])
     parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"))
@@ -113,8 +115,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--evaluate-only", action="store_true", help="the run is finished already")
-    parser.add_argument("extra", nargs="*", help="more flags of heedful train, after --")
-    arguments = parser.parse_args()
+    words, extra = sys.argv[1:], []
+    if "--" in words:
+        cut = words.index("--")
+        words, extra = words[:cut], words[cut + 1 :]
+    arguments = parser.parse_args(words)
+    arguments.extra = extra
     if arguments.data is None:
         print("skipped: give the corpus by --data or HEEDFUL_DATA", file=sys.stderr)
         raise SystemExit(0)

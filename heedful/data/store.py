@@ -21,6 +21,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from heedful.durable import sync
 from heedful.errors import RunError
 
 SCHEMA_VERSION = 1
@@ -144,7 +145,7 @@ def _replace(folder: Path, partial: Path) -> None:
         # Another run may have put the same content there in between.
         if not (folder / _HEADER).exists():
             raise
-    _sync_folder(folder.parent)
+    sync(folder.parent)
 
 
 def _sync_and_close(file: IO[bytes]) -> None:
@@ -157,16 +158,6 @@ def _close_quietly(writer: StoreWriter) -> None:
     # A full disk fails again when the buffers are flushed; it was reported already.
     with suppress(OSError):
         writer.close()
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _cannot_write(folder: Path, error: OSError) -> RunError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from heedful.durable import sync
 from heedful.errors import ModelError, RunError
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
@@ -57,7 +57,7 @@ def save_model(
         save_file(weights, str(fresh / WEIGHTS_FILE), metadata={"format": "pt"})
         tokenizers.save(fresh)
         for file in fresh.iterdir():
-            _flush(file)
+            sync(file)
         _swap(fresh, directory)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(fresh, ignore_errors=True)
@@ -179,7 +179,7 @@ def _swap(fresh: Path, directory: Path) -> None:
         shutil.rmtree(previous, ignore_errors=True)
         directory.rename(previous)
     fresh.rename(directory)
-    _flush(directory.parent)
+    sync(directory.parent)
     shutil.rmtree(previous, ignore_errors=True)
 
 
@@ -188,12 +188,3 @@ def _recover(directory: Path) -> None:
     previous = _previous(directory)
     if previous.is_dir() and not directory.exists():
         previous.rename(directory)
-
-
-def _flush(path: Path) -> None:
-    """Have the contents of a file, or the names in a folder, on the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

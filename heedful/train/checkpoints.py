@@ -15,15 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import RunError, UserError
 from heedful.train.files import (
     digest,
     file_digest,
     json_bytes,
-    replace_synced,
-    sync_directory,
     tensor_bytes,
-    write_synced,
     writing_failed,
 )
 
@@ -137,11 +135,11 @@ class CheckpointStore:
                 files[name] = digest(content)
             whole = {"schema_version": SCHEMA_VERSION, "step": step, "resumable": True}
             write_synced(temporary / _STATE, json_bytes({**whole, **state, "files": files}))
-            sync_directory(temporary)
+            sync(temporary)
             if final.exists():
                 self._delete(final)
             os.replace(temporary, final)
-            sync_directory(self.directory)
+            sync(self.directory)
             self._prune()
         except OSError as error:
             shutil.rmtree(self._temporary("write", step), ignore_errors=True)

@@ -1,11 +1,10 @@
-"""Writing so that a kill or a full disk never leaves half a file under a final name."""
+"""Contents of a checkpoint's files: how they are made, and how damage is told later."""
 
 from __future__ import annotations
 
 import errno
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,31 +13,6 @@ from heedful.errors import RunError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def replace_synced(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment either the old or the new content is there, whole."""
-    partial = path.with_name(path.name + ".partial")
-    write_synced(partial, content)
-    os.replace(partial, path)
-    sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Wait until the disk has a directory's entries."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:

@@ -11,11 +11,11 @@ import torch
 
 from heedful.config import dump_toml
 from heedful.device import Precision, resolve_device, resolve_precision
+from heedful.durable import replace_synced
 from heedful.errors import DataError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
 from heedful.text.pair import TokenizerPair
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
-from heedful.train.files import replace_synced
 from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
 from heedful.train.objective import TranslationObjective
