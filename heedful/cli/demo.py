@@ -30,7 +30,7 @@ def demo(
     held_out: Annotated[
         int, Parameter(help="Items to test with, and as many again to validate with.")
     ] = 1000,
-    steps: Annotated[int, Parameter(help="Updates to train for.")] = 600,
+    steps: Annotated[int, Parameter(help="Updates to train for.")] = 1000,
     minutes: Annotated[
         float, Parameter(help="Training ends here if it is not done before.")
     ] = 1.25,

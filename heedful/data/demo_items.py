@@ -91,8 +91,8 @@ class ItemMaker:
         """Draw an item; None when a locale has no way to write it."""
         kinds = {
             self._date: 8,
-            self._time: 3,
-            self._date_and_time: 4,
+            self._time: 1,
+            self._date_and_time: 5,
             self._price: 6,
             self._measure: 6,
             self._duration: 2,
@@ -107,8 +107,7 @@ class ItemMaker:
 
     def _time(self) -> DemoItem | None:
         time, value = self._draw_time()
-        texts = self._write(_time_writers(time), self.random.randrange(2))
-        return _item("time", texts, (value,))
+        return _item("time", self._write([lambda locale: write_time(time, locale)], 0), (value,))
 
     def _date_and_time(self) -> DemoItem | None:
         date, date_value = self._draw_date()
@@ -116,12 +115,11 @@ class ItemMaker:
         writers = _date_writers(date)[:4]
         style = self._first_alike(writers, self.random.randrange(4))
         dates = self._write(writers, style)
-        times = self._write(_time_writers(time), self.random.randrange(2))
-        if dates is None or times is None:
+        if dates is None:
             return None
         lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
         source, target = (
-            join_date_time(dates[i], times[i], lengths[style], locale)
+            join_date_time(dates[i], write_time(time, locale), lengths[style], locale)
             for i, locale in enumerate((self.source, self.target))
         )
         return DemoItem("date and time", source, target, (date_value, time_value))
@@ -177,8 +175,7 @@ class ItemMaker:
 
     def _draw_time(self) -> tuple[datetime.time, str]:
         while True:
-            hour, minute, second = (self.random.randrange(n) for n in (24, 60, 60))
-            time = datetime.time(hour, minute, second)
+            time = datetime.time(self.random.randrange(24), self.random.randrange(60))
             value = f"time {time:%H:%M}"
             if self._is_ours(value):
                 return time, value
@@ -220,13 +217,6 @@ def _date_writers(date: datetime.date) -> list[Writer]:
         for length in lengths
     ]
     return [*writers, lambda locale: write_short_weekday_date(date, locale)]
-
-
-def _time_writers(time: datetime.time) -> list[Writer]:
-    return [
-        lambda locale: write_time(time, "medium", locale),
-        lambda locale: write_time(time, "short", locale),
-    ]
 
 
 def _write_duration(parts: dict[str, int], length: UnitLength, locale: Locale) -> str | None:

@@ -77,9 +77,9 @@ def write_short_weekday_date(date: datetime.date, locale: Locale) -> str | None:
         return None
 
 
-def write_time(time: datetime.time, length: Length, locale: Locale) -> str:
-    """A time of day; `short` has no seconds."""
-    return babel.dates.format_time(time, length, locale=locale)
+def write_time(time: datetime.time, locale: Locale) -> str:
+    """A time of day in hours and minutes."""
+    return babel.dates.format_time(time, "short", locale=locale)
 
 
 def join_date_time(date: str, time: str, length: Length, locale: Locale) -> str:

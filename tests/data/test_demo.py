@@ -137,7 +137,7 @@ def test_english_and_french_by_heart() -> None:
     assert write_price(Decimal("1234.50"), "USD", fr) == f"1{NARROW_NO_BREAK}234,50{NO_BREAK}$US"
     assert write_named_price(Decimal("0.54"), "EUR", fr) == "0,54 euro"
     assert write_measure(Decimal("1.5"), "length-kilometer", "long", en) == "1.5 kilometers"
-    assert write_time(time, "short", en) == f"3:05{NARROW_NO_BREAK}PM"
+    assert write_time(time, en) == f"3:05{NARROW_NO_BREAK}PM"
     assert join_date_time("DATE", "TIME", "full", en) == "DATE, TIME"
     hours = [
         write_measure(Decimal(n), f"duration-{u}", "long", en)
