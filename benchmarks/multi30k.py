@@ -76,6 +76,7 @@ def main() -> None:
         train = ["train", str(arguments.run), "--resume", *arguments.extra]
     if not arguments.evaluate_only:
         _heedful(train, out / "train.log")
+        _hide_paths(out / "train.log", {task.folder: "DIR", arguments.run: "RUN"})
     training_seconds = time.monotonic() - clock
     validation = {
         penalty: _evaluate(arguments.run, task, "val", penalty, out) for penalty in LENGTH_PENALTIES
@@ -148,6 +149,13 @@ def _heedful(arguments: list[str], log: Path | None = None) -> None:
         return
     with log.open("w", encoding="utf-8") as file:
         subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
+
+
+def _hide_paths(log: Path, names: dict[Path, str]) -> None:
+    text = log.read_text(encoding="utf-8")
+    for path, name in names.items():
+        text = text.replace(str(path), name)
+    log.write_text(text, encoding="utf-8")
 
 
 def _evaluate(run: Path, task: Task, part: str, penalty: float, out: Path) -> dict[str, Any]:

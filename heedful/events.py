@@ -277,6 +277,9 @@ class _PlainLines:
             return
         stride = max(1, event.total // 20) if event.total else max(1, event.done)
         self.next_at[event.label] = event.done + stride
+        if event.total is not None and event.done >= event.total:
+            # Work of this name may come again, and then starts anew.
+            del self.next_at[event.label], self.started[event.label]
         of = f"/{event.total}" if event.total else ""
         left = ""
         if event.total and event.done > first:

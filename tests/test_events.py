@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import ConfigError, RunError
-from heedful.events import Events, MetricsFile, Recorder, TensorBoard, Terminal, Warning
+from heedful.events import Events, MetricsFile, Progress, Recorder, TensorBoard, Terminal, Warning
 
 
 def test_every_sink_hears_everything() -> None:
@@ -72,6 +72,16 @@ def test_plain_lines_are_few_and_tell_the_time_left() -> None:
     events.warn("careful")
     events.note("done")
     assert stream.getvalue().endswith("warning: careful\ndone\n")
+
+
+def test_the_same_work_again_starts_its_own_clock() -> None:
+    now = 0.0
+    stream = io.StringIO()
+    terminal = Terminal(stream, clock=lambda: now)
+    for moment, done in ((0, 0), (10, 100), (10_000, 0), (10_010, 50)):
+        now = moment
+        terminal.handle(Progress(done, 100, "translating"))
+    assert stream.getvalue().splitlines()[-1] == "translating 50/100, 0:10 left"
 
 
 def test_plain_lines_without_a_total_grow_rare() -> None:

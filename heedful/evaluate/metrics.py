@@ -99,7 +99,8 @@ def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -
                 remedy=suggest(tokenize, BLEU.TOKENIZERS),
             )
         try:
-            return BLEU(tokenize=tokenize, lowercase=lowercase)
+            # Told that the text is tokenised, sacreBLEU need not warn that it looks so.
+            return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
         except (ImportError, RuntimeError) as error:
             raise ConfigError(
                 f"sacreBLEU's tokenizer {tokenize!r} is not installed: {_first_line(error)}",
