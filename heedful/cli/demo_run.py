@@ -41,7 +41,8 @@ SETTINGS: dict[str, Any] = {
     "tokenizer": {"vocabulary_size": 600},
     "data": {"batch_tokens": 1024},
     "objective": {"label_smoothing": 0.0},
-    "schedule": {"kind": "cosine", "peak_learning_rate": 0.004, "warmup_steps": 100},
+    "schedule": {"kind": "cosine", "peak_learning_rate": 0.003, "warmup_steps": 100},
+    "optimizer": {"clip_norm": 1.0},
     "validation": {"metrics": [], "choose_by": "loss", "every_steps": 300},
     "checkpoint": {"every_steps": 300, "average": "none"},
 }

@@ -94,9 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
     """
-    # Threads that spin while they wait take the processor from those that work: on two cores with
+    # Threads that wait spin, by default for longer than a busy machine can afford: on two cores with
     # one other busy process training ran 30 times slower. Read when torch is loaded, later.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     words = normalize(sys.argv[1:] if arguments is None else arguments)
     verb = words[0] if words and not words[0].startswith("-") else ""
     return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")
