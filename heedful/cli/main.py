@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
     """
-    # Threads that wait spin, by default for longer than a busy machine can afford: on two cores with
-    # one other busy process training ran 30 times slower. Read when torch is loaded, later.
+    # Threads that wait spin, by default for longer than a busy machine can afford: on two cores
+    # with one other busy process training ran 30 times slower. Read when torch is loaded, later.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
     words = normalize(sys.argv[1:] if arguments is None else arguments)
