@@ -31,7 +31,7 @@ def demo(
         int, Parameter(help="Items to test with, and as many again to validate with.")
     ] = 1000,
     steps: Annotated[int, Parameter(help="Updates to train for.")] = 1000,
-    minutes: Annotated[float, Parameter(help="Training ends here if it is not done before.")] = 1.5,
+    minutes: Annotated[float, Parameter(help="Training ends here if it is not done before.")] = 3.0,
     seed: Annotated[int, Parameter(help="Of the generated pairs and of training.")] = 1,
     output: Output = PLAIN,
 ) -> None:
