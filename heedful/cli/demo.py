@@ -62,11 +62,11 @@ def demo(
     finally:
         events.close()
     if not output.json:
-        _show(result, out)
+        _show(result, out, steps)
     report.finish(result.plain())
 
 
-def _show(result: DemoResult, out: Path) -> None:
+def _show(result: DemoResult, out: Path, steps: int) -> None:
     from heedful.decode.picture import draw_alignment
 
     width = min(100, shutil.get_terminal_size().columns)
@@ -83,6 +83,11 @@ def _show(result: DemoResult, out: Path) -> None:
         print(f"  {example.source} → {example.translation}{_verdict(example.plain())}")
     if len(wrong) > WRONG_SHOWN:
         print(f"  and {len(wrong) - WRONG_SHOWN} more")
+    if result.training["steps"] < steps:
+        say(
+            f"Training was cut at {result.training['steps']} of {steps} updates: this machine is "
+            "slow or busy, and --minutes allows it more time."
+        )
     say(
         f"The pairs are in {out / 'pairs'}, the run in {out / 'run'}. Try: "
         f"echo '{result.examples[0].source}' | heedful translate {out / 'run'}"
