@@ -77,7 +77,7 @@ def main() -> None:
     if not arguments.evaluate_only:
         _heedful(train, out / "train.log")
         _hide_paths(out / "train.log", {task.folder: "DIR", arguments.run: "RUN"})
-    training_seconds = time.monotonic() - clock
+    training = _summary(arguments.run / "metrics.jsonl")
     validation = {
         penalty: _evaluate(arguments.run, task, "val", penalty, out) for penalty in LENGTH_PENALTIES
     }
@@ -89,8 +89,10 @@ def main() -> None:
         "command": " ".join(["python", "benchmarks/multi30k.py", *_without_paths(arguments)]),
         "started": started.isoformat(timespec="seconds"),
         "machine": describe_machine(),
-        "training_minutes": round(training_seconds / 60, 1),
-        "training": _summary(arguments.run / "metrics.jsonl"),
+        # over all sittings of a run that was resumed, without training the tokenizer
+        "training_minutes": round(training["seconds"] / 60, 1),
+        "sitting_minutes": round((time.monotonic() - clock) / 60, 1),
+        "training": training,
         "beam": 5,
         "length_penalty": chosen,
         "validation_bleu": {

@@ -7,13 +7,31 @@ loss and, at once, its gradient. Padding never gets logits because only real pos
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 1 << 22
-"""Logits held at a time: 16 MB in float32, about what a processor's last-level cache holds."""
+_CHUNK_ELEMENTS = 1 << 23
+"""Numbers held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
+_TENSORS_HELD = {1: 2, 2: 9}
+"""Tensors of a chunk's logits' size that one pass and two passes hold at a time."""
+
+
+@dataclass(frozen=True)
+class FusedLoss:
+    """Sums over the given positions, in nats, float32.
+
+    Args:
+        loss: 0-dim, what to differentiate.
+        nll: 0-dim, the plain negative log-likelihood, for reporting.
+        divergence: 0-dim, KL(p‖q) + KL(q‖p) of two passes; 0 of one.
+    """
+
+    loss: Tensor
+    nll: Tensor
+    divergence: Tensor
 
 
 def smoothed_cross_entropy(
@@ -38,16 +56,52 @@ def smoothed_cross_entropy(
         The smoothed loss, differentiable, and the plain negative log-likelihood, for reporting;
         both summed over positions, in nats, float32.
     """
+    found = _fused(hidden[None], weight, bias, targets, label_smoothing, 0.0)
+    return found.loss, found.nll
+
+
+def consistent_cross_entropy(
+    hidden: Tensor,
+    weight: Tensor,
+    targets: Tensor,
+    label_smoothing: float,
+    consistency: float,
+    bias: Tensor | None = None,
+) -> FusedLoss:
+    """Cross-entropy of two passes over the same positions, and how far they disagree.
+
+    Args:
+        hidden: [2, n, D] of the two passes, which predict p and q.
+        weight: [V, D] output projection.
+        targets: [n] int64 in [0, V).
+        label_smoothing: as in `smoothed_cross_entropy`.
+        consistency: weight of KL(p‖q) + KL(q‖p).
+        bias: [V] or None.
+
+    Returns:
+        The losses of both passes plus the weighted divergence; the nll of both; the divergence.
+    """
+    return _fused(hidden, weight, bias, targets, label_smoothing, consistency)
+
+
+def _fused(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    label_smoothing: float,
+    consistency: float,
+) -> FusedLoss:
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
     else:
         dtype = hidden.dtype
     with torch.autocast(device, enabled=False):
-        loss, nll = _FusedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, targets, label_smoothing, dtype
+        sums = _FusedLoss.apply(  # type: ignore[no-untyped-call]
+            hidden, weight, bias, targets, (label_smoothing, consistency), dtype
         )
-    return loss, nll
+    return FusedLoss(*sums)
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -58,46 +112,55 @@ class _FusedLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        label_smoothing: float,
+        strengths: tuple[float, float],
         dtype: torch.dtype,
-    ) -> tuple[Tensor, Tensor]:
-        low_hidden, low_weight = hidden.to(dtype), weight.to(dtype)
-        low_bias = None if bias is None else bias.to(dtype)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        smoothing, consistency = strengths
+        output = _Output(weight.to(dtype), None if bias is None else bias.to(dtype), smoothing)
+        passes = hidden.to(dtype).unbind(0)
         needs = ctx.needs_input_grad[:3]
-        grad_hidden = torch.empty_like(low_hidden) if needs[0] else None
+        grad_hidden = torch.empty_like(hidden, dtype=dtype) if needs[0] else None
         grad_weight = torch.zeros_like(weight) if needs[1] else None
         grad_bias = torch.zeros_like(bias) if bias is not None and needs[2] else None
-        wide = torch.float64 if dtype == torch.float64 else torch.float32
-        loss = torch.zeros((), dtype=wide, device=hidden.device)
-        nll = torch.zeros_like(loss)
-        rows = max(1, _CHUNK_ELEMENTS // weight.shape[0])
-        for start in range(0, hidden.shape[0], rows):
+        loss, nll, divergence = (
+            torch.zeros((), dtype=output.wide, device=hidden.device) for _ in range(3)
+        )
+        rows = max(1, _CHUNK_ELEMENTS // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
+        # Held over all chunks: fresh memory of this size costs more than what is computed in it.
+        product, wide_product = torch.empty_like(output.weight), torch.empty_like(weight)
+        buffers = output.buffers(min(rows, targets.shape[0]), 2 * len(passes))
+        for start in range(0, targets.shape[0], rows):
             part = slice(start, start + rows)
-            logits = torch.nn.functional.linear(low_hidden[part], low_weight, low_bias)
-            log_probs = torch.log_softmax(logits, dim=-1, dtype=wide)
-            right = targets[part, None]
-            right_sum = log_probs.gather(1, right).sum()
-            nll -= right_sum
-            loss -= (1.0 - label_smoothing) * right_sum
-            if label_smoothing:
-                loss -= label_smoothing * log_probs.mean(-1).sum()
+            logits, probabilities = [], []
+            for number, one in enumerate(passes):
+                logits.append(output.logits(one[part], buffers[2 * number]))
+                probabilities.append(output.softmax(logits[-1], buffers[2 * number + 1]))
+            for one, x, p in zip(passes, logits, probabilities, strict=True):
+                part_loss, part_nll = output.losses(one[part], x, p, targets[part])
+                loss += part_loss
+                nll += part_nll
+            apart: list[Tensor] = []
+            if len(passes) == 2:
+                part_divergence, apart = _divergence(logits, probabilities)
+                divergence += part_divergence
             if not any(needs):
                 continue
-            grad = log_probs.exp_()
-            if label_smoothing:
-                grad -= label_smoothing / weight.shape[0]
-            grad.scatter_add_(1, right, grad.new_full(right.shape, label_smoothing - 1.0))
-            if grad_bias is not None:
-                grad_bias += grad.sum(0)
-            low_grad = grad.to(dtype)
-            if grad_hidden is not None:
-                torch.mm(low_grad, low_weight, out=grad_hidden[part])
-            if grad_weight is not None:
-                grad_weight += low_grad.T @ low_hidden[part]
+            for number, (one, p) in enumerate(zip(passes, probabilities, strict=True)):
+                gradient = output.gradient(p, targets[part])
+                if apart:
+                    gradient.add_(apart[number], alpha=consistency)
+                if grad_hidden is not None:
+                    torch.mm(gradient, output.weight, out=grad_hidden[number, part])
+                if grad_weight is not None:
+                    grad_weight += wide_product.copy_(torch.mm(gradient.T, one[part], out=product))
+                if grad_bias is not None:
+                    grad_bias += gradient.sum(0)
+        loss += consistency * divergence
+        output.spread(hidden, grad_hidden, grad_weight, grad_bias)
         ctx.save_for_backward(grad_hidden, grad_weight, grad_bias)
         ctx.hidden_dtype = hidden.dtype
-        ctx.mark_non_differentiable(nll)
-        return loss, nll
+        ctx.mark_non_differentiable(nll, divergence)
+        return loss, nll, divergence
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,3 +171,94 @@ class _FusedLoss(torch.autograd.Function):
         grad_weight = None if grad_weight is None else grad_weight * scale
         grad_bias = None if grad_bias is None else grad_bias * scale
         return grad_hidden, grad_weight, grad_bias, None, None, None
+
+
+class _Output:
+    """The output projection in the dtype of its products, and the loss of what it predicts.
+
+    Softmax keeps that dtype: PyTorch computes it in float32 inside, and conversion inside softmax
+    takes five times as long on a processor. What is summed is taken from few elements of each row.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, smoothing: float) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.smoothing = smoothing
+        self.wide = torch.promote_types(weight.dtype, torch.float32)
+        self.mean_weight = weight.mean(0, dtype=self.wide)
+        self.mean_bias = 0.0 if bias is None else bias.mean(dtype=self.wide)
+
+    def buffers(self, rows: int, count: int) -> list[Tensor]:
+        """Uninitialised [rows, V] tensors."""
+        return [self.weight.new_empty(rows, self.weight.shape[0]) for _ in range(count)]
+
+    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
+        """[r, D] to [r, V], in the first rows of `out`."""
+        out = out[: hidden.shape[0]]
+        if self.bias is None:
+            return torch.mm(hidden, self.weight.T, out=out)
+        return torch.addmm(self.bias, hidden, self.weight.T, out=out)
+
+    def softmax(self, logits: Tensor, out: Tensor) -> Tensor:
+        """[r, V] to [r, V], in the first rows of `out`."""
+        return torch.softmax(logits, dim=-1, out=out[: logits.shape[0]])
+
+    def losses(
+        self, hidden: Tensor, logits: Tensor, probabilities: Tensor, targets: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Smoothed loss and negative log-likelihood, summed over the rows."""
+        # log Σ exp by the most likely piece, whose probability cannot underflow.
+        top = logits.amax(-1).to(self.wide)
+        log_total = top - probabilities.amax(-1).to(self.wide).log()
+        right = logits.gather(1, targets[:, None])[:, 0].to(self.wide)
+        nll = (log_total - right).sum()
+        if not self.smoothing:
+            return nll, nll
+        mean_logit = hidden.to(self.wide) @ self.mean_weight + self.mean_bias
+        uniform = (log_total - mean_logit).sum()
+        return (1.0 - self.smoothing) * nll + self.smoothing * uniform, nll
+
+    def gradient(self, probabilities: Tensor, targets: Tensor) -> Tensor:
+        """Of the loss by the logits, in place of the probabilities, without `spread`'s part."""
+        # Indexing instead of scatter_, which copies all of a bfloat16 tensor (torch 2.13).
+        right = (torch.arange(targets.shape[0], device=targets.device), targets)
+        probabilities[right] = 0.0
+        # p(right) − 1 = −Σ p(wrong) keeps its precision when p(right) is nearly 1.
+        probabilities[right] = self.smoothing - probabilities.sum(-1)
+        return probabilities
+
+    def spread(
+        self,
+        hidden: Tensor,
+        grad_hidden: Tensor | None,
+        grad_weight: Tensor | None,
+        grad_bias: Tensor | None,
+    ) -> None:
+        """Add the gradient of the share ε/V of every piece, which is the same for all logits."""
+        if not self.smoothing:
+            return
+        share = self.smoothing / self.weight.shape[0]
+        if grad_hidden is not None:
+            grad_hidden -= (self.smoothing * self.mean_weight).to(grad_hidden.dtype)
+        if grad_weight is not None:
+            grad_weight -= share * hidden.sum((0, 1), dtype=self.wide).to(grad_weight.dtype)
+        if grad_bias is not None:
+            grad_bias -= share * hidden.shape[0] * hidden.shape[1]
+
+
+def _divergence(logits: list[Tensor], probabilities: list[Tensor]) -> tuple[Tensor, list[Tensor]]:
+    """KL(p‖q) + KL(q‖p), summed over rows, and its gradients by the logits of p and of q.
+
+    With g the difference of the logits it is Σ (p − q)·g, and its gradient by those of p is
+    p·(g − Σ p·g) + p − q: adding a constant to a row of g changes neither.
+    """
+    p, q = probabilities
+    gap = logits[0] - logits[1]
+    difference = p - q
+    by_p, by_q = p * gap, q * gap
+    mean_p, mean_q = by_p.sum(-1, keepdim=True), by_q.sum(-1, keepdim=True)
+    wide = torch.promote_types(p.dtype, torch.float32)
+    total = (mean_p.to(wide) - mean_q.to(wide)).sum()
+    by_p.add_(difference).addcmul_(p, mean_p, value=-1.0)
+    by_q.add_(difference).addcmul_(q, mean_q, value=-1.0).neg_()
+    return total, [by_p, by_q]

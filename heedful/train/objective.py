@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.losses import smoothed_cross_entropy
-from heedful.train.r_drop import symmetric_divergence, twice
+from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
+from heedful.train.r_drop import twice
 from heedful.train.scheduled_sampling import mix_in_guesses
 
 if TYPE_CHECKING:
@@ -95,12 +95,16 @@ class TranslationObjective:
         double = twice(batch)
         real = double.target_positions >= 0
         hidden = _forward(model, double, torch.cat([target_input, target_input]))[real]
-        loss, nll = self._cross_entropy(model, hidden, double.target_output[real])
         tokens = int(hidden.shape[0]) // 2
-        divergence = symmetric_divergence(hidden[:tokens], hidden[tokens:], model.output_weight)
-        loss = loss / 2 + self.settings.r_drop / 4 * divergence
-        extras = {"nll": nll / 2, "divergence": divergence.detach()}
-        return LossSum(loss, tokens, extras)
+        found = consistent_cross_entropy(
+            hidden.view(2, tokens, -1),
+            model.output_weight,
+            batch.target_output[batch.target_positions >= 0],
+            self.settings.label_smoothing,
+            self.settings.r_drop / 2,
+        )
+        extras = {"nll": found.nll / 2, "divergence": found.divergence}
+        return LossSum(found.loss / 2, tokens, extras)
 
     def _cross_entropy(
         self, model: Translator, hidden: Tensor, targets: Tensor

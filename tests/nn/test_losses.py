@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.nn import losses
-from heedful.nn.losses import smoothed_cross_entropy
+from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
 
 
 def by_the_formula(hidden, weight, targets, smoothing, bias=None):
@@ -90,7 +90,75 @@ def test_bfloat16_autocast_is_near_float32():
 
 
 def test_no_gradient_is_made_when_none_is_wanted(monkeypatch):
-    monkeypatch.setattr(torch, "mm", lambda *_, **__: pytest.fail("made a gradient"))
+    monkeypatch.setattr(losses._Output, "gradient", lambda *_: pytest.fail("made a gradient"))
     with torch.no_grad():
         loss, _ = smoothed_cross_entropy(torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, 3]))
     assert float(loss) == pytest.approx(2 * math.log(4), rel=1e-6)
+
+
+@given(
+    rows=st.integers(1, 9),
+    vocabulary=st.integers(2, 40),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    consistency=st.sampled_from([0.0, 0.5, 3.0]),
+    chunk=st.integers(1, 100),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40, deadline=None)
+def test_two_passes_follow_the_formula(rows, vocabulary, smoothing, consistency, chunk, seed):
+    torch.manual_seed(seed)
+    hidden = torch.randn(2, rows, 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(vocabulary, 6, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(vocabulary, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, vocabulary, (rows,))
+    kept = losses._CHUNK_ELEMENTS
+    losses._CHUNK_ELEMENTS = chunk
+    try:
+        found = consistent_cross_entropy(hidden, weight, targets, smoothing, consistency, bias)
+    finally:
+        losses._CHUNK_ELEMENTS = kept
+    pairs = [by_the_formula(one, weight, targets, smoothing, bias) for one in hidden]
+    p, q = ((one @ weight.T + bias).exp() for one in hidden)
+    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+    divergence = (p * (p / q).log()).sum() + (q * (q / p).log()).sum()
+    loss = pairs[0][0] + pairs[1][0] + consistency * divergence
+    torch.testing.assert_close(found.loss, loss)
+    torch.testing.assert_close(found.nll, pairs[0][1] + pairs[1][1])
+    torch.testing.assert_close(found.divergence, divergence)
+    leaves = (hidden, weight, bias)
+    expected = torch.autograd.grad(2 * loss, leaves)
+    for got, want in zip(torch.autograd.grad(2 * found.loss, leaves), expected, strict=True):
+        torch.testing.assert_close(got, want)
+
+
+def test_a_confident_prediction_keeps_its_gradient_in_bfloat16():
+    """p(right) - 1 is 4.5e-5, which bfloat16 cannot tell from 0 next to 1."""
+    hidden = torch.tensor([[10.0]], requires_grad=True)
+    weight = torch.tensor([[1.0], [0.0]])
+    with torch.autocast("cpu", torch.bfloat16):
+        loss, _ = smoothed_cross_entropy(hidden, weight, torch.tensor([0]))
+    (gradient,) = torch.autograd.grad(loss, hidden)
+    assert float(gradient) == pytest.approx(-math.exp(-10), rel=0.01)
+
+
+def test_a_hopeless_prediction_keeps_its_loss():
+    """p(right) is e-200, which float32 cannot hold."""
+    weight = torch.tensor([[0.0], [1.0]])
+    loss, nll = smoothed_cross_entropy(torch.tensor([[200.0]]), weight, torch.tensor([0]))
+    assert float(loss) == float(nll) == 200.0
+
+
+@pytest.mark.parametrize("consistency", [0.0, 2.0])
+def test_two_passes_in_bfloat16_are_near_float32(consistency):
+    torch.manual_seed(0)
+    hidden = torch.randn(2, 50, 32, requires_grad=True)
+    weight = torch.randn(200, 32) * 0.2
+    targets = torch.randint(0, 200, (50,))
+    exact = consistent_cross_entropy(hidden, weight, targets, 0.1, consistency)
+    (exact_gradient,) = torch.autograd.grad(exact.loss, hidden)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = consistent_cross_entropy(hidden, weight, targets, 0.1, consistency)
+    (gradient,) = torch.autograd.grad(found.loss, hidden)
+    torch.testing.assert_close(found.loss, exact.loss, rtol=5e-3, atol=0)
+    torch.testing.assert_close(found.divergence, exact.divergence, rtol=2e-2, atol=0)
+    torch.testing.assert_close(gradient, exact_gradient, rtol=0, atol=1e-2 * (1 + consistency))

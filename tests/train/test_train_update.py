@@ -14,7 +14,6 @@ from heedful.models.spec import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.optimizers import build_optimizer, export_moments, import_moments
-from heedful.train.r_drop import symmetric_divergence
 from heedful.train.scheduled_sampling import mix_in_guesses
 from heedful.train.settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
@@ -194,21 +193,6 @@ def test_adamw_decays_matrices_only() -> None:
 
 
 # R-Drop
-
-
-def test_divergence_is_that_of_numpy() -> None:
-    draw = np.random.default_rng(0)
-    first, second = draw.normal(size=(2, 6, 5))
-    weight = draw.normal(size=(7, 5))
-
-    def softmax(hidden: Any) -> Any:
-        powers = np.exp(hidden @ weight.T)
-        return powers / powers.sum(-1, keepdims=True)
-
-    p, q = softmax(first), softmax(second)
-    expected = (p * np.log(p / q)).sum() + (q * np.log(q / p)).sum()
-    found = symmetric_divergence(*(torch.from_numpy(x) for x in (first, second, weight)))
-    assert float(found) == pytest.approx(expected, rel=1e-9)
 
 
 @pytest.mark.parametrize("weight", [0.5, 5.0])
