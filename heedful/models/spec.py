@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -66,6 +66,10 @@ class TranslatorSpec(Config):
     embedding: EmbeddingSpec = EmbeddingSpec()
     encoder: StackSpec
     decoder: StackSpec
+    output_bias: bool = Field(False, description="a learned number per piece, added to its score")
+    output_scale: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="factor on the decoder's states before the output projection"
+    )
     max_length: PositiveInt = Field(
         256, description="longest source in tokens that is translated in one piece"
     )
@@ -77,12 +81,17 @@ class TranslatorSpec(Config):
         if self.decoder.block.cross_attention is None:
             raise ValueError("the decoder's block needs cross_attention")
         for stack in (self.encoder, self.decoder):
-            _check_heads(stack.block.self_attention, self.width)
-        _check_heads(self.decoder.block.cross_attention, self.width)
+            check_heads(stack.block.self_attention, self.width)
+        check_heads(self.decoder.block.cross_attention, self.width)
         return self
 
 
-def _check_heads(attention: AttentionSpec, width: int) -> None:
+def check_heads(attention: AttentionSpec, width: int) -> None:
+    """Refuse heads that do not share the width evenly.
+
+    Raises:
+        ValueError: when they do not.
+    """
     if attention.head_width is None and width % attention.num_heads:
         raise ValueError(f"width {width} is not a multiple of num_heads {attention.num_heads}")
 

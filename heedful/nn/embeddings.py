@@ -33,7 +33,7 @@ class TokenEmbedding(nn.Module):
 
 
 class InputEmbedding(nn.Module):
-    """Embeds ids at positions: table (given, as it may be shared), scale, positions, norm, dropout.
+    """Embeds ids: table (given, as it may be shared), scale, segments, positions, norm, dropout.
 
     Args:
         width: model width D.
@@ -44,16 +44,31 @@ class InputEmbedding(nn.Module):
         super().__init__()
         self.scale = math.sqrt(width) if spec.scale else 1.0
         self.positions = _build_positions(spec.positions, width)
+        self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
         self.norm = build_norm(spec.norm, width) if spec.norm else None
         self.dropout = Dropout(spec.dropout)
 
-    def forward(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor:
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        table: TokenEmbedding,
+        segments: Tensor | None = None,
+    ) -> Tensor:
         """Ids [B, L] at positions [B, L] (−1: padding) to vectors [B, L, D].
+
+        Args:
+            ids: int64.
+            positions: int64.
+            table: of the vocabulary.
+            segments: [B, L] int64, for a spec that has them; all of the first kind if None.
 
         Raises:
             ModelError: when a learned position lies past its table.
         """
         x: Tensor = table(ids) * self.scale
+        if self.segments is not None:
+            x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:
             x = x + self.positions(positions)
         if self.norm is not None:
@@ -66,8 +81,8 @@ def _build_positions(
     spec: PositionSpec, width: int
 ) -> SinusoidalPositions | LearnedPositions | None:
     if spec.kind == "sinusoidal":
-        return SinusoidalPositions(width)
+        return SinusoidalPositions(width, spec.layout)
     if spec.kind == "learned":
         assert spec.max_length is not None  # the spec checks it
-        return LearnedPositions(width, spec.max_length)
+        return LearnedPositions(width, spec.max_length, spec.unused_rows)
     return None

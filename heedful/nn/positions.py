@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -125,15 +125,18 @@ class Positions:
 class SinusoidalPositions(nn.Module):
     """Sine and cosine waves of geometrically growing length (Vaswani 2017, section 3.5).
 
-    Even channels hold sines, odd ones cosines. Any position can be computed; nothing is learned.
+    Even channels hold sines, odd ones cosines; or the first half sines, the second cosines. Any
+    position can be computed; nothing is learned.
 
     Args:
         width: model width D.
+        layout: `pairs` or `halves`.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, layout: Literal["pairs", "halves"] = "pairs") -> None:
         super().__init__()
         self.width = width
+        self.layout = layout
 
     def forward(self, positions: Tensor) -> Tensor:
         """Encode positions.
@@ -147,7 +150,11 @@ class SinusoidalPositions(nn.Module):
         even = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
         frequencies = torch.exp(even * (-math.log(10_000.0) / self.width))
         angles = positions.to(torch.float32)[..., None] * frequencies
-        waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)[..., : self.width]
+        if self.layout == "pairs":
+            waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+        else:
+            waves = torch.cat([angles.sin(), angles.cos()], dim=-1)
+        waves = waves[..., : self.width]
         return waves.masked_fill((positions < 0)[..., None], 0.0)
 
 
@@ -156,13 +163,15 @@ class LearnedPositions(nn.Module):
 
     Args:
         width: model width D.
-        max_length: number of positions in the table.
+        max_length: number of positions.
+        unused_rows: rows of the table before that of position 0 (fairseq kept two for padding).
     """
 
-    def __init__(self, width: int, max_length: int) -> None:
+    def __init__(self, width: int, max_length: int, unused_rows: int = 0) -> None:
         super().__init__()
         self.max_length = max_length
-        self.weight = nn.Parameter(torch.empty(max_length, width))
+        self.unused_rows = unused_rows
+        self.weight = nn.Parameter(torch.empty(unused_rows + max_length, width))
         nn.init.normal_(self.weight, std=width**-0.5)
 
     def forward(self, positions: Tensor) -> Tensor:
@@ -184,5 +193,5 @@ class LearnedPositions(nn.Module):
                 remedy=f"Use at most {self.max_length} tokens, "
                 "or a model with sinusoidal or rotary positions",
             )
-        rows = nn.functional.embedding(positions.clamp(min=0), self.weight)
+        rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)

@@ -2,7 +2,8 @@
 
 A score then depends on positions only through their difference. Three ways are known to reach past
 the trained length: divide positions (Chen 2023), raise the base ("NTK-aware"), or divide only the
-slow frequencies (YaRN, Peng 2023). Shapes: B batch, H heads, L length, E head width.
+slow frequencies (YaRN, Peng 2023; by wavelength, LLaMA 3.1). Shapes: B batch, H heads, L length,
+E head width.
 """
 
 from __future__ import annotations
@@ -83,12 +84,20 @@ def _frequencies(width: int, spec: RotarySpec) -> tuple[float, ...]:
     plain = [base ** (-i / width) for i in range(0, width, 2)]
     if spec.scaling == "linear":
         return tuple(f / factor for f in plain)
-    if spec.scaling == "yarn":
-        ramp = _yarn_ramp(width, spec)
+    if spec.scaling in ("yarn", "by_wavelength"):
+        ramp = _yarn_ramp(width, spec) if spec.scaling == "yarn" else _turns_ramp(plain, spec)
         return tuple(
             f / factor * share + f * (1 - share) for f, share in zip(plain, ramp, strict=True)
         )
     return tuple(plain)
+
+
+def _turns_ramp(frequencies: list[float], spec: RotarySpec) -> list[float]:
+    """As `_yarn_ramp`, but linear in the number of turns (LLaMA 3.1, Grattafiori 2024)."""
+    assert spec.original_length is not None
+    turns = [spec.original_length * f / (2 * math.pi) for f in frequencies]
+    span = spec.beta_fast - spec.beta_slow
+    return [min(max((spec.beta_fast - t) / span, 0.0), 1.0) for t in turns]
 
 
 def _yarn_ramp(width: int, spec: RotarySpec) -> list[float]:

@@ -101,18 +101,20 @@ class RotarySpec(Config):
     width: PositiveInt | None = Field(
         None, description="rotated width of a head; all of it if unset"
     )
-    scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
+    scaling: Literal["none", "linear", "ntk", "yarn", "by_wavelength"] = "none"
     factor: Annotated[float, Field(ge=1)] = 1.0
     original_length: PositiveInt | None = Field(
-        None, description="trained length in tokens; yarn needs it"
+        None, description="trained length in tokens; yarn and by_wavelength need it"
     )
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
+    beta_fast: float = Field(
+        32.0, description="turns over the trained length from which a frequency is kept"
+    )
+    beta_slow: float = Field(1.0, description="turns up to which it is divided by the factor")
 
     @model_validator(mode="after")
-    def _yarn_needs_length(self) -> Self:
-        if self.scaling == "yarn" and self.original_length is None:
-            raise ValueError("yarn scaling needs original_length")
+    def _some_need_the_length(self) -> Self:
+        if self.scaling in ("yarn", "by_wavelength") and self.original_length is None:
+            raise ValueError(f"{self.scaling} scaling needs original_length")
         return self
 
 
@@ -121,7 +123,13 @@ class PositionSpec(Config):
 
     kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: PositiveInt | None = Field(
-        None, description="table size of learned positions; sinusoidal ones need none"
+        None, description="number of learned positions; sinusoidal ones need none"
+    )
+    unused_rows: Annotated[int, Field(ge=0)] = Field(
+        0, description="rows of the learned table before that of the first position"
+    )
+    layout: Literal["pairs", "halves"] = Field(
+        "pairs", description="sines and cosines of a position take turns, or stand apart"
     )
 
     @model_validator(mode="after")
@@ -177,6 +185,9 @@ class EmbeddingSpec(Config):
     """Token embedding: scaled by sqrt(width) or not, with positions, an optional norm, dropout."""
 
     scale: bool = True
+    num_segments: PositiveInt | None = Field(
+        None, description="kinds of segment that have a learned vector each (Devlin 2019)"
+    )
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0

@@ -15,7 +15,7 @@ LAYERS = (
     {"config", "errors", "events", "device", "durable"},
     {"nn", "text"},
     {"models", "data"},
-    {"decode", "evaluate"},
+    {"decode", "evaluate", "interop"},
     {"train"},
     {"cli"},
 )

@@ -1,0 +1,1 @@
+"""Other projects' model directories, read and written."""
