@@ -13,7 +13,7 @@ from heedful.nn.biases import Bias
 from heedful.nn.cache import Cache
 from heedful.nn.capture import Capture
 from heedful.nn.dropout import Dropout
-from heedful.nn.feedforward import FeedForward
+from heedful.nn.moe import MixtureOfExperts, build_feedforward
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
 
@@ -53,7 +53,7 @@ class Block(nn.Module):
         if spec.cross_attention is not None:
             self.cross_attention = Attention(width, spec.cross_attention, memory=True)
             self.cross_attention_norm = build_norm(spec.norm, width)
-        self.feedforward = FeedForward(width, spec.feedforward)
+        self.feedforward = build_feedforward(width, spec.feedforward)
         self.feedforward_norm = build_norm(spec.norm, width)
         self.dropout = Dropout(spec.dropout)
 
@@ -98,7 +98,15 @@ class Block(nn.Module):
             )
             x = self._add(x, seen, self.cross_attention_norm)
         y = self.feedforward_norm(x) if self.norm_first else x
-        return self._add(x, self.feedforward(y), self.feedforward_norm), cache
+        return self._add(x, self._feed(y, sight, address), self.feedforward_norm), cache
+
+    def _feed(self, y: Tensor, sight: Sight, address: str) -> Tensor:
+        if isinstance(self.feedforward, MixtureOfExperts):
+            positions = sight.self_positions.query.reshape(y.shape[:2])
+            fed: Tensor = self.feedforward(y, positions, sight.capture, f"{address}.feedforward")
+        else:
+            fed = self.feedforward(y)
+        return fed
 
     def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
         x = x + self.dropout(change)

@@ -228,8 +228,11 @@ def _key_side(spec: AttentionSpec, width: int) -> int:
 
 
 def _feedforward(spec: FeedForwardSpec, width: int) -> int:
-    """Multiply-adds per token."""
-    return (3 if is_gated(spec) else 2) * width * spec.width
+    """Multiply-adds per token; of experts, those that work on it, and the router."""
+    each = (3 if is_gated(spec) else 2) * width * spec.width
+    if spec.experts is None:
+        return each
+    return spec.experts.per_token * each + width * spec.experts.num_experts
 
 
 def _pairs(spec: AttentionSpec, width: int, queries: int, keys: int) -> int:

@@ -57,13 +57,13 @@ def parameter_table(spec: TranslatorSpec) -> list[Row]:
         *_embedding_rows(spec),
         *_stack_rows("encoder", spec.encoder, spec.width),
         *_stack_rows("decoder", spec.decoder, spec.width),
-        _output_row(spec),
+        *_output_rows(spec),
     ]
 
 
 def _embedding_rows(spec: TranslatorSpec) -> list[Row]:
     source, target = spec.source_vocabulary * spec.width, spec.target_vocabulary * spec.width
-    if spec.share_embeddings == "all":
+    if spec.share_embeddings in ("all", "inputs"):
         rows = [Row(part="embeddings", component="source and target pieces", each=source)]
     else:
         rows = [
@@ -74,27 +74,33 @@ def _embedding_rows(spec: TranslatorSpec) -> list[Row]:
     positions = spec.embedding.positions
     if positions.kind == "learned":
         assert positions.max_length is not None
-        table = positions.max_length * spec.width
+        table = (positions.unused_rows + positions.max_length) * spec.width
         rows.append(Row(part="embeddings", component="learned positions", each=table, count=2))
     elif positions.kind == "sinusoidal":
         rows.append(
             Row(part="embeddings", component="sinusoidal positions", each=0, count=2, note="fixed")
         )
+    if spec.embedding.num_segments is not None:
+        each = spec.embedding.num_segments * spec.width
+        rows.append(Row(part="embeddings", component="segments", each=each, count=2))
     if spec.embedding.norm is not None:
         each = norm_parameters(spec.embedding.norm, spec.width)
         rows.append(Row(part="embeddings", component="norms", each=each, count=2))
     return rows
 
 
-def _output_row(spec: TranslatorSpec) -> Row:
-    shared = spec.share_embeddings != "none"
-    return Row(
+def _output_rows(spec: TranslatorSpec) -> list[Row]:
+    shared = spec.share_embeddings in ("all", "target")
+    projection = Row(
         part="output",
         component="output projection",
         each=spec.target_vocabulary * spec.width,
         count=0 if shared else 1,
         note="the target embedding's tensor" if shared else "",
     )
+    if not spec.output_bias:
+        return [projection]
+    return [projection, Row(part="output", component="bias", each=spec.target_vocabulary)]
 
 
 def _stack_rows(part: str, stack: StackSpec, width: int) -> list[Row]:
@@ -140,7 +146,8 @@ def attention_parameters(spec: AttentionSpec, width: int) -> int:
     """Parameters of the four projections of one attention: query, key, value, output."""
     queries, keys = query_width(spec, width), key_value_width(spec, width)
     weights = 2 * width * queries + 2 * width * keys
-    return weights + (queries + 2 * keys + width if spec.bias else 0)
+    output_bias = spec.bias if spec.output_bias is None else spec.output_bias
+    return weights + (queries + 2 * keys if spec.bias else 0) + (width if output_bias else 0)
 
 
 def bias_parameters(bias: BiasSpec | None, attention: AttentionSpec, width: int) -> int:
@@ -158,10 +165,13 @@ def is_gated(spec: FeedForwardSpec) -> bool:
 
 
 def feedforward_parameters(spec: FeedForwardSpec, width: int) -> int:
-    """Parameters of one position-wise network."""
+    """Parameters of one position-wise network, or of all its experts and their router."""
     up = 2 if is_gated(spec) else 1
     weights = (up + 1) * width * spec.width
-    return weights + (up * spec.width + width if spec.bias else 0)
+    each = weights + (up * spec.width + width if spec.bias else 0)
+    if spec.experts is None:
+        return each
+    return spec.experts.num_experts * (each + width)
 
 
 def norm_parameters(spec: NormSpec, width: int) -> int:

@@ -5,13 +5,15 @@ What tells BERT from RoBERTa or GPT-2 from LLaMA are settings of these trees. No
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+from heedful.errors import ModelError, suggest
 from heedful.models.spec import StackSpec, TranslatorSpec, check_heads
-from heedful.nn.spec import Activation, EmbeddingSpec, NormSpec
+from heedful.nn.spec import EmbeddingSpec, NormSpec, PlainActivation
 
 
 class CausalLMSpec(Config):
@@ -36,20 +38,29 @@ class CausalLMSpec(Config):
         return self
 
 
+Labels = Annotated[tuple[str, ...], Field(min_length=1)]
+
+
 class MaskedLMHeadSpec(Config):
     """Predicts the token at each position (Devlin 2019): dense, activation, norm, vocabulary."""
 
     kind: Literal["masked_lm"] = "masked_lm"
-    activation: Activation = "gelu"
+    activation: PlainActivation = "gelu"
     norm: NormSpec = NormSpec()
     tied: bool = Field(True, description="the output projection is the embedding table")
+
+
+class NextSentenceHeadSpec(Config):
+    """Whether the second text follows the first (Devlin 2019), from the pooler's output."""
+
+    kind: Literal["next_sentence"] = "next_sentence"
 
 
 class SequenceHeadSpec(Config):
     """Labels of a whole text, from its first token."""
 
     kind: Literal["sequence"] = "sequence"
-    labels: tuple[str, ...]
+    labels: Labels
     source: Literal["pooled", "first"] = Field(
         "pooled", description="the pooler's output, or the first state through its own dense, tanh"
     )
@@ -60,7 +71,7 @@ class TokenHeadSpec(Config):
     """A label of each token."""
 
     kind: Literal["token"] = "token"
-    labels: tuple[str, ...]
+    labels: Labels
     dropout: Probability = 0.0
 
 
@@ -71,7 +82,7 @@ class SpanHeadSpec(Config):
 
 
 HeadSpec = Annotated[
-    MaskedLMHeadSpec | SequenceHeadSpec | TokenHeadSpec | SpanHeadSpec,
+    MaskedLMHeadSpec | NextSentenceHeadSpec | SequenceHeadSpec | TokenHeadSpec | SpanHeadSpec,
     Field(discriminator="kind"),
 ]
 
@@ -96,10 +107,19 @@ class EncoderSpec(Config):
         kinds = [head.kind for head in self.heads]
         if len(set(kinds)) < len(kinds):
             raise ValueError("two heads are of the same kind")
-        pooled = [h for h in self.heads if isinstance(h, SequenceHeadSpec) and h.source == "pooled"]
+        pooled = [head.kind for head in self.heads if takes_pooled(head)]
         if pooled and not self.pooler:
-            raise ValueError("a sequence head over the pooled state needs pooler = true")
+            raise ValueError(f"a {pooled[0]} head over the pooled state needs pooler = true")
+        if self.encoder.block.cross_attention is not None:
+            raise ValueError("an encoder of one text has no memory to cross-attend to")
         return self
+
+
+def takes_pooled(head: HeadSpec) -> bool:
+    """Whether a head reads the pooler's output."""
+    if isinstance(head, SequenceHeadSpec):
+        return head.source == "pooled"
+    return isinstance(head, NextSentenceHeadSpec)
 
 
 class VisionSpec(Config):
@@ -115,7 +135,10 @@ class VisionSpec(Config):
         "first", description="what stands for the image: a [CLS] vector of its own, or the mean"
     )
     pooler: bool = Field(False, description="a dense layer and tanh over it")
-    labels: tuple[str, ...] = Field((), description="classes; no classifier if there are none")
+    labels: tuple[str, ...] = Field((), description="names of the classes")
+    num_classes: PositiveInt | None = Field(
+        None, description="how many, where they have no names; with neither there is no classifier"
+    )
     dropout: Probability = Field(0.0, description="after patches and positions are added")
 
     @model_validator(mode="after")
@@ -125,9 +148,51 @@ class VisionSpec(Config):
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
             )
+        if self.labels and self.num_classes not in (None, len(self.labels)):
+            raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
+        if self.encoder.block.cross_attention is not None:
+            raise ValueError("an encoder of images has no memory to cross-attend to")
         return self
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The labels, or LABEL_0, LABEL_1 … for classes without names."""
+        return self.labels or tuple(f"LABEL_{i}" for i in range(self.num_classes or 0))
+
+    @property
+    def num_states(self) -> int:
+        """How many states an image has: one per patch, and one for the whole if it is the first."""
+        return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
 
 
 ModelSpec = Annotated[
     TranslatorSpec | CausalLMSpec | EncoderSpec | VisionSpec, Field(discriminator="kind")
 ]
+
+_KINDS: Mapping[str, type[TranslatorSpec | CausalLMSpec | EncoderSpec | VisionSpec]] = {
+    "translator": TranslatorSpec,
+    "causal_lm": CausalLMSpec,
+    "encoder": EncoderSpec,
+    "vision": VisionSpec,
+}
+
+
+def parse_spec(values: Mapping[str, Any], *, where: str) -> ModelSpec:
+    """A spec from plain data, of the class that its `kind` names.
+
+    Args:
+        values: nested plain data; without a `kind` it is a translator's, as in the first files.
+        where: the file they came from, for the error message.
+
+    Raises:
+        ModelError: when there is no such kind.
+        ConfigError: when a setting is unknown or wrong.
+    """
+    kind = values.get("kind", "translator")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise ModelError(
+            f"No kind of model is called {kind!r}",
+            where=where,
+            remedy=suggest(str(kind), _KINDS),
+        )
+    return _KINDS[kind].parse(values, where=where)

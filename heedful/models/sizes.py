@@ -1,6 +1,8 @@
 """Named sizes as data: the TOML files in the folder `presets`.
 
-A preset holds the tables of a run's settings that belong to a size: `[model]`, `[schedule]` ….
+A preset of a translator holds the tables of a run's settings that belong to a size: `[model]`,
+`[schedule]` …. One of the rest of the family holds the complete `[spec]` of a published model, and
+how many parameters that has.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from typing import Any
 
 from heedful.config import read_toml_text
 from heedful.errors import ModelError, suggest
+from heedful.models.family import ModelSpec, parse_spec
 
 _FOLDER = resources.files("heedful.models") / "presets"
 
@@ -22,12 +25,52 @@ def preset_names() -> list[str]:
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """The settings of a preset, as the nested data that `RunSettings` takes.
+    """The settings of a translator's preset, as the nested data that `RunSettings` takes.
+
+    Raises:
+        ModelError: when there is no such preset, or it is of another kind of model.
+    """
+    if has_spec(name):
+        translators = [other for other in preset_names() if not has_spec(other)]
+        raise ModelError(
+            f"The preset {name!r} is a published model, not a size of translators",
+            remedy=f"Presets of translators: {', '.join(translators)}",
+        )
+    return {k: v for k, v in _read(name).items() if k != "description"}
+
+
+def has_spec(name: str) -> bool:
+    """Whether a preset is the complete spec of a published model.
 
     Raises:
         ModelError: when there is no such preset.
     """
-    return {k: v for k, v in _read(name).items() if k != "description"}
+    return "spec" in _read(name)
+
+
+def read_preset_spec(name: str) -> ModelSpec:
+    """The complete spec of a published model.
+
+    Raises:
+        ModelError: when there is no such preset, or it is a size of translators.
+    """
+    if not has_spec(name):
+        published = [other for other in preset_names() if has_spec(other)]
+        raise ModelError(
+            f"The preset {name!r} is a size of translators, whose vocabulary is still open",
+            remedy=f"Published models: {', '.join(published)}",
+        )
+    return parse_spec(_read(name)["spec"], where=f"preset {name}")
+
+
+def published_parameters(name: str) -> int | None:
+    """How many parameters the published model has; None for a size of translators.
+
+    Raises:
+        ModelError: when there is no such preset.
+    """
+    count = _read(name).get("published_parameters")
+    return None if count is None else int(count)
 
 
 def describe_preset(name: str) -> str:

@@ -20,6 +20,7 @@ from heedful.nn.spec import (
     CausalSpec,
     EmbeddingSpec,
     EverythingSpec,
+    ExpertsSpec,
     FeedForwardSpec,
     MaskSpec,
     NormSpec,
@@ -50,6 +51,7 @@ class StackSpec(Config):
     num_layers: PositiveInt
     block: BlockSpec
     final_norm: NormSpec | None = None
+    final_dropout: Probability = Field(0.0, description="on the last states, after that norm")
     shared_position_bias: BiasSpec | None = None
 
 
@@ -60,8 +62,10 @@ class TranslatorSpec(Config):
     width: PositiveInt
     source_vocabulary: PositiveInt
     target_vocabulary: PositiveInt
-    share_embeddings: Literal["all", "target", "none"] = Field(
-        "all", description="all: source, target and output; target: target and output"
+    share_embeddings: Literal["all", "inputs", "target", "none"] = Field(
+        "all",
+        description="all: source, target and output; inputs: source and target; "
+        "target: target and output",
     )
     embedding: EmbeddingSpec = EmbeddingSpec()
     encoder: StackSpec
@@ -76,8 +80,11 @@ class TranslatorSpec(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.share_embeddings == "all" and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError("share_embeddings = 'all' needs equal source and target vocabularies")
+        share = self.share_embeddings
+        if share in ("all", "inputs") and self.source_vocabulary != self.target_vocabulary:
+            raise ValueError(
+                f"share_embeddings = {share!r} needs equal source and target vocabularies"
+            )
         if self.decoder.block.cross_attention is None:
             raise ValueError("the decoder's block needs cross_attention")
         for stack in (self.encoder, self.decoder):
@@ -108,6 +115,10 @@ class TranslatorShape(Config):
     num_heads: PositiveInt = 8
     num_kv_heads: PositiveInt | None = None
     feedforward: PositiveInt = 2048
+    num_experts: PositiveInt | None = Field(
+        None, description="feed-forward networks in each layer of which a token uses a few"
+    )
+    experts_per_token: PositiveInt = 2
     activation: Activation = "relu"
     norm: Literal["layer", "rms"] = "layer"
     norm_placement: Literal["post", "pre"] = "post"
@@ -164,8 +175,19 @@ class TranslatorShape(Config):
                 activation=self.activation,
                 bias=self.bias,
                 dropout=self.feedforward_dropout,
+                experts=self._experts(),
             ),
             dropout=self.dropout,
+        )
+
+    def _experts(self) -> ExpertsSpec | None:
+        if self.num_experts is None:
+            return None
+        several = self.experts_per_token > 1
+        return ExpertsSpec(
+            num_experts=self.num_experts,
+            per_token=self.experts_per_token,
+            renormalize=several,  # the weight of a single one would always be 1
         )
 
     def _attention(self) -> AttentionSpec:

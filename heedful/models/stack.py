@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 
 from heedful.models.block import Block, Sight
 from heedful.models.spec import StackSpec
 from heedful.nn.attention import KeyValues
 from heedful.nn.biases import build_bias
-from heedful.nn.cache import Cache
+from heedful.nn.cache import Cache, GrowingCache
+from heedful.nn.dropout import Dropout
 from heedful.nn.norms import build_norm
+
+MakeCache = Callable[[Tensor, Tensor], Cache]
+"""Makes an empty cache for keys and values [B, K, 0, E] like those given."""
 
 
 class Stack(nn.Module):
@@ -20,7 +25,7 @@ class Stack(nn.Module):
 
     Args:
         width: model width D.
-        spec: how many blocks of which kind, the final norm, a shared position bias.
+        spec: how many blocks of which kind, the final norm and dropout, a shared position bias.
         name: where captures of this stack are addressed, `encoder` or `decoder`.
     """
 
@@ -29,6 +34,7 @@ class Stack(nn.Module):
         self.name = name
         self.blocks = nn.ModuleList(Block(width, spec.block) for _ in range(spec.num_layers))
         self.final_norm = build_norm(spec.final_norm, width) if spec.final_norm else None
+        self.final_dropout = Dropout(spec.final_dropout)
         attention = spec.block.self_attention
         self.position_bias = (
             build_bias(
@@ -52,7 +58,8 @@ class Stack(nn.Module):
 
         Args:
             x: embedded input.
-            sight: positions and captures of this pass.
+            sight: positions and captures of this pass; a capture may ask for what block N gives,
+                [B, L, D], as `{name}.N.output`.
             memory: one projected memory per block, from `project_memory`.
             caches: one per block, or none.
 
@@ -63,18 +70,43 @@ class Stack(nn.Module):
             sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
         grown: list[Cache] = []
         for index, block in enumerate(self.blocks):
+            address = f"{self.name}.{index}"
             x, cache = block(
                 x,
                 sight,
                 memory=memory[index] if memory else None,
                 cache=caches[index] if caches else None,
-                address=f"{self.name}.{index}",
+                address=address,
             )
+            if sight.capture is not None and sight.capture.wants(f"{address}.output"):
+                sight.capture.keep(f"{address}.output", x)
             if cache is not None:
                 grown.append(cache)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return x, tuple(grown)
+        return self.final_dropout(x), tuple(grown)
+
+    def empty_caches(self, rows: int, make: MakeCache = GrowingCache.empty) -> tuple[Cache, ...]:
+        """A cache of no tokens for every block.
+
+        Args:
+            rows: B.
+            make: which kind of cache; called once per block.
+        """
+        caches: list[Cache] = []
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            attention = block.self_attention
+            weight = attention.projection.weight
+            device = weight.device.type
+            cast = torch.is_autocast_enabled(device)  # then keys come in its type
+            empty = torch.empty(
+                (rows, attention.num_kv_heads, 0, attention.head_width),
+                dtype=torch.get_autocast_dtype(device) if cast else weight.dtype,
+                device=weight.device,
+            )
+            caches.append(make(empty, empty))
+        return tuple(caches)
 
     def project_memory(self, memory: Tensor) -> tuple[KeyValues, ...]:
         """Every block's keys and values of a memory [B, Lk, D]."""

@@ -14,7 +14,7 @@ from heedful.models.block import Sight
 from heedful.models.spec import TranslatorSpec
 from heedful.models.stack import Stack
 from heedful.nn.attention import KeyValues
-from heedful.nn.cache import Cache, GrowingCache
+from heedful.nn.cache import Cache
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.positions import Positions
@@ -65,13 +65,16 @@ class Translator(nn.Module):
         self.target_embedding = TokenEmbedding(spec.target_vocabulary, spec.width)
         self.source_embedding = (
             self.target_embedding
-            if spec.share_embeddings == "all"
+            if spec.share_embeddings in ("all", "inputs")
             else TokenEmbedding(spec.source_vocabulary, spec.width)
         )
         self.output_projection = (
             TokenEmbedding(spec.target_vocabulary, spec.width)
-            if spec.share_embeddings == "none"
+            if spec.share_embeddings in ("inputs", "none")
             else self.target_embedding
+        )
+        self.output_bias = (
+            nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
         )
         self.source_input = InputEmbedding(spec.width, spec.embedding)
         self.target_input = InputEmbedding(spec.width, spec.embedding)
@@ -85,7 +88,7 @@ class Translator(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Decoder states [..., D] to scores of every target piece [..., V]."""
-        return F.linear(hidden, self.output_weight)
+        return F.linear(hidden, self.output_weight, self.output_bias)
 
     def encode(
         self, source: Tensor, source_positions: Tensor, capture: Capture | None = None
@@ -118,7 +121,7 @@ class Translator(nn.Module):
             capture: what to keep on the way, at addresses such as `decoder.3.cross.weights`.
 
         Returns:
-            [B, T, D]; position t predicts target t + 1.
+            [B, T, D], what `logits` takes; position t predicts target t + 1.
         """
         x = self.target_input(target, target_positions, self.target_embedding)
         sight = Sight(
@@ -127,24 +130,25 @@ class Translator(nn.Module):
             capture=capture,
         )
         projected = self.decoder.project_memory(memory.states)
-        hidden: Tensor = self.decoder(x, sight, memory=projected)[0]
-        return hidden
+        return self._scaled(self.decoder(x, sight, memory=projected)[0])
 
     def forward(
-        self, source: Tensor, source_positions: Tensor, target: Tensor, target_positions: Tensor
+        self,
+        source: Tensor,
+        source_positions: Tensor,
+        target: Tensor,
+        target_positions: Tensor,
+        capture: Capture | None = None,
     ) -> Tensor:
         """Decoder states [B, T, D] for sources [B, S] and decoder inputs [B, T]."""
-        return self.decode(self.encode(source, source_positions), target, target_positions)
+        memory = self.encode(source, source_positions, capture)
+        return self.decode(memory, target, target_positions, capture)
 
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
         """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
         memory = self.encode(source, source_positions)
         projected = self.decoder.project_memory(memory.states)
-        attention = self.spec.decoder.block.self_attention
-        heads = attention.num_kv_heads or attention.num_heads
-        width = attention.head_width or self.spec.width // attention.num_heads
-        empty = projected[0].keys.new_empty(source.shape[0], heads, 0, width)
-        caches = tuple(GrowingCache.empty(empty, empty) for _ in projected)
+        caches = self.decoder.empty_caches(source.shape[0])
         return TranslatorState(caches, projected, memory.positions, length=0, width=1)
 
     def step(self, state: TranslatorState, tokens: Tensor) -> tuple[Tensor, TranslatorState]:
@@ -166,7 +170,7 @@ class Translator(nn.Module):
         )
         hidden, caches = self.decoder(x, sight, memory=state.memory, caches=state.caches)
         state = dataclasses.replace(state, caches=caches, length=state.length + 1)
-        return self.logits(hidden).float(), state
+        return self.logits(self._scaled(hidden)).float(), state
 
     def reorder(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
         """Choose, repeat or drop beams and sentences.
@@ -214,3 +218,7 @@ class Translator(nn.Module):
         )
         weights = torch.stack([capture.found[address] for address in addresses])
         return weights if heads is None else weights[:, :, list(heads)]
+
+    def _scaled(self, hidden: Tensor) -> Tensor:
+        scale = self.spec.output_scale
+        return hidden if scale is None else hidden * scale

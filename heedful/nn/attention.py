@@ -65,9 +65,10 @@ class Attention(nn.Module):
                 width, query | key_value, bias=spec.bias, gain=_INPUT_GAIN
             )
         store_maps_apart(self)
-        self.output = nn.Linear(self.num_heads * self.head_width, width, bias=spec.bias)
+        output_bias = spec.bias if spec.output_bias is None else spec.output_bias
+        self.output = nn.Linear(self.num_heads * self.head_width, width, bias=output_bias)
         nn.init.xavier_uniform_(self.output.weight)
-        if spec.bias:
+        if output_bias:
             nn.init.zeros_(self.output.bias)
         self.rotary = Rotary(self.head_width, spec.rotary) if spec.rotary else None
         self.position_bias = (

@@ -15,7 +15,7 @@ def _gelu_tanh(x: Tensor) -> Tensor:
     return F.gelu(x, approximate="tanh")
 
 
-_PLAIN: dict[Activation, Callable[[Tensor], Tensor]] = {
+PLAIN_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": _gelu_tanh,
@@ -40,10 +40,10 @@ class FeedForward(nn.Module):
     def __init__(self, width: int, spec: FeedForwardSpec) -> None:
         super().__init__()
         gated = spec.activation in _GATED
-        self.activation = (_GATED if gated else _PLAIN)[spec.activation]
-        self.gate = _linear(width, spec.width, spec.bias) if gated else None
-        self.up = _linear(width, spec.width, spec.bias)
-        self.down = _linear(spec.width, width, spec.bias)
+        self.activation = (_GATED if gated else PLAIN_ACTIVATIONS)[spec.activation]
+        self.gate = linear(width, spec.width, spec.bias) if gated else None
+        self.up = linear(width, spec.width, spec.bias)
+        self.down = linear(spec.width, width, spec.bias)
         self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,7 +56,8 @@ class FeedForward(nn.Module):
         return down
 
 
-def _linear(in_width: int, out_width: int, bias: bool) -> nn.Linear:
+def linear(in_width: int, out_width: int, bias: bool) -> nn.Linear:
+    """A linear map, Xavier-uniform at first, its bias zero (Glorot 2010)."""
     layer = nn.Linear(in_width, out_width, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:

@@ -39,7 +39,7 @@ class Rotary(nn.Module):
         self.layout = spec.layout
         # Plain numbers: buffers would lose precision when the model is cast to bfloat16.
         self.frequencies = _frequencies(self.rotated, spec)
-        self.temperature = 0.1 * math.log(spec.factor) + 1.0 if spec.scaling == "yarn" else 1.0
+        self.temperature = _temperature(spec)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Rotate queries or keys.
@@ -49,8 +49,8 @@ class Rotary(nn.Module):
             positions: [B, L] int64; what stands at −1 comes out arbitrary, but finite.
 
         Returns:
-            [B, H, L, E] in the type of x. YaRN's attention temperature is applied to the rotated
-            channels, so it acts once on queries and once on keys.
+            [B, H, L, E] in the type of x. The temperature is applied to the rotated channels, so
+            it acts once on queries and once on keys.
         """
         frequencies = torch.tensor(self.frequencies, device=x.device)
         angles = positions[:, None, :, None].to(torch.float32) * frequencies
@@ -74,6 +74,12 @@ class Rotary(nn.Module):
         if self.layout == "pairs":
             return torch.stack([first, second], dim=-1).flatten(-2)
         return torch.cat([first, second], dim=-1)
+
+
+def _temperature(spec: RotarySpec) -> float:
+    if spec.temperature is not None:
+        return spec.temperature
+    return 0.1 * math.log(spec.factor) + 1.0 if spec.scaling == "yarn" else 1.0
 
 
 def _frequencies(width: int, spec: RotarySpec) -> tuple[float, ...]:

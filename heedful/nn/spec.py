@@ -110,6 +110,9 @@ class RotarySpec(Config):
         32.0, description="turns over the trained length from which a frequency is kept"
     )
     beta_slow: float = Field(1.0, description="turns up to which it is divided by the factor")
+    temperature: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="factor on queries and on keys; 0.1 ln(factor) + 1 for yarn if unset"
+    )
 
     @model_validator(mode="after")
     def _some_need_the_length(self) -> Self:
@@ -146,7 +149,32 @@ class NormSpec(Config):
     epsilon: Annotated[float, Field(gt=0)] = 1e-5
 
 
+PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
+
+
+class ExpertsSpec(Config):
+    """Several feed-forward networks, of which each token uses a few (Shazeer 2017; Fedus 2021)."""
+
+    num_experts: PositiveInt
+    per_token: PositiveInt = Field(2, description="experts that work on a token")
+    renormalize: bool = Field(
+        True, description="the weights of a token's experts sum to 1; else to their probability"
+    )
+    balance_weight: Annotated[float, Field(ge=0)] = Field(
+        0.01, description="of the load-balancing loss, in training"
+    )
+
+    @model_validator(mode="after")
+    def _router_learns(self) -> Self:
+        if self.per_token > self.num_experts:
+            raise ValueError(f"per_token {self.per_token} exceeds num_experts {self.num_experts}")
+        if self.renormalize and self.per_token == 1 < self.num_experts:
+            raise ValueError(
+                "per_token = 1 needs renormalize = false: the only weight would always be 1, "
+                "from which the router learns nothing"
+            )
+        return self
 
 
 class FeedForwardSpec(Config):
@@ -156,6 +184,9 @@ class FeedForwardSpec(Config):
     activation: Activation = "relu"
     bias: bool = True
     dropout: Probability = 0.0
+    experts: ExpertsSpec | None = Field(
+        None, description="several networks of this width instead of one"
+    )
 
 
 class AttentionSpec(Config):
@@ -165,6 +196,9 @@ class AttentionSpec(Config):
     num_kv_heads: PositiveInt | None = Field(None, description="as many as num_heads if unset")
     head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
     bias: bool = True
+    output_bias: bool | None = Field(
+        None, description="bias of the output projection, where it differs from the others'"
+    )
     scale: Annotated[float, Field(gt=0)] | None = Field(
         None, description="factor on scores; 1/sqrt(head width) if unset"
     )

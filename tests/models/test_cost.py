@@ -46,6 +46,12 @@ SHAPES: dict[str, dict[str, Any]] = {
     "target shared": {"share_embeddings": "target"},
     "nothing shared": {"share_embeddings": "none"},
     "window": {"window": 5},
+    "experts": {"num_experts": 4},
+    "gated experts, one a token": {
+        "num_experts": 3,
+        "experts_per_token": 1,
+        "activation": "swiglu",
+    },
 }
 
 

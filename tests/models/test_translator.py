@@ -7,8 +7,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.models.spec import TranslatorShape
+from heedful.data.batches import PairBatch
+from heedful.models.cost_parameters import count_parameters
+from heedful.models.spec import TranslatorShape, TranslatorSpec
 from heedful.models.translator import Translator
+from heedful.nn.dropout import Dropout
+from heedful.train.objective import Context, TranslationObjective
+from heedful.train.settings import ObjectiveSettings
 
 SHAPES = {
     "2017": {},
@@ -151,3 +156,103 @@ def test_sharing_shares():
     table = 30 * 16
     assert count("target") - count("all") == table
     assert count("none") - count("all") == 2 * table
+
+
+def unusual(**changes) -> Translator:
+    """A model with all that imported ones may have and our own do not."""
+    torch.manual_seed(1)
+    shape = TranslatorShape(
+        width=16,
+        encoder_layers=1,
+        decoder_layers=2,
+        num_heads=4,
+        feedforward=24,
+        positions="learned",
+        max_length=20,
+    )
+    extras = {"share_embeddings": "inputs", "output_bias": True, "output_scale": 0.25}
+    model = Translator(shape.expand(30, 30).model_copy(update=extras | changes))
+    if model.output_bias is not None:
+        torch.nn.init.normal_(model.output_bias)
+    return model.eval()
+
+
+@torch.no_grad()
+def test_scale_and_bias_of_the_output_in_a_pass_and_in_steps():
+    model = unusual()
+    batch = (
+        torch.randint(4, 30, (2, 5)),
+        positions_of([5, 3], 5, left=True),
+        torch.randint(4, 30, (2, 6)),
+        torch.arange(6).expand(2, 6),
+    )
+    plain = unusual(output_bias=False, output_scale=None)
+    plain.load_state_dict({k: v for k, v in model.state_dict().items() if k != "output_bias"})
+    whole = model.logits(model(*batch))
+    torch.testing.assert_close(whole, plain.logits(plain(*batch)) / 4 + model.output_bias)
+    state = model.start(*batch[:2])
+    for t in range(6):
+        logits, state = model.step(state, batch[2][:, t : t + 1])
+        torch.testing.assert_close(logits[:, 0], whole[:, t], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("r_drop", [0.0, 2.0])
+def test_the_loss_is_that_of_the_logits(r_drop):
+    model = unusual().train()
+    for module in model.modules():
+        if isinstance(module, Dropout):
+            module.probability = 0.0
+    positions = positions_of([4, 2], 4, left=False)
+    ids = torch.randint(4, 30, (3, 2, 4))
+    batch = PairBatch(ids[0], positions, ids[1], ids[2], positions, torch.arange(2), 6)
+    objective = TranslationObjective(ObjectiveSettings(label_smoothing=0.1, r_drop=r_drop))
+    found = objective.loss(model, batch, Context(step=1)).loss_sum
+    real = positions >= 0
+    logits = model.logits(model(ids[0], positions, ids[1], positions)[real])
+    expected = torch.nn.functional.cross_entropy(
+        logits, ids[2][real], label_smoothing=0.1, reduction="sum"
+    )
+    torch.testing.assert_close(found, expected)
+    gradients = [
+        torch.autograd.grad(loss, [model.output_bias, model.output_weight], retain_graph=True)
+        for loss in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+
+
+def test_sources_and_targets_may_share_a_table_that_the_output_does_not():
+    model = unusual()
+    assert model.source_embedding is model.target_embedding is not model.output_projection
+    assert count_parameters(model.spec) == sum(p.numel() for p in model.parameters())
+    with pytest.raises(ValueError, match="inputs"):
+        TranslatorSpec(**(model.spec.plain() | {"source_vocabulary": 31}))
+
+
+def test_dropout_after_the_last_norm_is_for_training():
+    spec = build(norm_placement="pre", dropout=0.0).spec
+    spec = spec.model_copy(
+        update={"encoder": spec.encoder.model_copy(update={"final_dropout": 0.5})}
+    )
+    model = Translator(spec).train()
+    batch = torch.randint(4, 30, (2, 8)), positions_of([8, 8], 8, left=False)
+    dropped = (model.encode(*batch).states == 0).float().mean()
+    assert 0.3 < dropped < 0.7
+    assert (model.eval().encode(*batch).states != 0).all()
+
+
+def test_specs_written_before_there_were_such_settings_are_read():
+    spec = build().spec
+    plain = spec.plain()
+    for stack in ("encoder", "decoder"):
+        del plain[stack]["final_dropout"]
+    del plain["output_bias"]
+    assert TranslatorSpec.parse(plain) == spec
+
+
+def test_rows_of_no_position_and_segments_are_counted():
+    spec = build(positions="learned").spec
+    positions = spec.embedding.positions.model_copy(update={"unused_rows": 2})
+    embedding = spec.embedding.model_copy(update={"positions": positions, "num_segments": 3})
+    unlike = spec.model_copy(update={"embedding": embedding})
+    assert count_parameters(unlike) - count_parameters(spec) == 2 * (2 + 3) * 16
+    assert count_parameters(unlike) == sum(p.numel() for p in Translator(unlike).parameters())

@@ -135,3 +135,44 @@ def test_padding_stays_finite() -> None:
 def test_widths_that_cannot_be_rotated(width: int) -> None:
     with pytest.raises(ConfigError, match="cannot be rotated"):
         Rotary(8, RotarySpec(width=width))
+
+
+def by_wavelength_angles(width: int, factor: float, length: int, betas: tuple[float, float]):
+    """LLaMA 3.1 in words: short waves stay, long ones are stretched, a blend between."""
+    fast, slow = betas
+    angles = []
+    for angle in plain(width, 500_000.0):
+        wavelength = 2 * math.pi / angle
+        if wavelength < length / fast:
+            angles.append(angle)
+        elif wavelength > length / slow:
+            angles.append(angle / factor)
+        else:
+            kept = (length / wavelength - slow) / (fast - slow)
+            angles.append(kept * angle + (1 - kept) * angle / factor)
+    return angles
+
+
+@pytest.mark.parametrize(
+    ("factor", "length", "betas"), [(8.0, 8192, (4.0, 1.0)), (32.0, 100, (6.0, 0.5))]
+)
+def test_by_wavelength(factor: float, length: int, betas: tuple[float, float]) -> None:
+    angles = by_wavelength_angles(32, factor, length, betas)
+    before = plain(32, 500_000.0)
+    assert angles[0] == before[0]
+    assert angles[-1] == before[-1] / factor
+    assert any(b / factor < a < b for a, b in zip(angles, before, strict=True))
+    spec = RotarySpec(
+        base=500_000.0,
+        scaling="by_wavelength",
+        factor=factor,
+        original_length=length,
+        beta_fast=betas[0],
+        beta_slow=betas[1],
+    )
+    check(spec, 32, angles)
+
+
+def test_a_temperature_of_ones_own() -> None:
+    spec = RotarySpec(scaling="yarn", factor=8.0, original_length=512, temperature=1.5)
+    check(spec, 64, yarn_angles(64, 10_000.0, 8.0, 512), gain=1.5)

@@ -1,0 +1,114 @@
+"""An encoder of images (ViT, Dosovitskiy 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+from heedful.models.block import Sight
+from heedful.models.family import VisionSpec
+from heedful.models.heads import Classifier, Pooler
+from heedful.models.stack import Stack
+from heedful.nn.capture import Capture
+from heedful.nn.dropout import Dropout
+from heedful.nn.patches import PatchEmbedding, stretched
+from heedful.nn.positions import LearnedPositions, Positions
+
+
+class VisionModel(nn.Module):
+    """Images to a state per patch, to one vector for the whole, to scores of classes.
+
+    Args:
+        spec: the complete description; see `heedful.models.family`.
+    """
+
+    def __init__(self, spec: VisionSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.patches = PatchEmbedding(spec.width, spec.image_size, spec.patch_size, spec.channels)
+        self.class_token = (
+            nn.Parameter(nn.init.normal_(torch.empty(spec.width), std=spec.width**-0.5))
+            if spec.pooling == "first"
+            else None
+        )
+        self.positions = LearnedPositions(spec.width, spec.num_states)
+        self.dropout = Dropout(spec.dropout)
+        self.encoder = Stack(spec.width, spec.encoder, "encoder")
+        self.pooler = Pooler(spec.width) if spec.pooler else None
+        num_classes = len(spec.class_names)
+        self.classifier = Classifier(spec.width, num_classes) if num_classes else None
+
+    def forward(self, images: Tensor, capture: Capture | None = None) -> Tensor:
+        """Run the encoder.
+
+        Args:
+            images: [B, C, h, w] float.
+            capture: what to keep on the way, at addresses such as `encoder.0.self.weights` and
+                `encoder.0.output`.
+
+        Returns:
+            States [B, n, D] of the n patches in reading order; [B, 1 + n, D] with that of the
+            whole image before them when `pooling` is `first`.
+
+        Raises:
+            DataError: when the images have another size or number of channels than the spec.
+        """
+        x = self.patches(images)
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+        at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
+        x = self.dropout(x + self.positions(at))
+        states: Tensor = self.encoder(x, Sight(Positions.of_self(at), capture=capture))[0]
+        return states
+
+    def pooled(self, states: Tensor) -> Tensor:
+        """What stands for each image: its first state or the mean, through the pooler if any.
+
+        Args:
+            states: [B, 1 + n or n, D] of `forward`.
+
+        Returns:
+            [B, D].
+        """
+        vector = states[:, 0] if self.spec.pooling == "first" else states.mean(dim=1)
+        return vector if self.pooler is None else self.pooler(vector)
+
+    def class_logits(self, states: Tensor) -> Tensor:
+        """Scores [B, classes] of each image's class, from the states of `forward`.
+
+        Raises:
+            ModelError: when the model has no classifier.
+        """
+        if self.classifier is None:
+            raise ModelError(
+                "The model has no classifier",
+                remedy="Fine-tune it on labelled images, or use its states",
+            )
+        logits: Tensor = self.classifier(self.pooled(states))
+        return logits
+
+    def at_size(self, image_size: int) -> VisionModel:
+        """This model for images of another size: a copy whose positions are interpolated.
+
+        Fine-tuning at a finer resolution than that of pre-training helps (section 3.2).
+
+        Args:
+            image_size: height and width in pixels, a multiple of the patch size.
+
+        Raises:
+            ConfigError: when it is not.
+        """
+        spec = VisionSpec.parse(
+            {**self.spec.plain(), "image_size": image_size}, where=f"image size {image_size}"
+        )
+        weights = self.state_dict()
+        before = self.class_token is not None  # its position stays as it is
+        table = weights["positions.weight"]
+        sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
+        finer = stretched(table[before:], sides[0], sides[1])
+        weights["positions.weight"] = torch.cat([table[:before], finer])
+        with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+            model = VisionModel(spec)
+        model.to(table.device, table.dtype).load_state_dict(weights)
+        return model.train(self.training)

@@ -1,0 +1,169 @@
+"""A mixture of experts: many feed-forward networks, of which each token uses a few.
+
+A router scores the experts for every token; the best few work on it, and their outputs are summed
+by the router's weights (Shazeer 2017; Fedus 2021). No token is dropped and no expert has a limit,
+so a token's output does not depend on its neighbours. Tokens are sorted by expert, and each expert
+makes one pass over its tokens. Padding is not routed: it costs nothing and counts for nothing.
+
+How the load-balancing loss travels. A router left alone sends everything to a few experts, so
+training adds a loss that grows with imbalance. It arises in the layer, and the objective is far
+away. It is not left in the module: it is offered to the pass's `Capture`, like anything else that
+one may want to see of a pass, at these addresses (`…` is the block, such as `encoder.3`):
+
+    ….feedforward.balance   0-dim; X · Σ (share of tokens · mean probability) over experts: A when
+                            experts are used alike, X when all tokens go to the same
+    ….feedforward.penalty   0-dim; the balance times its weight: what is added to the mean loss
+    ….feedforward.routing   [B, L, X]; the weight of every expert in every token's output
+
+An objective passes `Capture([PENALTIES])` to the model and adds `penalty(capture)`, the sum over
+layers, to its loss per token. Whoever does not ask pays nothing, and the output is the same.
+
+Legend: X experts, A of them for each token, T tokens that are no padding, B batch, L length,
+D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.capture import Capture
+from heedful.nn.feedforward import FeedForward
+from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
+
+PENALTIES = "*.penalty"
+"""The addresses of all that a model's layers add to the loss in training."""
+
+
+def penalty(capture: Capture) -> Tensor | float:
+    """What the layers of a pass add to the mean loss of a token; 0 for a model that adds nothing.
+
+    Args:
+        capture: of `PENALTIES`, after the pass.
+    """
+    found = [value for address, value in capture.found.items() if address.endswith(".penalty")]
+    return torch.stack(found).sum() if found else 0.0
+
+
+@dataclass(frozen=True)
+class Routes:
+    """Which experts work on which token.
+
+    Args:
+        probabilities: [T, X] float32, of every expert.
+        experts: [T, A] int64, those chosen, the best first.
+        weights: [T, A] float32, of the chosen experts' outputs.
+    """
+
+    probabilities: Tensor
+    experts: Tensor
+    weights: Tensor
+
+    def balance(self) -> Tensor:
+        """The load-balancing loss, 0-dim float32 (Fedus 2021, equation 4).
+
+        The shares of tokens are counts, so the gradient is that of the probabilities.
+        """
+        tokens, num_experts = self.probabilities.shape
+        if not tokens:
+            return self.probabilities.sum()
+        counts = torch.bincount(self.experts.flatten(), minlength=num_experts)
+        return num_experts * (counts / tokens * self.probabilities.mean(0)).sum()
+
+    def dense(self) -> Tensor:
+        """[T, X] float32: the weight of every expert, 0 for those not chosen."""
+        return torch.zeros_like(self.probabilities).scatter(1, self.experts, self.weights)
+
+
+class MixtureOfExperts(nn.Module):
+    """A router and its experts, in the place of one feed-forward network.
+
+    Args:
+        width: model width D.
+        spec: of each expert.
+        experts: how many there are, how many a token uses, how their outputs are weighted.
+    """
+
+    def __init__(self, width: int, spec: FeedForwardSpec, experts: ExpertsSpec) -> None:
+        super().__init__()
+        self.per_token = experts.per_token
+        self.renormalize = experts.renormalize
+        self.balance_weight = experts.balance_weight
+        self.router = nn.Linear(width, experts.num_experts, bias=False)
+        nn.init.xavier_uniform_(self.router.weight)
+        self.experts = nn.ModuleList(FeedForward(width, spec) for _ in range(experts.num_experts))
+
+    def forward(
+        self, x: Tensor, positions: Tensor, capture: Capture | None = None, address: str = ""
+    ) -> Tensor:
+        """Transform every token by its experts.
+
+        Args:
+            x: [B, L, D].
+            positions: [B, L] int64, −1 where there is padding.
+            capture: what to keep of the pass; see the module's description.
+            address: this module's place in the model.
+
+        Returns:
+            [B, L, D]; zeros where there is padding.
+        """
+        real = (positions >= 0).flatten().nonzero().squeeze(1)
+        tokens = x.flatten(0, 1).index_select(0, real)
+        routes = self.route(tokens)
+        mixed = self._mix(tokens, routes)
+        if capture is not None:
+            self._show(routes, real, positions, capture, address)
+        result = mixed.new_zeros(positions.numel(), x.shape[-1]).index_copy(0, real, mixed)
+        return result.view_as(x)
+
+    def route(self, tokens: Tensor) -> Routes:
+        """Choose the experts of tokens [T, D]; computed in float32, as near ties decide a path."""
+        with torch.autocast(tokens.device.type, enabled=False):
+            logits = F.linear(tokens.float(), self.router.weight.float())
+        probabilities = logits.softmax(-1)
+        weights, experts = probabilities.topk(self.per_token, dim=-1)
+        if self.renormalize:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return Routes(probabilities, experts, weights)
+
+    def _mix(self, tokens: Tensor, routes: Routes) -> Tensor:
+        """The weighted sum [T, D] of what each token's experts make of it."""
+        # Entries of [T · A], sorted by expert; entry i is of token i // A.
+        order = routes.experts.flatten().argsort(stable=True)
+        counts = torch.bincount(routes.experts.flatten(), minlength=len(self.experts)).tolist()
+        grouped = tokens.index_select(0, order // self.per_token).split(counts)
+        # In training an idle expert passes over nothing, so that it has a gradient, of zeros, and
+        # every process of a distributed run has the same set of gradients.
+        parts = [
+            expert(part)
+            for expert, part in zip(self.experts, grouped, strict=True)
+            if len(part) or self.training
+        ]
+        if not parts:
+            return torch.zeros_like(tokens)
+        done = torch.cat(parts).index_select(0, order.argsort())
+        done = done.view(*routes.weights.shape, tokens.shape[-1])
+        return (done * routes.weights[..., None].to(done.dtype)).sum(1)
+
+    def _show(
+        self, routes: Routes, real: Tensor, positions: Tensor, capture: Capture, address: str
+    ) -> None:
+        if capture.wants(f"{address}.balance"):
+            capture.keep(f"{address}.balance", routes.balance())
+        if capture.wants(f"{address}.penalty"):
+            capture.keep(f"{address}.penalty", self.balance_weight * routes.balance())
+        if capture.wants(f"{address}.routing"):
+            dense = routes.dense()
+            routing = dense.new_zeros(positions.numel(), dense.shape[-1])
+            shape = (*positions.shape, dense.shape[-1])
+            capture.keep(f"{address}.routing", routing.index_copy(0, real, dense).view(shape))
+
+
+def build_feedforward(width: int, spec: FeedForwardSpec) -> FeedForward | MixtureOfExperts:
+    """The network a spec describes: one, or several that share the tokens."""
+    if spec.experts is None:
+        return FeedForward(width, spec)
+    return MixtureOfExperts(width, spec, spec.experts)

@@ -1,0 +1,165 @@
+"""The vision model: its parts by hand, its sizes, captures, and images of another size."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+
+import pytest
+import torch
+
+from heedful.errors import ConfigError, DataError, ModelError
+from heedful.models.family import VisionSpec, parse_spec
+from heedful.models.vision import VisionModel
+from heedful.models.weights import canonical_weights
+from heedful.nn.capture import Capture
+
+
+def spec(**changes) -> VisionSpec:
+    values = {
+        "kind": "vision",
+        "width": 16,
+        "image_size": 12,
+        "patch_size": 4,
+        "channels": 2,
+        "encoder": {
+            "num_layers": 2,
+            "block": {
+                "norm_placement": "pre",
+                "self_attention": {"num_heads": 2},
+                "feedforward": {"width": 24, "activation": "gelu"},
+            },
+            "final_norm": {},
+        },
+        **changes,
+    }
+    return parse_spec(values, where="a test")
+
+
+def build(seed: int = 0, **changes) -> VisionModel:
+    torch.manual_seed(seed)
+    return VisionModel(spec(**changes)).eval()
+
+
+@torch.no_grad()
+def test_first_state_or_mean_stands_for_the_image():
+    images = torch.randn(3, 2, 12, 12)
+    first = build(labels=["a", "b", "c"])
+    states = first(images)
+    assert states.shape == (3, 10, 16)
+    torch.testing.assert_close(first.pooled(states), states[:, 0])
+    expected = states[:, 0] @ first.classifier.output.weight.T + first.classifier.output.bias
+    torch.testing.assert_close(first.class_logits(states), expected)
+
+    mean = build(pooling="mean", pooler=True, num_classes=5)
+    states = mean(images)
+    assert states.shape == (3, 9, 16)
+    dense = mean.pooler.dense
+    pooled = torch.tanh(sum(states[:, n] for n in range(9)) / 9 @ dense.weight.T + dense.bias)
+    torch.testing.assert_close(mean.pooled(states), pooled)
+    assert mean.class_logits(states).shape == (3, 5)
+    assert "class_token" not in canonical_weights(mean)
+
+
+@torch.no_grad()
+def test_patches_have_positions_and_a_vector_for_the_whole():
+    """Without blocks that mix, each state is its own patch, position and final norm."""
+    model = build()
+    for block in model.encoder.blocks:
+        for layer in (block.self_attention.output, block.feedforward.down):
+            layer.weight.zero_()
+            layer.bias.zero_()
+    images = torch.randn(1, 2, 12, 12)
+    inputs = torch.cat([model.class_token[None], model.patches(images)[0]])
+    expected = model.encoder.final_norm(inputs + model.positions.weight)
+    torch.testing.assert_close(model(images)[0], expected)
+
+
+@torch.no_grad()
+def test_an_image_does_not_depend_on_its_neighbours():
+    model = build(labels=["a", "b"])
+    images = torch.randn(4, 2, 12, 12)
+    together = model.class_logits(model(images))
+    for row in range(4):
+        alone = model.class_logits(model(images[row : row + 1]))[0]
+        torch.testing.assert_close(together[row], alone, rtol=1e-5, atol=1e-5)
+
+
+@torch.no_grad()
+def test_captures_show_attention_and_do_not_change_the_answer():
+    model = build()
+    images = torch.randn(2, 2, 12, 12)
+    capture = Capture(["encoder.*.self.weights", "encoder.1.output"])
+    states = model(images, capture)
+    assert torch.equal(states, model(images))
+    weights = capture.found["encoder.1.self.weights"]
+    assert weights.shape == (2, 2, 10, 10)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 10))
+    torch.testing.assert_close(model.encoder.final_norm(capture.found["encoder.1.output"]), states)
+
+
+def test_every_parameter_learns_and_experts_fit_in():
+    changes = spec().plain()["encoder"]
+    changes["block"]["feedforward"]["experts"] = {"num_experts": 3, "per_token": 2}
+    model = build(encoder=changes, pooler=True, labels=["a", "b", "c"], dropout=0.1).train()
+    images = torch.randn(4, 2, 12, 12)
+    logits = model.class_logits(model(images))
+    torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0])).backward()
+    still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert still == []
+
+
+def test_bad_requests_are_named():
+    model = build()
+    with pytest.raises(DataError, match="2 × 16 × 16; the model takes 2 × 12 × 12"):
+        model(torch.zeros(1, 2, 16, 16))
+    with pytest.raises(ModelError, match="no classifier"):
+        model.class_logits(model(torch.zeros(1, 2, 12, 12)))
+    with pytest.raises(ConfigError, match="image_size 14 is not a multiple of patch_size 4"):
+        model.at_size(14)
+    with pytest.raises(ConfigError, match="num_classes 3, but 2 labels"):
+        spec(labels=["a", "b"], num_classes=3)
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+@torch.no_grad()
+def test_another_image_size(pooling):
+    model = build(pooling=pooling, labels=["a", "b"])
+    state = torch.random.get_rng_state()
+    finer = model.at_size(20)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert finer.spec == model.spec.model_copy(update={"image_size": 20})
+    assert not finer.training
+    assert finer(torch.randn(1, 2, 20, 20)).shape[1] == 25 + (pooling == "first")
+    same = model.at_size(12)
+    images = torch.randn(2, 2, 12, 12)
+    assert torch.equal(same(images), model(images))
+    # A copy: what is learned later is its own.
+    finer.patches.projection.weight.zero_()
+    assert model.patches.projection.weight.any()
+
+
+# The published models with ImageNet's classifier, and what is left without it.
+COUNTS = {
+    "vit-b-16": (86_567_656, 85_798_656),
+    "vit-l-16": (304_326_632, 303_301_632),
+    "vit-h-14": (632_045_800, 630_764_800),
+}
+
+
+def count(of: VisionSpec) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in VisionModel(of).parameters())
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_presets_have_the_published_sizes(name):
+    file = resources.files("heedful.models") / "presets" / f"{name}.toml"
+    values = tomllib.loads(file.read_text(encoding="utf-8"))
+    preset = parse_spec(values["spec"], where=name)
+    whole, without = COUNTS[name]
+    assert values["published_parameters"] == whole
+    assert count(preset) == whole
+    assert count(preset.model_copy(update={"num_classes": None})) == without
+    if name == "vit-l-16":  # the size that the paper's 307 M are
+        assert count(preset.model_copy(update={"patch_size": 32})) == 306_535_400
