@@ -13,7 +13,7 @@ import torch
 
 from heedful.data.encoded import EncodedPairs
 from heedful.data.order import Indices
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.protocol import TextTokenizer
 
 PaddingSide = Literal["right", "left"]
 Sequences = Sequence[Sequence[int] | npt.NDArray[np.integer]]
@@ -118,9 +118,11 @@ def make_batch(
 
 
 def source_tensors(
-    sources: Sequences, tokenizer: Tokenizer, padding_side: PaddingSide = "right"
+    sources: Sequences, tokenizer: TextTokenizer, padding_side: PaddingSide = "right"
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sources as the encoder reads them, in training and in translation: ending in eos, padded.
+    """Sources as the encoder reads them, in training and in translation: framed and padded.
+
+    Those of a model trained here end in eos; an imported one may want more around them.
 
     Args:
         sources: token ids of every source, without special tokens.
@@ -130,7 +132,11 @@ def source_tensors(
     Returns:
         Tokens [B, S] and positions [B, S], −1 for padding, both int64.
     """
-    return pad(sources, tokenizer.pad, last=tokenizer.eos, padding_side=padding_side)
+    first, last = tokenizer.first, tokenizer.last
+    if not first and last == (tokenizer.eos,):
+        return pad(sources, tokenizer.pad, last=tokenizer.eos, padding_side=padding_side)
+    framed = [np.concatenate([first, row, last]).astype(np.int64) for row in sources]
+    return pad(framed, tokenizer.pad, padding_side=padding_side)
 
 
 def pad(
@@ -174,7 +180,7 @@ def pad(
 
 
 def _with_dropout(
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     text: str,
     plain: Sequence[int] | npt.NDArray[np.integer],
     dropout: BpeDropout,

@@ -31,7 +31,7 @@ from heedful.data.store import (
     writing,
 )
 from heedful.text.pair import TokenizerPair
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.protocol import TextTokenizer
 
 Ids = npt.NDArray[np.int32]
 Progress = Callable[[int, int], None]
@@ -233,7 +233,7 @@ def _append(
     store: StoreWriter,
     side: Side,
     texts: list[str],
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     ends: dict[tuple[Side, str], int],
 ) -> None:
     rows = tokenizer.encode_batch(texts)

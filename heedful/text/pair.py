@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from heedful.text.imported import ImportedTokenizer, is_imported
+from heedful.text.protocol import TextTokenizer
 from heedful.text.spec import TokenizerSpec
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.tokenizer import Tokenizer, read_text
 from heedful.text.trainer import train_tokenizer
 
 _FILE = "tokenizer.json"
@@ -20,8 +22,8 @@ _TARGET_FILE = "target_tokenizer.json"
 class TokenizerPair:
     """A tokenizer for the source and one for the target; the same object when joint."""
 
-    source: Tokenizer
-    target: Tokenizer
+    source: TextTokenizer
+    target: TextTokenizer
 
     @property
     def joint(self) -> bool:
@@ -52,9 +54,21 @@ class TokenizerPair:
         Raises:
             ModelError: naming the file that is missing or damaged.
         """
-        source = Tokenizer.from_file(directory / _FILE)
+        source = read_tokenizer(directory / _FILE)
         separate = directory / _TARGET_FILE
-        return cls(source, Tokenizer.from_file(separate) if separate.exists() else source)
+        return cls(source, read_tokenizer(separate) if separate.exists() else source)
+
+
+def read_tokenizer(path: Path) -> TextTokenizer:
+    """A tokenizer file of ours, of either kind.
+
+    Raises:
+        ModelError: when it is missing, damaged, of another project, or of a newer version.
+    """
+    text = read_text(path)
+    if is_imported(text):
+        return ImportedTokenizer.from_json(text, where=str(path))
+    return Tokenizer.from_json(text, where=str(path))
 
 
 @dataclass(frozen=True)

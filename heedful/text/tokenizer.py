@@ -50,6 +50,7 @@ class Tokenizer:
     Attributes:
         size: V, the number of ids.
         pad, bos, eos, unk: ids of the special tokens.
+        first, last: ids before and after a text where an encoder reads it.
         fingerprint: SHA-256 of the content, in hexadecimal.
     """
 
@@ -61,6 +62,8 @@ class Tokenizer:
         self._state = state
         self._special = {name: special[name] for name in SPECIALS}
         self.pad, self.bos, self.eos, self.unk = (special[name] for name in SPECIALS)
+        self.first: tuple[int, ...] = ()
+        self.last: tuple[int, ...] = (self.eos,)
         self._library = tokenizers.Tokenizer.from_str(json.dumps(state))
         self.size: int = self._library.get_vocab_size()
         self._marking = Marking(kind, lowercase)
@@ -86,7 +89,7 @@ class Tokenizer:
         try:
             encodings = self._library.encode_batch_fast(marked, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
-            raise _not_unicode(texts) from None
+            raise not_unicode(texts) from None
         return [encoding.ids for encoding in encodings]
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
@@ -108,7 +111,7 @@ class Tokenizer:
         try:
             words = splitter.pre_tokenize_str(self._marking.mark(text))
         except (TypeError, UnicodeEncodeError):
-            raise _not_unicode([text]) from None
+            raise not_unicode([text]) from None
         draw = random.Random(seed).random
         return [piece for word, _ in words for piece in table.split(word, dropout, draw)]
 
@@ -161,7 +164,7 @@ class Tokenizer:
                 content["kind"], content["lowercase"], content["special"], content["tokenizer"]
             )
         except Exception as error:
-            raise _damaged(where, str(error)) from None
+            raise damaged(where, str(error)) from None
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -170,17 +173,7 @@ class Tokenizer:
         Raises:
             ModelError: when it is missing, damaged, of another project, or of a newer version.
         """
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            raise ModelError(
-                "There is no tokenizer here",
-                where=str(path),
-                remedy="Check that the path is a model directory",
-            ) from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise _damaged(str(path), str(error)) from None
-        return cls.from_json(text, where=str(path))
+        return cls.from_json(read_text(path), where=str(path))
 
     def _read_pieces(self) -> list[bytes]:
         """What every id says in UTF-8, marks included; pad, bos and eos say nothing."""
@@ -207,11 +200,29 @@ class Tokenizer:
         return self._merge_table
 
 
+def read_text(path: Path) -> str:
+    """The content of a tokenizer file.
+
+    Raises:
+        ModelError: when it is missing or no text.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ModelError(
+            "There is no tokenizer here",
+            where=str(path),
+            remedy="Check that the path is a model directory",
+        ) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(str(path), str(error)) from None
+
+
 def _check_content(text: str, where: str) -> dict[str, Any]:
     try:
         content = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise _damaged(where, f"not JSON: {error}") from None
+        raise damaged(where, f"not JSON: {error}") from None
     if not isinstance(content, dict) or "schema_version" not in content:
         raise ModelError(
             "This is not a tokenizer that Heedful wrote",
@@ -235,11 +246,12 @@ def _check_content(text: str, where: str) -> dict[str, Any]:
         and all(type(special.get(name)) is int for name in SPECIALS)
     )
     if not sound:
-        raise _damaged(where, "a field is missing or of the wrong type")
+        raise damaged(where, "a field is missing or of the wrong type")
     return content
 
 
-def _damaged(where: str, detail: str) -> ModelError:
+def damaged(where: str, detail: str) -> ModelError:
+    """The error about a tokenizer file that is not whole, to be raised."""
     return ModelError(
         f"The tokenizer cannot be read ({detail})",
         where=where,
@@ -247,7 +259,8 @@ def _damaged(where: str, detail: str) -> ModelError:
     )
 
 
-def _not_unicode(texts: Sequence[str]) -> DataError:
+def not_unicode(texts: Sequence[str]) -> DataError:
+    """The error about the first of these texts that no tokenizer can take, to be raised."""
     for number, text in enumerate(texts, start=1):
         for position, character in enumerate(text):
             if "\ud800" <= character <= "\udfff":

@@ -1,0 +1,197 @@
+"""Hugging Face model directories, read as models of ours and written from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import ModelError
+from heedful.interop.hf_files import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    read_config_file,
+    read_json_file,
+    read_tensors,
+    write_json_file,
+    write_tensors,
+)
+from heedful.interop.registry import find_architecture, fitting_architecture
+from heedful.interop.tokenizer_files import write_tokenizers
+from heedful.interop.tokenizers import SETTINGS_FILE, read_tokenizers
+from heedful.models.build import build_model
+from heedful.models.checkpoint import (
+    check_vocabulary,
+    find_model_directory,
+    load_model,
+    load_tokenizers,
+    read_facts,
+    read_weights,
+    write_directory,
+)
+from heedful.models.family import ModelSpec, VisionSpec
+from heedful.models.spec import TranslatorSpec
+from heedful.models.weights import load_weights
+from heedful.text.pair import TokenizerPair
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
+
+# Small files of theirs that say what no spec does; an export writes them back.
+_COMPANIONS = (SETTINGS_FILE, "preprocessor_config.json", "generation_config.json")
+_TOKEN_ID = "_token_id"
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+@dataclass(frozen=True)
+class Imported:
+    """A model of another project's directory.
+
+    Args:
+        model: in eval mode.
+        spec: its description.
+        tokenizers: a joint pair where there is one tokenizer; None for a model of images.
+        origin: what an export needs to write the directory again, JSON types.
+    """
+
+    model: AnyModel
+    spec: ModelSpec
+    tokenizers: TokenizerPair | None
+    origin: Mapping[str, Any]
+
+
+def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
+    """Read a Hugging Face directory: config.json, safetensors and tokenizer files.
+
+    Args:
+        directory: with these files; nothing in it is executed.
+        keep_dtype: the weights stay in the dtype they are stored in, if all are in one; else they
+            become float32.
+
+    Raises:
+        ModelError: naming the file and what is wrong with it: a file is missing or damaged, the
+            architecture or a setting is unknown, tensors are missing, unknown or of another shape,
+            the tokenizer is of another model.
+    """
+    where = str(directory / CONFIG_FILE)
+    config = read_config_file(directory)
+    architecture = find_architecture(config["model_type"], where=where)
+    theirs = read_tensors(directory)
+    spec = architecture.read_config(config, where=where, names=theirs.keys())
+    tokenizers = None
+    if not isinstance(spec, VisionSpec):
+        tokenizers = read_tokenizers(directory, config)
+        check_vocabulary(tokenizers, spec, where=str(directory))
+    ours = architecture.table(spec, theirs.keys()).to_ours(theirs, where=str(directory))
+    dtype = _dtype(ours, directory)
+    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+        model = build_model(spec)
+    if keep_dtype and dtype is not None:
+        model = model.to(dtype)
+    load_weights(model, ours, where=str(directory))
+    return Imported(model.eval(), spec, tokenizers, _origin(directory, config))
+
+
+def export_model(model: Path, out: Path) -> dict[str, Any]:
+    """Write a model of ours as a directory that `transformers` loads.
+
+    The weights keep the dtype they are stored in.
+
+    Args:
+        model: a model directory, or a run directory (its best model).
+        out: where to; its parent must exist.
+
+    Returns:
+        The config.json that was written.
+
+    Raises:
+        ModelError: when no architecture of theirs computes what the model does.
+        RunError: when the directory cannot be written.
+    """
+    directory = find_model_directory(model)
+    facts = read_facts(directory)
+    origin = facts.origin
+    architecture = fitting_architecture(facts.spec, origin.get("model_type"), where=str(directory))
+    tokenizers = load_tokenizers(directory, facts.spec)
+    theirs = architecture.table(facts.spec).to_theirs(read_weights(directory))
+    config = architecture.write_config(facts.spec)
+    config |= {"dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch.")}
+    config |= origin.get("token_ids") or _token_ids(facts.spec, tokenizers)
+    companions = origin.get("files", {})
+
+    def write(fresh: Path) -> None:
+        write_json_file(fresh / CONFIG_FILE, config)
+        write_tensors(fresh / WEIGHTS_FILE, theirs)
+        if tokenizers is not None:
+            write_tokenizers(fresh, tokenizers, companions.get(SETTINGS_FILE, {}))
+        for name in _COMPANIONS:
+            if name in companions and not (fresh / name).exists():
+                write_json_file(fresh / name, companions[name])
+
+    write_directory(out, write)
+    return config
+
+
+def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
+    """A model of ours, of a run, or of a Hugging Face directory, in float32.
+
+    Raises:
+        ModelError: when it is none of these, damaged or unknown.
+    """
+    if is_hugging_face(path):
+        imported = import_model(path)
+        return imported.model, imported.tokenizers
+    return load_model(path)
+
+
+def is_hugging_face(path: Path) -> bool:
+    """Whether a directory's config.json is one of theirs."""
+    try:
+        config = read_json_file(path / CONFIG_FILE)
+    except ModelError:
+        return False
+    return config is not None and "model_type" in config and "schema_version" not in config
+
+
+def _dtype(tensors: Mapping[str, Tensor], directory: Path) -> torch.dtype | None:
+    """The one dtype of all tensors; None where there are several.
+
+    Raises:
+        ModelError: naming tensors that are no floating-point numbers.
+    """
+    wrong = [f"{n} is {t.dtype}" for n, t in tensors.items() if t.dtype not in _DTYPES]
+    if wrong:
+        raise ModelError(
+            f"Tensors are of a type that cannot be imported: {', '.join(wrong[:5])}",
+            where=str(directory),
+            remedy="Only floating-point weights can be; take a model that is not quantised",
+        )
+    dtypes = {tensor.dtype for tensor in tensors.values()}
+    return dtypes.pop() if len(dtypes) == 1 else None
+
+
+def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
+    files = {name: read_json_file(directory / name) for name in _COMPANIONS}
+    return {
+        "model_type": config["model_type"],
+        "token_ids": {
+            key: value
+            for key, value in config.items()
+            if key.endswith(_TOKEN_ID) and value is not None
+        },
+        "files": {name: content for name, content in files.items() if content is not None},
+    }
+
+
+def _token_ids(spec: ModelSpec, tokenizers: TokenizerPair | None) -> dict[str, int]:
+    """The ids of special tokens that their config.json names."""
+    if tokenizers is None:
+        return {}
+    target = tokenizers.target
+    ids = {"pad_token_id": target.pad, "eos_token_id": target.eos}
+    start = "decoder_start_token_id" if isinstance(spec, TranslatorSpec) else "bos_token_id"
+    return {**ids, start: target.bos}

@@ -1,0 +1,34 @@
+"""RoBERTa's directories (Liu 2019)."""
+
+from __future__ import annotations
+
+from heedful.interop.text_encoder import Family
+
+MODEL_TYPES = ("roberta",)
+
+_FAMILY = Family(
+    model_type="roberta",
+    classes={
+        "RobertaModel": (),
+        "RobertaForMaskedLM": ("masked_lm",),
+        "RobertaForSequenceClassification": ("sequence",),
+        "RobertaForTokenClassification": ("token",),
+        "RobertaForQuestionAnswering": ("span",),
+    },
+    prefix="roberta.",
+    head_layers={
+        "masked_lm": {"dense": "lm_head.dense", "norm": "lm_head.layer_norm"},
+        "sequence": {"dense": "classifier.dense", "output": "classifier.out_proj"},
+        "token": {"output": "classifier"},
+        "span": {"output": "qa_outputs"},
+    },
+    vocabulary="lm_head",
+    sequence_source="first",
+    lm_activation="gelu",
+    padding_rows=True,
+)
+
+read_config = _FAMILY.read_config
+write_config = _FAMILY.write_config
+table = _FAMILY.table
+fits = _FAMILY.fits

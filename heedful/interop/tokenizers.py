@@ -1,0 +1,331 @@
+"""The tokenizer files of a Hugging Face directory, in all the forms they come in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, processors
+
+from heedful.errors import ModelError
+from heedful.interop.fields import Fields
+from heedful.interop.framing import read_frame
+from heedful.interop.hf_files import read_json_file
+from heedful.interop.libraries import (
+    from_byte_pairs,
+    from_sentencepiece,
+    from_wordpiece,
+    read_ids,
+)
+from heedful.text.imported import Frame, ImportedTokenizer
+from heedful.text.pair import TokenizerPair
+
+FAST_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+_SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+_MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+_T5_SENTINELS = 100
+
+ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
+_USUAL_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "bos": ("<s>", "<|endoftext|>"),
+    "eos": ("</s>", "<|endoftext|>"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+}
+"""What special tokens are called where no file says so."""
+
+
+class TokenizerSettings:
+    """What tokenizer_config.json and its companions say.
+
+    Args:
+        directory: of the model.
+        config: the model's config.json.
+
+    Raises:
+        ModelError: when a file holds something else than it should.
+    """
+
+    def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
+        self.directory = directory
+        self._config = config
+        self.config = Fields(config, str(directory / "config.json"))
+        content = read_json_file(directory / SETTINGS_FILE) or {}
+        self.fields = Fields(content, str(directory / SETTINGS_FILE))
+        special = read_json_file(directory / "special_tokens_map.json") or {}
+        self.names: dict[str, str] = {}
+        for source in (special, content):
+            for role in ROLES:
+                name = _name(source.get(f"{role}_token"))
+                if name is not None:
+                    self.names[role] = name
+        self.added = _added_tokens(directory, content)
+
+    def name(self, role: str, library: tokenizers.Tokenizer) -> str | None:
+        """What the special token of a role is called, if the vocabulary has it."""
+        names = (self.names[role],) if role in self.names else _USUAL_NAMES[role]
+        return next((name for name in names if library.token_to_id(name) is not None), None)
+
+    def id(self, role: str, library: tokenizers.Tokenizer) -> int | None:
+        """The id of a role's token: by its name, or else as the model's config has it."""
+        name = self.name(role, library)
+        if name is not None:
+            return library.token_to_id(name)
+        return self.config_id(f"{role}_token_id")
+
+    def config_id(self, key: str) -> int | None:
+        """An id in config.json; of a list of them, the first."""
+        several = self._config.get(key)
+        if isinstance(several, list):
+            return next((id for id in several if type(id) is int), None)
+        return self.config.optional_integer(key)
+
+
+def read_tokenizers(directory: Path, config: Mapping[str, Any]) -> TokenizerPair:
+    """The tokenizer of a model, as a joint pair, or a source's and a target's.
+
+    Args:
+        directory: with the files: a tokenizer.json, vocab.txt, vocab.json and merges.txt, or
+            SentencePiece models.
+        config: the model's config.json.
+
+    Raises:
+        ModelError: when there is no tokenizer, or a file of it is damaged or missing.
+    """
+    settings = TokenizerSettings(directory, config)
+    if (directory / _MARIAN_FILES[0]).exists():
+        return _read_marian(settings)
+    library, frame = _read_library(settings)
+    special = _special_ids(library, settings)
+    tokenizer = ImportedTokenizer(special, frame, _state(library))
+    return TokenizerPair(tokenizer, tokenizer)
+
+
+def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
+    directory = settings.directory
+    if (directory / FAST_FILE).exists():
+        library = _read_fast(directory / FAST_FILE)
+        _mark_special(library, settings, only_named=True)
+    elif (directory / "vocab.txt").exists():
+        unk = settings.names.get("unk", "[UNK]")
+        library = from_wordpiece(directory / "vocab.txt", settings.fields, unk)
+        _mark_special(library, settings)
+        _frame_by(library, settings, "cls", "sep", processors.BertProcessing)
+    elif (directory / "merges.txt").exists():
+        library = from_byte_pairs(
+            directory / "vocab.json", directory / "merges.txt", settings.fields
+        )
+        _mark_special(library, settings)
+        if library.token_to_id("<s>") is not None and library.token_to_id("</s>") is not None:
+            _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
+    else:
+        return _read_sentencepiece(settings)
+    if not {"cls", "sep"} <= settings.names.keys():  # theirs keep the frame of their class
+        wished = _wished_frame(settings, library)
+        if wished is not None:
+            return library, wished
+    where = str(directory / FAST_FILE)
+    return library, read_frame(_state(library).get("post_processor"), where=where)
+
+
+def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
+    files = [settings.directory / name for name in _SENTENCEPIECE_FILES]
+    file = next((file for file in files if file.exists()), None)
+    if file is None:
+        raise ModelError(
+            f"There is no tokenizer: neither {FAST_FILE}, vocab.txt, vocab.json with merges.txt, "
+            f"{' nor '.join(_SENTENCEPIECE_FILES)}",
+            where=str(settings.directory),
+            remedy="Copy the tokenizer's files beside the model's",
+        )
+    usual = _T5_SENTINELS if settings.config.text("model_type") == "t5" else 0
+    library, model = from_sentencepiece(
+        file,
+        extra=settings.fields.integer("extra_ids", usual),
+        legacy=settings.fields.flag("legacy", False),
+    )
+    _mark_special(library, settings)
+    wished = _wished_frame(settings, library)
+    if wished is not None:
+        return library, wished
+    # A vocabulary without a token for the beginning is T5's, which ends a text; LLaMA begins it.
+    bos, eos = settings.id("bos", library), settings.id("eos", library)
+    if model.bos >= 0 and bos is not None:
+        return library, Frame((bos,), (), (bos,))
+    return library, Frame((), (eos,), (eos,)) if eos is not None else Frame()
+
+
+def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
+    """Marian's two SentencePiece models; the ids of their pieces stand in vocab.json."""
+    directory = settings.directory
+    for name in _MARIAN_FILES:
+        if not (directory / name).exists():
+            raise ModelError(
+                f"The directory lacks {name}", where=str(directory), remedy="Copy all files"
+            )
+    separate = settings.fields.flag("separate_vocabs", False)
+    files = {"source": "vocab.json", "target": "target_vocab.json" if separate else "vocab.json"}
+    made: dict[str, ImportedTokenizer] = {}
+    for side, vocabulary_file in files.items():
+        ids = read_ids(directory / vocabulary_file)
+        library, _ = from_sentencepiece(directory / f"{side}.spm")
+        names = {role: settings.names.get(role, _USUAL_NAMES[role][0]) for role in _MARIAN_ROLES}
+        for role, name in names.items():
+            if name not in ids:
+                raise ModelError(
+                    f"The vocabulary has no piece {name}, the token for {role}",
+                    where=str(directory / vocabulary_file),
+                    remedy="Use the files that were saved together",
+                )
+        library.add_special_tokens(
+            [AddedToken(name, special=True, normalized=False) for name in names.values()]
+        )
+        special = {role: ids[name] for role, name in names.items()}
+        start = settings.config_id("decoder_start_token_id")
+        special["bos"] = special["pad"] if start is None else start
+        frame = Frame((), (special["eos"],))
+        made[side] = ImportedTokenizer(special, frame, _state(library), ids)
+    if made["source"].fingerprint == made["target"].fingerprint:
+        return TokenizerPair(made["source"], made["source"])
+    return TokenizerPair(made["source"], made["target"])
+
+
+_MARIAN_ROLES = ("pad", "eos", "unk")
+
+
+def _read_fast(file: Path) -> tokenizers.Tokenizer:
+    try:
+        # The library raises bare exceptions of its own for content it does not understand.
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:
+        raise ModelError(
+            f"The tokenizer cannot be read: {error}",
+            where=str(file),
+            remedy="The file is damaged, or of a newer kind than the installed tokenizers package",
+        ) from None
+
+
+def _mark_special(
+    library: tokenizers.Tokenizer, settings: TokenizerSettings, *, only_named: bool = False
+) -> None:
+    """Let special tokens that a text spells be those tokens, as the original does."""
+    for id, token in settings.added:
+        if library.token_to_id(token.content) is None and id != _size(library):
+            raise ModelError(
+                f"The added token {token.content!r} has id {id}, and the vocabulary "
+                f"{_size(library)} pieces",
+                where=settings.fields.where,
+                remedy="Use the tokenizer files that were saved together",
+            )
+        library.add_tokens([token])
+    known = {token.content for token in library.get_added_tokens_decoder().values()}
+    for role in ROLES:
+        name = settings.names.get(role) if only_named else settings.name(role, library)
+        if name is not None and name not in known and library.token_to_id(name) is not None:
+            library.add_special_tokens([AddedToken(name, special=True, normalized=False)])
+            known.add(name)
+
+
+def _frame_by(
+    library: tokenizers.Tokenizer,
+    settings: TokenizerSettings,
+    first: str,
+    last: str,
+    processor: type[processors.BertProcessing] | type[processors.RobertaProcessing],
+) -> None:
+    ends = {role: settings.names.get(role) for role in ("cls", "sep")}
+    cls = ends["cls"] or settings.name(first, library)
+    sep = ends["sep"] or settings.name(last, library)
+    ids = [library.token_to_id(name) if name else None for name in (sep, cls)]
+    if cls is None or sep is None or ids[0] is None or ids[1] is None:
+        raise ModelError(
+            "The vocabulary lacks the tokens that frame a text",
+            where=str(settings.directory),
+            remedy="Copy tokenizer_config.json and special_tokens_map.json too",
+        )
+    library.post_processor = processor((sep, ids[0]), (cls, ids[1]))
+
+
+def _wished_frame(settings: TokenizerSettings, library: tokenizers.Tokenizer) -> Frame | None:
+    """The frame that add_bos_token and add_eos_token ask for; None where neither is given."""
+    fields = settings.fields
+    if not fields.has("add_bos_token") and not fields.has("add_eos_token"):
+        return None
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    bos, eos = settings.id("bos", library), settings.id("eos", library)
+    if fields.flag("add_bos_token", False) and bos is not None:
+        first = (bos,)
+    if fields.flag("add_eos_token", False) and eos is not None:
+        last = (eos,)
+    return Frame(first, last, (*last, *first))
+
+
+def _special_ids(library: tokenizers.Tokenizer, settings: TokenizerSettings) -> dict[str, int]:
+    """Ids of the roles a tokenizer of ours has; where one is missing, that of the nearest."""
+    found = {role: settings.id(role, library) for role in ROLES}
+    model = _state(library)["model"]
+    if model.get("unk_token") is not None:
+        found["unk"] = library.token_to_id(model["unk_token"])
+    elif model.get("unk_id") is not None:
+        found["unk"] = model["unk_id"]
+    eos = _first(found["eos"], found["sep"])
+    if eos is None:
+        raise ModelError(
+            "Nothing says which token ends a text",
+            where=str(settings.directory),
+            remedy=f"Name it as eos_token in {SETTINGS_FILE}",
+        )
+    start = settings.config_id("decoder_start_token_id")
+    special = {
+        "pad": _first(found["pad"], eos),
+        "bos": _first(start, found["bos"], found["cls"], eos),
+        "eos": eos,
+        "unk": _first(found["unk"], eos),
+        "mask": found["mask"],
+    }
+    return {role: id for role, id in special.items() if id is not None}
+
+
+def _first(*ids: int | None) -> int | None:
+    return next((id for id in ids if id is not None), None)
+
+
+def _added_tokens(directory: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedToken]]:
+    """Tokens that were added to a vocabulary, by their ids."""
+    older = read_json_file(directory / "added_tokens.json") or {}
+    tokens = {id: AddedToken(name, normalized=False) for name, id in older.items()}
+    for id, token in (content.get("added_tokens_decoder") or {}).items():
+        tokens[int(id)] = AddedToken(
+            token["content"],
+            **{
+                flag: bool(token[flag])
+                for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
+                if flag in token
+            },
+        )
+    return sorted(tokens.items(), key=lambda item: item[0])
+
+
+def _name(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _size(library: tokenizers.Tokenizer) -> int:
+    return max(library.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def _state(library: tokenizers.Tokenizer) -> dict[str, Any]:
+    library.no_padding()
+    library.no_truncation()
+    state: dict[str, Any] = json.loads(library.to_str())
+    return state

@@ -1,0 +1,50 @@
+"""What every tokenizer does, whether it was trained here or came with an imported model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class TextTokenizer(Protocol):
+    """Text to ids and back. The ids of special tokens are fields.
+
+    `first` and `last` stand before and after a text where an encoder reads it.
+    """
+
+    size: int
+    pad: int
+    bos: int
+    eos: int
+    unk: int
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    fingerprint: str
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of a text, without the special tokens that frame it."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of several texts, in their order."""
+        ...
+
+    def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
+        """Ids of a text, cut differently for each seed."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of ids; special tokens are left out."""
+        ...
+
+    def token(self, id: int) -> str:
+        """The piece behind an id, for display."""
+        ...
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The pieces behind ids, for display."""
+        ...
+
+    def to_json(self) -> str:
+        """The whole tokenizer as JSON."""
+        ...
