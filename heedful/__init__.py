@@ -6,6 +6,9 @@ For example:
 
     translator = heedful.load("RUN")
     translator.translate(["A dog runs."], beam=4)
+
+    writer = heedful.load_generator("OTHER_RUN")
+    writer.generate(["Once upon a time"], max_length=50)
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.decode.pipeline import TranslationPipeline
+    from heedful.decode.text_generation import GenerationPipeline
     from heedful.device import PrecisionName
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load"]
+__all__ = ["__version__", "load", "load_generator"]
 
 
 def load(
@@ -44,3 +48,22 @@ def load(
     from heedful.decode.pipeline import TranslationPipeline
 
     return TranslationPipeline.load(path, device=device, precision=precision)
+
+
+def load_generator(
+    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+) -> GenerationPipeline:
+    """Load a language model that continues raw text.
+
+    Args:
+        path: a model directory or a run directory (its best model).
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+
+    Raises:
+        ModelError: when the directory holds no model, or one that continues no text.
+        ConfigError: when the device or precision is not to be had.
+    """
+    from heedful.decode.text_generation import GenerationPipeline
+
+    return GenerationPipeline.load(path, device=device, precision=precision)

@@ -16,7 +16,7 @@ from heedful.decode.ensemble import Ensemble
 from heedful.decode.protocol import AttentiveModel, Specials
 from heedful.decode.scoring import decoder_input
 from heedful.decode.scripts import word_spans
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.protocol import TextTokenizer
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -85,8 +85,8 @@ def attention_of(
 
 def align(
     weights: Tensor,
-    source: tuple[Tokenizer, Sequence[int], str],
-    target: tuple[Tokenizer, Sequence[int], str],
+    source: tuple[TextTokenizer, Sequence[int], str],
+    target: tuple[TextTokenizer, Sequence[int], str],
 ) -> Alignment:
     """Gather attention between tokens into attention between words.
 
@@ -123,7 +123,9 @@ def join_alignments(parts: Sequence[Alignment]) -> Alignment:
     return Alignment(source, target, tuple(rows))
 
 
-def token_words(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> tuple[list[str], list[int]]:
+def token_words(
+    tokenizer: TextTokenizer, ids: Sequence[int], text: str
+) -> tuple[list[str], list[int]]:
     """The words of a text and, for each of its tokens, the word it belongs to.
 
     Where writing has no spaces every character is a word, or as many as a token holds.
@@ -154,7 +156,7 @@ def token_words(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> tuple[li
 
 
 def _touched_words(
-    tokenizer: Tokenizer, ids: Sequence[int], decoded: str, spans: Sequence[tuple[int, int]]
+    tokenizer: TextTokenizer, ids: Sequence[int], decoded: str, spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """First and last word that each token holds characters of; the next word for none at all."""
     touched: list[tuple[int, int]] = []

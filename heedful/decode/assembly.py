@@ -10,7 +10,7 @@ from heedful.decode.alignment import Alignment, join_alignments
 from heedful.decode.protocol import Hypothesis
 from heedful.decode.segments import CutText
 from heedful.decode.translation import Translation
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.protocol import TextTokenizer
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Found:
     alignments: Sequence[Alignment] | None = None
 
 
-def assemble(text: CutText, found: Sequence[Found], tokenizer: Tokenizer) -> Translation:
+def assemble(text: CutText, found: Sequence[Found], tokenizer: TextTokenizer) -> Translation:
     """A text's translation and its next-best ones.
 
     Args:
@@ -42,7 +42,9 @@ def assemble(text: CutText, found: Sequence[Found], tokenizer: Tokenizer) -> Tra
     return best
 
 
-def _ranked(text: CutText, found: Sequence[Found], rank: int, tokenizer: Tokenizer) -> Translation:
+def _ranked(
+    text: CutText, found: Sequence[Found], rank: int, tokenizer: TextTokenizer
+) -> Translation:
     chosen = [segment.hypotheses[rank] for segment in found]
     parts = [segment.alignments[rank] for segment in found if segment.alignments is not None]
     return Translation(

@@ -178,7 +178,8 @@ def build_constraints(
         limits: [B] int64, the most tokens of each sentence, end token not counted.
         prefixes: ids each sentence must begin with.
     """
-    bans: list[Ban] = [Never((specials.pad, specials.bos))]
+    # A model may begin and end sequences with one and the same token.
+    bans: list[Ban] = [Never(tuple({specials.pad, specials.bos} - {specials.eos}))]
     if settings.min_length:
         bans.append(MinimumLength(settings.min_length, specials.eos))
     if settings.no_repeat_ngram:

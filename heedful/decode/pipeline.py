@@ -25,7 +25,7 @@ from heedful.decode.settings import SearchOptions, SearchSettings
 from heedful.decode.translation import Score, Translation
 from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import load_model
+from heedful.models.checkpoint import load_translator
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.text.pair import TokenizerPair
@@ -96,7 +96,7 @@ class TranslationPipeline:
         if not paths:
             raise ModelError("No model given", remedy="Give at least one model directory")
         where = resolve_device(device)
-        loaded = [load_model(p) for p in paths]
+        loaded = [load_translator(p) for p in paths]
         tokenizers = loaded[0][1]
         for other, (_, pair) in zip(paths, loaded, strict=True):
             if pair.fingerprint != tokenizers.fingerprint:

@@ -7,6 +7,8 @@ for a sentence therefore does not depend on its neighbours, its row or the size 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +43,42 @@ def sample(
         model, source, source_positions, settings, specials, rules, limits: as for `beam_search`.
         names: [B] int64, what names each sentence in its random numbers.
     """
+    steps = list(draws(model, source, source_positions, settings, specials, rules, limits, names))
+    tokens = torch.stack([step.tokens for step in steps], -1)
+    scores = torch.stack([step.scores for step in steps], -1)
+    return _hypotheses(tokens, scores, steps[-1].wanted, settings, specials)
+
+
+class Drawn(NamedTuple):
+    """One more token of every sample.
+
+    Args:
+        tokens: [B, W] int64; the end token for samples that have ended.
+        scores: [B, W] float32, the log-probability of each; 0 for sentences that have ended.
+        wanted: [B, W] bool, False for samples whose end was forced so far.
+    """
+
+    tokens: Tensor
+    scores: Tensor
+    wanted: Tensor
+
+
+@torch.inference_mode()
+def draws(
+    model: StepModel[State],
+    source: Tensor,
+    source_positions: Tensor,
+    settings: SearchSettings,
+    specials: Specials,
+    rules: Constraints,
+    limits: Tensor,
+    names: Tensor,
+) -> Iterator[Drawn]:
+    """Draw `n_best` samples of each sentence, token by token, until all have ended.
+
+    Args:
+        model, source, source_positions, settings, specials, rules, limits, names: as for `sample`.
+    """
     count, width, device = source.shape[0], settings.n_best, source.device
     sentences = torch.arange(count, device=device)
     state = model.start(source, source_positions)
@@ -50,8 +88,6 @@ def sample(
     history = tokens[..., None][..., :0] if rules.needs_history else None
     ended = torch.zeros((count, width), dtype=torch.bool, device=device)
     wanted = torch.ones((count, width), dtype=torch.bool, device=device)
-    drawn: list[Tensor] = []
-    scored: list[Tensor] = []
     cuts = set(limits.tolist())
     for step in range(max(cuts) + 1):
         logits, state = model.step(state, tokens)
@@ -62,9 +98,12 @@ def sample(
         rules.apply(scores, Moment(step, sentences, history))
         uniforms = random_numbers(settings.seed, names[sentences], width, step)
         tokens = draw(scores, uniforms, settings).masked_fill(ended[sentences], specials.eos)
-        drawn.append(_spread(tokens, sentences, count, specials.eos))
         value = scores.gather(-1, tokens[..., None])[..., 0]
-        scored.append(_spread(value, sentences, count, 0.0))
+        yield Drawn(
+            _spread(tokens, sentences, count, specials.eos),
+            _spread(value, sentences, count, 0.0),
+            wanted.clone(),
+        )
         ended[sentences] |= tokens == specials.eos
         if history is not None:
             history = torch.cat([history, tokens[..., None]], -1)
@@ -76,7 +115,6 @@ def sample(
             state = model.reorder(state, rows)
             sentences, tokens = sentences[going_on], tokens[going_on]
             history = None if history is None else history[going_on]
-    return _hypotheses(torch.stack(drawn, -1), torch.stack(scored, -1), wanted, settings, specials)
 
 
 def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:

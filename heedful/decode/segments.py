@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from heedful.decode.splitting import Piece, join_pieces, split_text
-from heedful.text.tokenizer import Tokenizer
+from heedful.text.protocol import TextTokenizer
 
 Warn = Callable[[str], None]
 
@@ -70,7 +70,7 @@ def one_line(text: str) -> str:
 
 def cut_texts(
     texts: Sequence[str],
-    tokenizer: Tokenizer,
+    tokenizer: TextTokenizer,
     limit: int,
     *,
     warn: Warn | None = None,

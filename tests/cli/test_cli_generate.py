@@ -1,0 +1,119 @@
+"""`heedful generate` through the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+import heedful
+from heedful.models.causal_lm import CausalLM
+from heedful.models.checkpoint import save_model
+from heedful.models.shapes import causal_lm_spec
+from heedful.models.spec import TranslatorShape
+from heedful.text.pair import TokenizerPair
+from heedful.text.spec import TokenizerSpec
+from heedful.text.trainer import train_tokenizer
+
+SHAPE = TranslatorShape(width=16, decoder_layers=1, num_heads=2, feedforward=32, dropout=0.0)
+
+
+def write_writer(directory: Path, positions: str = "sinusoidal") -> Path:
+    """A language model without training, which writes letters, tabs, backslashes and line ends."""
+    tokenizer = train_tokenizer(TokenizerSpec(kind="characters"), ["ab\t\\\n"])
+    torch.manual_seed(5)
+    shape = SHAPE.model_copy(update={"positions": positions})
+    model = CausalLM(causal_lm_spec(shape, tokenizer.size, 32))
+    save_model(model, TokenizerPair(tokenizer, tokenizer), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_writer(tmp_path_factory.mktemp("writers") / "one")
+
+
+def unescaped(line: str) -> str:
+    meaning = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\\\": "\\"}
+    return re.sub(r"\\.", lambda found: meaning[found[0]], line)
+
+
+def test_a_line_for_each_prompt_whatever_it_writes(run, writer: Path) -> None:
+    flags = ("--max-length", 40, "--temperature", 5, "--seed", 1)
+    done = run("generate", writer, *flags, stdin=b"a\n\nb\\\nab\n")
+    assert done.status == 0
+    assert len(done.lines) == 4
+    asked = run("generate", writer, *flags, "--json", stdin=b"a\n\nb\\\nab\n")
+    texts = [json.loads(line)["text"] for line in asked.lines]
+    assert [unescaped(line) for line in done.lines] == texts
+    assert any("\n" in text for text in texts)
+    assert any("\t" in text for text in texts)
+    assert any("\\" in text for text in texts)
+
+
+def test_prompt_stream_and_python_agree(run, writer: Path) -> None:
+    flags = ("--max-length", 12, "--temperature", 2, "--seed", 7)
+    plain = run("generate", writer, "--prompt", "ab", *flags)
+    streamed = run("generate", writer, "--prompt", "ab", *flags, "--stream")
+    (line,) = plain.lines
+    assert streamed.out == unescaped(line) + "\n"
+    (found,) = heedful.load_generator(writer).generate(
+        ["ab"], max_length=12, sampling=True, temperature=2.0, seed=7
+    )
+    assert found.text == unescaped(line)
+    assert len(found.tokens) <= 12
+
+
+def test_n_best_gives_candidates_best_first(run, writer: Path) -> None:
+    words = ("--prompt", "a", "--beam", 3, "--n-best", 3, "--max-length", 4, "--length-penalty", 0)
+    (line,) = run("generate", writer, *words).lines
+    (item,) = run("generate", writer, *words, "--json").lines
+    best = json.loads(item)["n_best"]
+    assert [unescaped(text) for text in line.split("\t")] == [one["text"] for one in best]
+    assert [one["score"] for one in best] == sorted((one["score"] for one in best), reverse=True)
+    assert len({one["text"] for one in best}) == 3
+
+
+def test_report_and_output_file(run, writer: Path, tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_text("a\nb\n")
+    paths = ("-i", tmp_path / "prompts", "-o", tmp_path / "out", "--report", tmp_path / "report")
+    assert run("generate", writer, *paths, "--max-length", 3).status == 0
+    assert len((tmp_path / "out").read_text().splitlines()) == 2
+    report = json.loads((tmp_path / "report").read_text())
+    assert report["prompts"] == 2
+    assert report["tokens"] <= 6
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--prompt", "a", "-i", "x"), "not both"),
+        (("--stream",), "--prompt"),
+        (("--prompt", "a", "--stream", "--beam", "2"), "stream"),
+        (("--prompt", "a", "--max-lenght", "2"), "--max-length"),
+        (("-i", "nowhere"), "nowhere"),
+    ],
+)
+def test_mistakes_are_told_in_a_paragraph(run, writer: Path, words, told: str) -> None:
+    done = run("generate", writer, *words)
+    assert done.status == 2
+    assert told in done.err
+    assert "Traceback" not in done.err
+    assert done.out == ""
+
+
+def test_a_text_too_long_for_learned_positions_is_told_before_anything(run, tmp_path: Path) -> None:
+    writer = write_writer(tmp_path / "writer", "learned")
+    done = run("generate", writer, "--prompt", "ab", "--max-length", 200)
+    assert done.status == 2
+    assert "33" in done.err
+
+
+def test_each_verb_names_the_kind_of_model_it_needs(run, writer: Path, model: Path) -> None:
+    wrong = run("translate", writer, stdin=b"a\n")
+    assert (wrong.status, "no translator" in wrong.err) == (2, True)
+    wrong = run("generate", model, "--prompt", "a")
+    assert (wrong.status, "continues no text" in wrong.err) == (2, True)
