@@ -92,6 +92,17 @@ def dump_toml(values: Mapping[str, Any]) -> str:
     return "\n".join(lines).strip() + "\n"
 
 
+def flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Nested tables as one, under dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{path}{key}.")
+        else:
+            found[path + key] = value
+    return found
+
+
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     """Overlay nested mappings; later ones win, tables are merged key by key, the rest replaced."""
     merged: dict[str, Any] = {}

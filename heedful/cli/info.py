@@ -10,8 +10,10 @@ from cyclopts import Parameter
 
 from heedful.cli.output import PLAIN, Output, Report
 from heedful.cli.tables import engineering, say, show_table
+from heedful.errors import ModelError
 
 if TYPE_CHECKING:
+    from heedful.models.family import ModelSpec
     from heedful.models.spec import TranslatorSpec
 
 
@@ -33,7 +35,8 @@ def info(
     """What a model is made of and what it costs.
 
     Parameters of every component, operations to learn from a pair and to translate a sentence,
-    memory for both. A directory of this name goes before a preset.
+    memory for both; of other models than translators, the parameters. A directory of this name goes
+    before a preset.
 
     Example: `heedful info transformer-base --vocabulary 37000`
     """
@@ -43,30 +46,43 @@ def info(
 
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
     report = Report("info", output, {"model": model, "vocabulary": vocabulary})
-    spec, training = _find(model, vocabulary)
+    spec, facts = _find(model, vocabulary)
+    from heedful.models.spec import TranslatorSpec
+
+    if not isinstance(spec, TranslatorSpec):
+        _tell_family(model, spec, facts, report)
+        return
     facts = {
         "parameters": _parameters(spec),
         "operations": _operations(spec, source_tokens, target_tokens, beam),
         "memory_bytes": _memory(spec, source_tokens, target_tokens, beam, batch_tokens),
         "model": spec.plain(),
-        "training": training,
+        **facts,
     }
     if not output.json:
         _show(model, facts)
     report.finish(facts)
 
 
-def preset_spec(name: str, vocabulary: int | None = None) -> TranslatorSpec:
+def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
     """The complete spec of a preset.
 
     Args:
         name: the preset.
-        vocabulary: pieces of its joint vocabulary; what its tokenizer would learn if unset.
+        vocabulary: pieces of a translator's joint vocabulary; what its tokenizer would learn if
+            unset.
+
+    Raises:
+        ModelError: when there is no such preset, or it has a vocabulary of its own.
     """
-    from heedful.models.sizes import read_preset
+    from heedful.models.sizes import has_spec, read_preset, read_preset_spec
     from heedful.models.spec import TranslatorShape
     from heedful.text.spec import TokenizerSpec
 
+    if has_spec(name):
+        if vocabulary is not None:
+            raise _own_vocabulary(name)
+        return read_preset_spec(name)
     settings = read_preset(name)
     where = f"preset {name}"
     shape = TranslatorShape.parse(settings.get("model", {}), where=where)
@@ -75,13 +91,23 @@ def preset_spec(name: str, vocabulary: int | None = None) -> TranslatorSpec:
     return shape.expand(size, size)
 
 
-def _find(model: str, vocabulary: int | None) -> tuple[TranslatorSpec, dict[str, Any]]:
-    from heedful.errors import ModelError
-    from heedful.models.sizes import preset_names
+def _own_vocabulary(model: str) -> ModelError:
+    return ModelError(
+        "A model has a vocabulary of its own", where=model, remedy="Leave out --vocabulary"
+    )
+
+
+def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
+    """The spec, and what else there is to tell."""
+    from heedful.models.sizes import preset_names, published_parameters
 
     path = Path(model)
     if not path.exists() and model in preset_names():
-        return preset_spec(model, vocabulary), {}
+        published = published_parameters(model)
+        known: dict[str, Any] = {"training": {}}
+        if published is not None:
+            known["published_parameters"] = published
+        return preset_spec(model, vocabulary), known
     if not path.exists():
         raise ModelError(
             "There is neither a model directory nor a preset of this name",
@@ -89,17 +115,35 @@ def _find(model: str, vocabulary: int | None) -> tuple[TranslatorSpec, dict[str,
             remedy=f"Check the path; presets are {', '.join(preset_names())}",
         )
     if vocabulary is not None:
-        raise ModelError(
-            "A model has a vocabulary of its own", where=model, remedy="Leave out --vocabulary"
+        raise _own_vocabulary(model)
+    from heedful.models.checkpoint import find_model_directory, read_facts
+
+    facts = read_facts(find_model_directory(path))
+    known = {"training": dict(facts.training)}
+    if facts.origin:
+        known["origin"] = dict(facts.origin)
+    return facts.spec, known
+
+
+def _tell_family(model: str, spec: ModelSpec, facts: dict[str, Any], report: Report) -> None:
+    """The parameters of another model than a translator, module by module."""
+    from heedful.models.build import parameter_counts
+
+    counts = parameter_counts(spec)
+    total = sum(counts.values())
+    if not report.output.json:
+        published = facts.get("published_parameters")
+        beside = "" if published is None else f" (published: {published:,})"
+        show_table(
+            f"{model}: {spec.kind.replace('_', ' ')}, {total:,} parameters{beside}",
+            ("module", "parameters"),
+            [(name, f"{count:,}") for name, count in counts.items()],
+            numbers=1,
         )
-    import json
-
-    from heedful.models.checkpoint import CONFIG_FILE, find_model_directory, read_spec
-
-    directory = find_model_directory(path)
-    spec = read_spec(directory)
-    config = json.loads((directory / CONFIG_FILE).read_text(encoding="utf-8"))
-    return spec, dict(config.get("training", {}))
+        for name, value in facts["training"].items():
+            say(f"{name}: {value}")
+    table = [{"component": name, "total": count} for name, count in counts.items()]
+    report.finish({"parameters": {"total": total, "table": table}, "model": spec.plain(), **facts})
 
 
 def _parameters(spec: TranslatorSpec) -> dict[str, Any]:

@@ -6,6 +6,7 @@ when it starts to work, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import keyword
 import os
 import sys
 from collections.abc import Sequence
@@ -24,10 +25,13 @@ if TYPE_CHECKING:
 
 VERBS = {
     "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
-    "train": "Train a translator from sentence pairs.",
+    "train": "Train a translator from sentence pairs, or a language model from text.",
     "translate": "Translate text, a line at a time.",
+    "generate": "Continue text with a language model.",
     "evaluate": "Score translations against references, and compare two systems.",
     "score": "How probable a model finds given translations.",
+    "import": "Read a Hugging Face model directory and write it as Heedful's.",
+    "export": "Write a model as a directory that another project loads.",
     "info": "What a model is made of and what it costs.",
     "presets": "List the named model sizes.",
     "doctor": "Check this machine: versions, devices, what precision pays.",
@@ -59,13 +63,18 @@ def build_app(verb: str = "") -> App:
     for position, (name, summary) in enumerate(VERBS.items()):
         shown = None if name == verb else summary
         app.command(
-            f"heedful.cli.{name}:{name}",
+            f"heedful.cli.{function_of(name)}:{function_of(name)}",
             name=name,
             help=shown,
             sort_key=position,
             help_formatter=DefaultFormatter(column_specs=_columns),
         )
     return app
+
+
+def function_of(verb: str) -> str:
+    """The name of a verb's function, and of the module it is in; `import` is a word of Python."""
+    return f"{verb}_" if keyword.iskeyword(verb) else verb
 
 
 def _columns(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter
 
@@ -72,10 +72,18 @@ STANDARD = Running()
 
 def search_settings(flags: SearchFlags | None) -> SearchSettings:
     """The search that the flags ask for; a temperature or a cut-off asks for sampling."""
+    return drawn_settings(flags, SearchSettings)
+
+
+_Settings = TypeVar("_Settings", bound=SearchSettings)
+
+
+def drawn_settings(flags: Any, kind: type[_Settings]) -> _Settings:
+    """Settings of a search by flags, among which a temperature or a cut-off asks for sampling."""
     given = overrides(flags)
     if any(name in given for name in _DRAWN):
         given.setdefault("sampling", True)
-    return SearchSettings.parse(given)
+    return kind.parse(given)
 
 
 def terminal() -> Events:

@@ -39,7 +39,8 @@ def train(
             consume_multiple=True,
             negative=(),
             help="Source and target files, aligned line by line, or one .tsv or .jsonl file of "
-            "pairs; all may be .gz. Several corpora: name them one after the other.",
+            "pairs; all may be .gz. Several corpora: name them one after the other. For a "
+            "language model: files of text.",
         ),
     ] = None,
     valid: Annotated[
@@ -48,7 +49,7 @@ def train(
             group=_CORPORA_FLAGS,
             consume_multiple=True,
             negative=(),
-            help="Files of pairs to validate with, in the same way.",
+            help="Files to validate with, in the same way.",
         ),
     ] = None,
     weights: Annotated[
@@ -77,7 +78,7 @@ def train(
     settings: SettingsFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
-    """Train a translator from sentence pairs.
+    """Train a translator from sentence pairs, or a language model from text.
 
     The model, its tokenizer and its settings land in RUN/model as soon as it was validated once,
     and are replaced whenever it got better. Ctrl-C saves and stops; `--resume` goes on from there,
@@ -86,11 +87,14 @@ def train(
     For example:
 
         heedful train run --preset tiny --train train.en train.de --valid valid.en valid.de
+        heedful train run --task causal_lm --train books.txt --valid other.txt
 
     Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
     in the table `[model]`. RUN/config.toml keeps all of them.
     """
-    given = merge(overrides(settings), _corpora(train, valid, weights))
+    given = overrides(settings)
+    pairs = _task(run, config, given, resume=resume) == "translation"
+    given = merge(given, _corpora(train, valid, weights, pairs=pairs))
     report = Report(
         "train", output, {"run": str(run), "preset": preset, "overrides": given, "resume": resume}
     )
@@ -98,7 +102,9 @@ def train(
         raise UserError(
             "There is nothing to train on",
             where="heedful train",
-            remedy="Name the pairs: --train SOURCE_FILE TARGET_FILE (or one .tsv or .jsonl file)",
+            remedy="Name the pairs: --train SOURCE_FILE TARGET_FILE (or one .tsv or .jsonl file)"
+            if pairs
+            else "Name the text: --train FILE",
         )
     resolved = _resolve(run, preset, config, given, resume=resume)
     from heedful.events import Events, Terminal
@@ -134,6 +140,18 @@ def _resolve(
     return settings_of_run(run, merge(below, read_toml(config) if config else {}, given))
 
 
+def _task(run: Path, config: Path | None, given: dict[str, Any], *, resume: bool) -> str:
+    """The task, which decides how the files of the corpora flags belong together."""
+    from heedful.config import read_toml
+    from heedful.train.resolve import settings_of_run
+
+    if "task" in given:
+        return str(given["task"])
+    if resume:
+        return settings_of_run(run).task
+    return str((read_toml(config) if config else {}).get("task", "translation"))
+
+
 def _show(run: Path, summary: RunSummary) -> None:
     state = "Done" if summary.finished else "Stopped"
     say(
@@ -146,12 +164,16 @@ def _show(run: Path, summary: RunSummary) -> None:
 
 
 def _corpora(
-    train: Sequence[str] | None, valid: Sequence[str] | None, weights: Sequence[float] | None
+    train: Sequence[str] | None,
+    valid: Sequence[str] | None,
+    weights: Sequence[float] | None,
+    *,
+    pairs: bool,
 ) -> dict[str, Any]:
     """The corpora flags as settings."""
     data: dict[str, Any] = {}
     if train:
-        data["train"] = corpora(train, "--train")
+        data["train"] = corpora(train, "--train", pairs=pairs)
         if weights is not None and len(weights) != len(data["train"]):
             raise ConfigError(
                 f"There are {len(weights)} weights for {len(data['train'])} training corpora",
@@ -163,16 +185,23 @@ def _corpora(
     elif weights is not None:
         raise ConfigError("There are weights but no --train", where="--weights")
     if valid:
-        data["valid"] = corpora(valid, "--valid")
+        data["valid"] = corpora(valid, "--valid", pairs=pairs)
     return {"data": data} if data else {}
 
 
-def corpora(files: Sequence[str], flag: str) -> list[dict[str, Any]]:
-    """Corpora from file names: each .tsv or .jsonl alone, others in pairs of source and target.
+def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict[str, Any]]:
+    """Corpora from file names.
+
+    Args:
+        files: the names.
+        flag: they were given with, for the error message.
+        pairs: each .tsv or .jsonl alone, others in pairs of source and target; else each alone.
 
     Raises:
         ConfigError: when a source has no target.
     """
+    if not pairs:
+        return [{"file": file} for file in files]
     found: list[dict[str, Any]] = []
     source: str | None = None
     for file in files:

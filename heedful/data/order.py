@@ -76,7 +76,7 @@ def plan_batches(
     """
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
     chosen = [_copies(indices, weight, bits) for indices, weight in groups]
-    order = _shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
+    order = shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
     # One more position on either side: the source's end token; the target's start or end token.
     sizes = np.maximum(source_lengths, target_lengths).astype(np.int64) + 1
     assert order.size == 0 or sizes[order].max() <= batch_tokens, "a pair that no batch can hold"
@@ -84,16 +84,17 @@ def plan_batches(
     for pool in _pools(order, sizes[order], batch_tokens * pool_batches):
         pool = pool[np.lexsort((source_lengths[pool], target_lengths[pool], sizes[pool]))]
         batches.extend(_cut(pool, sizes[pool], batch_tokens))
-    return [batches[i] for i in _shuffle(np.arange(len(batches)), bits)]
+    return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
 
 
 def _copies(indices: Indices, weight: float, bits: np.random.PCG64) -> Indices:
     whole = int(weight)
     share = round((weight - whole) * len(indices))
-    return np.concatenate([np.tile(indices, whole), _shuffle(indices, bits)[:share]])
+    return np.concatenate([np.tile(indices, whole), shuffle(indices, bits)[:share]])
 
 
-def _shuffle(values: Indices, bits: np.random.PCG64) -> Indices:
+def shuffle(values: Indices, bits: np.random.PCG64) -> Indices:
+    """The values in a random order that depends on nothing but the bits."""
     keys = np.atleast_1d(bits.random_raw(len(values)))
     return values[np.argsort(keys, kind="stable")]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -32,8 +32,15 @@ class DataSpec(Config):
 
     train: tuple[CorpusSpec, ...]
     valid: tuple[CorpusSpec, ...] = ()
+    documents: Literal["file", "paragraph", "line"] = Field(
+        "file",
+        description="language models: what one text is in a file; paragraphs end at an "
+        "empty line. A .jsonl file holds one a line, under the key text",
+    )
     max_length: PositiveInt = Field(
-        256, description="longest side of a pair in tokens; longer pairs are reported and left out"
+        256,
+        description="longest side of a pair in tokens; longer pairs are reported and left "
+        "out. Language models: tokens seen at once",
     )
     max_length_ratio: Annotated[float, Field(gt=1)] | None = Field(
         None, description="leave out pairs whose longer side is more than this times the shorter"

@@ -9,15 +9,16 @@ from heedful.train.averaging import average_checkpoints, using, weights_of
 from heedful.train.checkpoints import whole_models
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from heedful.events import Events
-    from heedful.models.translator import Translator
     from heedful.train.checkpoints import CheckpointStore
     from heedful.train.publish import Publisher
     from heedful.train.validation import Scores, Validator
 
 
 def choose_final_model(
-    model: Translator,
+    model: nn.Module,
     store: CheckpointStore,
     publisher: Publisher,
     validator: Validator | None,
@@ -57,7 +58,7 @@ def choose_final_model(
     _tell(events, validator, average, single["score"], kind)
 
 
-def _judge_fully(model: Translator, publisher: Publisher, validator: Validator) -> None:
+def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -> None:
     """Make sure the scores of RUN/model are over all validation sentences."""
     facts = publisher.facts()
     if facts.get("sentences") == validator.sentences(everything=True):

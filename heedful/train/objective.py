@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from heedful.nn.capture import Capture
 from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
+from heedful.nn.moe import PENALTIES, penalty
 from heedful.train.r_drop import twice
 from heedful.train.scheduled_sampling import mix_in_guesses
 
@@ -82,9 +84,13 @@ class TranslationObjective:
         if model.training and self.settings.r_drop:
             return self._r_drop(model, batch, target_input)
         real = batch.target_positions >= 0
-        hidden = _forward(model, batch, target_input)[real]
+        states, added = with_penalty(
+            model, batch.source, batch.source_positions, target_input, batch.target_positions
+        )
+        hidden = states[real]
         loss, nll = self._cross_entropy(model, hidden, batch.target_output[real])
-        return LossSum(loss, int(hidden.shape[0]), {"nll": nll})
+        tokens = int(hidden.shape[0])
+        return LossSum(loss + tokens * added, tokens, {"nll": nll})
 
     def _sampled_share(self, step: int) -> float:
         grown = min(1.0, step / self.settings.scheduled_sampling_steps)
@@ -94,7 +100,14 @@ class TranslationObjective:
         """Half of the paper's loss, so that without the divergence it is the plain loss."""
         double = twice(batch)
         real = double.target_positions >= 0
-        hidden = _forward(model, double, torch.cat([target_input, target_input]))[real]
+        states, added = with_penalty(
+            model,
+            double.source,
+            double.source_positions,
+            torch.cat([target_input, target_input]),
+            double.target_positions,
+        )
+        hidden = states[real]
         tokens = int(hidden.shape[0]) // 2
         found = consistent_cross_entropy(
             hidden.view(2, tokens, -1),
@@ -102,9 +115,10 @@ class TranslationObjective:
             batch.target_output[batch.target_positions >= 0],
             self.settings.label_smoothing,
             self.settings.r_drop / 2,
+            bias=model.output_bias,
         )
         extras = {"nll": found.nll / 2, "divergence": found.divergence}
-        return LossSum(found.loss / 2, tokens, extras)
+        return LossSum(found.loss / 2 + tokens * added, tokens, extras)
 
     def _cross_entropy(
         self, model: Translator, hidden: Tensor, targets: Tensor
@@ -114,11 +128,17 @@ class TranslationObjective:
             model.output_weight,
             targets,
             self.settings.label_smoothing if model.training else 0.0,
+            bias=model.output_bias,
         )
 
 
-def _forward(model: nn.Module, batch: PairBatch, target_input: Tensor) -> Tensor:
-    hidden: Tensor = model(
-        batch.source, batch.source_positions, target_input, batch.target_positions
-    )
-    return hidden
+def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    """A model's states, and what its layers add to the mean loss of a token in training.
+
+    Args:
+        model: any whose `forward` takes a `capture`.
+        *inputs: of the pass.
+    """
+    capture = Capture([PENALTIES]) if model.training else None
+    states: Tensor = model(*inputs, capture=capture)
+    return states, 0.0 if capture is None else penalty(capture)

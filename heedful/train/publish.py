@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from heedful.models.checkpoint import CONFIG_FILE, save_model
 
 if TYPE_CHECKING:
-    from heedful.models.translator import Translator
+    from torch import nn
+
     from heedful.text.pair import TokenizerPair
     from heedful.train.validation import Scores
 
@@ -29,7 +30,7 @@ class Publisher:
         self.directory = directory
         self.tokenizers = tokenizers
 
-    def publish(self, model: Translator, step: int, kind: str, scores: Scores | None) -> None:
+    def publish(self, model: nn.Module, step: int, kind: str, scores: Scores | None) -> None:
         """Write the model.
 
         Args:
@@ -44,7 +45,7 @@ class Publisher:
             facts |= {"scores": dict(scores.values), "signatures": dict(scores.signatures)}
         save_model(model, self.tokenizers, self.directory, training=facts)
 
-    def offer(self, model: Translator, step: int, kind: str, scores: Scores) -> bool:
+    def offer(self, model: nn.Module, step: int, kind: str, scores: Scores) -> bool:
         """Publish unless what is there scored better on as many sentences; whether it did."""
         there = self.facts()
         comparable = there.get("sentences") == scores.sentences

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.config import merge, read_toml
+from heedful.config import flat, merge, read_toml
 from heedful.errors import ConfigError, UserError
-from heedful.train.settings import RunSettings
+from heedful.train.settings import TASK_DEFAULTS, RunSettings
 
 CONFIG_FILE = "config.toml"
 
@@ -35,7 +35,7 @@ def resolve_settings(
     config_file: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
 ) -> RunSettings:
-    """The settings of a run: defaults < preset < file < overrides.
+    """The settings of a run: defaults < those of the task < preset < file < overrides.
 
     Args:
         preset: a name from `heedful presets`; the file may name one too.
@@ -52,6 +52,8 @@ def resolve_settings(
     name = preset or flags.get("preset") or from_file.get("preset")
     below = read_preset(name) if isinstance(name, str) else {}
     values = merge(below, from_file, flags, {"preset": name} if name is not None else {})
+    task = values.get("task")
+    values = merge(TASK_DEFAULTS.get(task, {}) if isinstance(task, str) else {}, values)
     return RunSettings.parse(values, where=str(config_file) if config_file is not None else None)
 
 
@@ -78,7 +80,7 @@ def check_resumable(before: RunSettings, now: RunSettings) -> None:
     Raises:
         ConfigError: naming the settings.
     """
-    old, new = _flat(before.plain()), _flat(now.plain())
+    old, new = flat(before.plain()), flat(now.plain())
     changed = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
     fixed = [key for key in changed if not _is_free(key, now)]
     if fixed:
@@ -100,13 +102,3 @@ def _is_free(key: str, settings: RunSettings) -> bool:
 
 def _within(key: str, table: str) -> bool:
     return key == table or key.startswith(table + ".")
-
-
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{path}{key}.")
-        else:
-            flat[path + key] = value
-    return flat

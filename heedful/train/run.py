@@ -18,21 +18,20 @@ from heedful.text.pair import TokenizerPair
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
 from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
-from heedful.train.objective import TranslationObjective
+from heedful.train.objective import Objective
 from heedful.train.optimizers import build_optimizer
-from heedful.train.prepare import Prepared, build_model, prepare_data
 from heedful.train.publish import Publisher
 from heedful.train.resolve import CONFIG_FILE, check_resumable, settings_of_run
 from heedful.train.signals import StopRequest
-from heedful.train.source import PairSource
 from heedful.train.summary import RunSummary, peak_memory_bytes
+from heedful.train.task import Task, prepare_task
 from heedful.train.trainer import Hooks, Trainer
-from heedful.train.translating import translator_function
 from heedful.train.update import Updater
 from heedful.train.validation import Scores, Validator
 
 if TYPE_CHECKING:
-    from heedful.models.translator import Translator
+    from torch import nn
+
     from heedful.train.settings import RunSettings
 
 METRICS_FILE = "metrics.jsonl"
@@ -41,7 +40,7 @@ METRICS_FILE = "metrics.jsonl"
 def run_training(
     run_dir: Path, settings: RunSettings, *, resume: bool = False, events: Events
 ) -> RunSummary:
-    """Train a translator, or go on training one.
+    """Train a model, or go on training one.
 
     Args:
         run_dir: the run directory; made when missing.
@@ -64,15 +63,15 @@ def run_training(
         device = resolve_device(settings.device)
         precision = _precision(settings, device, checkpoint)
         tokenizers = TokenizerPair.load(run_dir / "tokenizer") if resume else None
-        prepared = prepare_data(run_dir, settings, tokenizers, events)
+        task = prepare_task(run_dir, settings, tokenizers, events)
         if checkpoint is not None:
-            _check_same_data(checkpoint, prepared)
-        model = build_model(settings, prepared.tokenizers).to(device)
-        _write_run(run_dir, settings, prepared.tokenizers)
+            _check_same_data(checkpoint, task)
+        model = task.new_model().to(device)
+        _write_run(run_dir, settings, task.tokenizers)
         store.open()
         sinks = _sinks(run_dir, settings, checkpoint)
         try:
-            run = _Run(run_dir, settings, prepared, model, precision, store, events.also(*sinks))
+            run = _Run(run_dir, settings, task, model, precision, store, events.also(*sinks))
             return run.train(checkpoint, resume=resume)
         finally:
             for sink in sinks:
@@ -86,25 +85,25 @@ class _Run:
         self,
         run_dir: Path,
         settings: RunSettings,
-        prepared: Prepared,
-        model: Translator,
+        task: Task,
+        model: nn.Module,
         precision: Precision,
         store: CheckpointStore,
         events: Events,
     ) -> None:
         self.run_dir = run_dir
         self.settings = settings
-        self.prepared = prepared
+        self.task = task
         self.model = model
         self.precision = precision
         self.store = store
         self.events = events
-        self.publisher = Publisher(run_dir / "model", prepared.tokenizers)
+        self.publisher = Publisher(run_dir / "model", task.tokenizers)
 
     def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
         """Train from a checkpoint or from the start, then choose the final model."""
         self.events.note(f"Training in {self.precision.describe()}")
-        objective = TranslationObjective(self.settings.objective)
+        objective = self.task.objective()
         validator = self._validator(objective)
         trainer = self._trainer(objective, validator)
         if checkpoint is not None:
@@ -131,7 +130,7 @@ class _Run:
             self._offer(self.model, trainer.state.step, None)
         choose_final_model(self.model, self.store, self.publisher, validator, self.events)
 
-    def _trainer(self, objective: TranslationObjective, validator: Validator | None) -> Trainer:
+    def _trainer(self, objective: Objective, validator: Validator | None) -> Trainer:
         settings = self.settings
         updater = Updater(
             self.model,
@@ -143,7 +142,7 @@ class _Run:
         )
         return Trainer(
             updater,
-            PairSource(self.prepared.pairs, self.prepared.selection, settings),
+            self.task.source,
             settings,
             width=settings.model.width,
             store=self.store,
@@ -151,21 +150,10 @@ class _Run:
             events=self.events,
         )
 
-    def _validator(self, objective: TranslationObjective) -> Validator | None:
-        if self.prepared.valid is None:
-            return None
+    def _validator(self, objective: Objective) -> Validator | None:
         # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
         precision = dataclasses.replace(self.precision, name="fp32")
-        return Validator(
-            self.prepared.valid,
-            objective,
-            self.settings.validation,
-            self.settings.data,
-            precision=precision,
-            translate=translator_function(
-                self.prepared.tokenizers, self.settings.validation, precision, self.events
-            ),
-        )
+        return self.task.validator(objective, precision, self.events)
 
     def _offer(self, model: Any, step: int, scores: Scores | None) -> None:
         kind = "moving average" if self.settings.checkpoint.ema_decay else "weights"
@@ -178,7 +166,7 @@ class _Run:
         return {
             "seed": self.settings.seed,
             "settings": self.settings.plain(),
-            "data_fingerprint": self.prepared.fingerprint,
+            "data_fingerprint": self.task.fingerprint,
             "precision": {
                 "name": self.precision.name,
                 "device": self.precision.device,
@@ -266,8 +254,8 @@ def _write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair) 
     replace_synced(run_dir / CONFIG_FILE, dump_toml(settings.plain()).encode())
 
 
-def _check_same_data(checkpoint: Checkpoint, prepared: Prepared) -> None:
-    if checkpoint.state["data_fingerprint"] != prepared.fingerprint:
+def _check_same_data(checkpoint: Checkpoint, task: Task) -> None:
+    if checkpoint.state["data_fingerprint"] != task.fingerprint:
         raise DataError(
             "The training files, their weights or the tokenizer are not those the run began with",
             where=str(checkpoint.path.parent.parent / CONFIG_FILE),

@@ -6,7 +6,7 @@ Defaults are the paper's recipe for translation (Vaswani 2017, section 5).
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -94,9 +94,31 @@ class CheckpointSettings(Config):
     ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")
 
 
+TASK_DEFAULTS: dict[str, dict[str, Any]] = {
+    # As GPT-2's successors are trained: no smoothing, as the loss itself is what is wanted.
+    "causal_lm": {
+        "model": {"norm_placement": "pre", "activation": "gelu"},
+        "objective": {"label_smoothing": 0.0},
+        "optimizer": {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1, "clip_norm": 1.0},
+        "validation": {"metrics": [], "choose_by": "loss"},
+    },
+}
+"""What a task other than translation has instead of the defaults below."""
+
+Task = Literal["translation", "causal_lm"]
+
+
 class RunSettings(Config):
     """Everything a run depends on."""
 
+    task: Task = Field(
+        "translation", description="sentence pairs to a translator, or text to a language model"
+    )
+    init: str | None = Field(
+        None,
+        description="model or run directory whose weights and tokenizer training begins with; "
+        "its dials must be those of the new model, but for dropout",
+    )
     preset: str | None = None
     model: TranslatorShape = TranslatorShape()
     tokenizer: TokenizerSpec = TokenizerSpec()

@@ -1,28 +1,20 @@
-"""Validation: the loss over real tokens, and translations by the real decoder with their scores."""
+"""Validation: the loss over real tokens, and what a task measures besides."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from heedful.data.batches import make_batch
-from heedful.data.order import plan_batches
-from heedful.data.selection import select_pairs
-from heedful.evaluate.metrics import build_metric, corpus_scores
 from heedful.evaluate.perplexity import bits_per_unit, perplexity
 from heedful.train.objective import Context, Objective
 
 if TYPE_CHECKING:
-    from heedful.data.encoded import EncodedPairs
-    from heedful.data.spec import DataSpec
     from heedful.device import Precision
-    from heedful.models.translator import Translator
     from heedful.train.settings import ValidationSettings
-
-Translate = Callable[["Translator", list[str]], list[str]]
+    from heedful.train.update import Batch
 
 
 @dataclass(frozen=True)
@@ -47,84 +39,78 @@ class Scores:
         return ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
 
 
+@dataclass(frozen=True)
+class Measured:
+    """Metrics by name, and how each was computed."""
+
+    values: Mapping[str, float]
+    signatures: Mapping[str, str]
+
+
+class Measure(Protocol):
+    """What is measured of a model beside its loss."""
+
+    def count(self, *, everything: bool) -> int:
+        """How many examples are looked at: all, or those that are wanted while training."""
+        ...
+
+    def __call__(self, model: Any, count: int) -> Measured:
+        """Measure a model in eval mode on the first examples."""
+        ...
+
+
 class Validator:
-    """Scores a translator on the validation pairs.
+    """Scores a model on validation data.
 
     Args:
-        pairs: the encoded validation corpora.
+        batches: the data, gone through anew each time.
         objective: whose loss is measured; without label smoothing, as the model is in eval mode.
-        settings: metrics and how to translate.
-        data: the limits of a batch.
+        settings: which score decides.
         precision: of the loss's forward passes.
-        translate: turns sentences into translations with the model given.
+        measure: what to measure besides.
     """
 
     def __init__(
         self,
-        pairs: EncodedPairs,
+        batches: Iterable[Batch],
         objective: Objective,
         settings: ValidationSettings,
-        data: DataSpec,
         *,
         precision: Precision,
-        translate: Translate,
+        measure: Measure | None = None,
     ) -> None:
-        self.pairs = pairs
+        self.batches = batches
         self.objective = objective
         self.settings = settings
         self.precision = precision
-        self.translate = translate
-        for name in settings.metrics:  # an unknown tokenizer is to be found out before training
-            build_metric(name, tokenize=settings.tokenize, lowercase=settings.lowercase)
-        self.batches = plan_batches(
-            pairs.source_lengths,
-            pairs.target_lengths,
-            [(select_pairs(pairs, data).kept, 1.0)],
-            batch_tokens=data.batch_tokens,
-            pool_batches=max(1, len(pairs)),
-            seed=0,
-            epoch=0,
-        )
+        self.measure = measure
 
-    def __call__(self, model: Translator, *, everything: bool = False) -> Scores:
+    def __call__(self, model: Any, *, everything: bool = False) -> Scores:
         """Score a model in eval mode.
 
         Args:
             model: with the weights to judge.
-            everything: translate all sentences, whatever `max_sentences` says.
+            everything: measure on all examples, whatever the settings say for training.
         """
+        count = self.sentences(everything=everything)
         with torch.no_grad():
             values = self._loss(model)
-            metrics = self.settings.metrics
-            count = self.sentences(everything=everything) if metrics else 0
-            signatures: dict[str, str] = {}
-            if metrics:
-                texts = [self.pairs.text_of(i) for i in range(count)]
-                found = corpus_scores(
-                    self.translate(model, [source for source, _ in texts]),
-                    [target for _, target in texts],
-                    metrics,
-                    tokenize=self.settings.tokenize,
-                    lowercase=self.settings.lowercase,
-                )
-                values |= {name: metric.score for name, metric in found.items()}
-                signatures = {name: metric.signature for name, metric in found.items()}
+            measured = self.measure(model, count) if self.measure and count else Measured({}, {})
+        values |= measured.values
         chosen = self.settings.choose_by
         score = -values["loss"] if chosen == "loss" else values[chosen]
-        return Scores(values, score, count, signatures)
+        return Scores(values, score, count, measured.signatures)
 
     def sentences(self, *, everything: bool = False) -> int:
-        """How many sentences are translated."""
-        limit = self.settings.max_sentences
-        return len(self.pairs) if everything or limit is None else min(limit, len(self.pairs))
+        """How many examples are measured beside the loss, which is that of all."""
+        return self.measure.count(everything=everything) if self.measure is not None else 0
 
-    def _loss(self, model: Translator) -> dict[str, float]:
+    def _loss(self, model: Any) -> dict[str, float]:
         device = next(model.parameters()).device
         nll, tokens = 0.0, 0
-        for indices in self.batches:
-            batch = make_batch(self.pairs, indices).to(device)
+        for batch in self.batches:
             with self.precision.autocast():
-                result = self.objective.loss(model, batch, Context(step=0))
+                result = self.objective.loss(model, batch.to(device), Context(step=0))
             nll += float(result.extras["nll"])
             tokens += result.tokens
         return {

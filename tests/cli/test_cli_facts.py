@@ -60,6 +60,18 @@ def test_presets(run) -> None:
     assert counts == sorted(counts)
 
 
+def test_published_models_stand_beside_their_published_counts(run) -> None:
+    found = {preset["name"]: preset for preset in summary(run("presets", "--json"))["presets"]}
+    assert found["gpt2"]["parameters"] == found["gpt2"]["published_parameters"] == 124_439_808
+    assert found["gpt2"]["kind"] == "causal_lm"
+    assert found["tiny"]["published_parameters"] is None
+    facts = summary(run("info", "gpt2", "--json"))
+    assert facts["parameters"]["total"] == facts["published_parameters"] == 124_439_808
+    assert sum(row["total"] for row in facts["parameters"]["table"]) == 124_439_808
+    assert "published: 124,439,808" in " ".join(run("info", "gpt2").err.split())
+    assert run("info", "gpt2", "--vocabulary", "10").status == 2
+
+
 def test_doctor(run) -> None:
     facts = summary(run("doctor", "--json", "--width", "64"))
     assert facts["versions"]["torch"] == torch.__version__

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 from pathlib import Path
 
@@ -134,3 +135,16 @@ def test_an_epoch_of_a_selection(encoded: EncodedPairs) -> None:
     short = np.flatnonzero(longer < longer.max()).tolist()
     assert 0 < len(short) < 3
     assert sorted(int(i) for batch in batches for i in batch) == short
+
+
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_sources_stand_in_the_frame_of_their_tokenizer(side: str) -> None:
+    source = copy(tokenizers().source)
+    source.first, source.last = (7,), (8, source.eos)
+    ids = [[10, 11, 12], [], [13]]
+    expected = [[7, *row, 8, source.eos] for row in ids]
+    assert rows(*source_tensors(ids, source, padding_side=side)) == expected
+    stored = [np.array(row, np.uint16) for row in ids]
+    assert rows(*source_tensors(stored, source, padding_side=side)) == expected
+    tokens, positions = source_tensors([], source)
+    assert tokens.shape == positions.shape == (0, 0)

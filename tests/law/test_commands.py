@@ -6,12 +6,12 @@ import importlib
 import inspect
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from heedful.cli.main import VERBS, build_app, normalize
+from heedful.cli.main import VERBS, build_app, function_of, normalize
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,9 +36,14 @@ def shown_commands(text: str) -> Iterator[str]:
                 yield part.strip()
 
 
+def function_behind(verb: str) -> Callable[..., object]:
+    name = function_of(verb)
+    return getattr(importlib.import_module(f"heedful.cli.{name}"), name)
+
+
 def examples_of(verb: str) -> list[str]:
     """Commands in the example blocks of a verb's help."""
-    function = getattr(importlib.import_module(f"heedful.cli.{verb}"), verb)
+    function = function_behind(verb)
     lines = [line.strip() for line in inspect.getdoc(function).splitlines()]
     found = [
         line.split("|")[-1].strip() for line in lines if re.match(r"(echo .*\| *)?heedful ", line)
@@ -79,7 +84,7 @@ def test_every_verb_teaches_by_an_example(verb: str) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_summaries_are_the_verbs_own(verb: str) -> None:
-    function = getattr(importlib.import_module(f"heedful.cli.{verb}"), verb)
+    function = function_behind(verb)
     assert inspect.getdoc(function).splitlines()[0] == VERBS[verb]
 
 

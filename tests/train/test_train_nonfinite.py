@@ -11,7 +11,7 @@ from torch import nn
 from heedful.errors import RunError
 from heedful.events import Events, Recorder, Warning
 from heedful.models.translator import Translator
-from heedful.train import prepare
+from heedful.train import translation
 from heedful.train.nonfinite import find_nonfinite
 from heedful.train.run import run_training
 
@@ -57,14 +57,14 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 bad[0] = torch.inf
         return output + bad
 
-    original = prepare.Translator
+    original = translation.Translator
 
     def build(spec: Any) -> Translator:
         model = original(spec)
         model.encoder.blocks[0].feedforward.register_forward_hook(poison)
         return model
 
-    monkeypatch.setattr(prepare, "Translator", build)
+    monkeypatch.setattr(translation, "Translator", build)
     return lengths
 
 

@@ -246,7 +246,7 @@ def test_sampled_share_grows_linearly_and_only_in_training() -> None:
     seen: list[float] = []
     forward = model.forward
 
-    def spy(*arguments: Tensor) -> Tensor:
+    def spy(*arguments: Tensor, **kept: Any) -> Tensor:
         changed = int((arguments[2] != batch.target_input).sum())
         seen.append(changed / movable)
         return forward(*arguments)

@@ -1,0 +1,249 @@
+"""Language modelling as a task: text in, a model of the next token out."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from heedful.data.documents import DocumentReader, document_reader
+from heedful.data.stream import EncodedTexts, encode_texts
+from heedful.data.windows import (
+    NO_TARGET,
+    WindowBatch,
+    epoch_windows,
+    make_windows,
+    window_starts,
+)
+from heedful.errors import ConfigError
+from heedful.models.causal_lm import CausalLM
+from heedful.models.family import CausalLMSpec
+from heedful.models.shapes import causal_lm_spec
+from heedful.nn.losses import smoothed_cross_entropy
+from heedful.text.pair import TokenizerPair
+from heedful.text.trainer import train_tokenizer
+from heedful.train.initial import begin_with, tokenizers_of
+from heedful.train.objective import Context, LossSum, with_penalty
+from heedful.train.randomness import mix
+from heedful.train.validation import Validator
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
+
+    from heedful.device import Precision
+    from heedful.events import Events
+    from heedful.train.objective import Objective
+    from heedful.train.settings import RunSettings
+
+
+class LanguageModelTask:
+    """Texts, read and encoded.
+
+    Args:
+        settings: of the run.
+        tokenizers: the same one twice.
+        texts: to train on.
+        valid: to validate on, or None.
+    """
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        tokenizers: TokenizerPair,
+        texts: EncodedTexts,
+        valid: EncodedTexts | None,
+    ) -> None:
+        self.settings = settings
+        self.tokenizers = tokenizers
+        self.valid = valid
+        self.fingerprint = texts.fingerprint
+        self.source = WindowSource(texts, settings)
+
+    def new_model(self) -> nn.Module:
+        """The model with its first weights, a function of the seed."""
+        torch.manual_seed(mix(self.settings.seed))
+        model = CausalLM(self._spec())
+        if self.settings.init is not None:
+            begin_with(model, Path(self.settings.init))
+        return model
+
+    def objective(self) -> CausalLMObjective:
+        """Cross-entropy of the next token."""
+        return CausalLMObjective(self.settings.objective.label_smoothing)
+
+    def validator(
+        self, objective: Objective, precision: Precision, events: Events
+    ) -> Validator | None:
+        """The loss on the validation texts, window by window."""
+        if self.valid is None:
+            return None
+        settings = self.settings
+        batches = ValidationWindows(self.valid, settings.data.max_length, _rows(settings))
+        return Validator(batches, objective, settings.validation, precision=precision)
+
+    def _spec(self) -> CausalLMSpec:
+        size = self.tokenizers.source.size
+        return causal_lm_spec(self.settings.model, size, self.settings.data.max_length)
+
+
+class CausalLMObjective:
+    """Cross-entropy of the next token.
+
+    Args:
+        label_smoothing: in training.
+    """
+
+    def __init__(self, label_smoothing: float) -> None:
+        self.label_smoothing = label_smoothing
+
+    def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
+        """The summed loss over the batch's targets."""
+        wanted = batch.targets != NO_TARGET
+        # Where no text ends in a window there is no need to tell texts apart.
+        segments = batch.segments if bool(batch.segments.any()) else None
+        states, added = with_penalty(model, batch.ids, batch.positions, segments)
+        loss, nll = smoothed_cross_entropy(
+            states[wanted],
+            model.output_weight,
+            batch.targets[wanted],
+            self.label_smoothing if model.training else 0.0,
+            model.output_bias,
+        )
+        tokens = batch.target_tokens
+        return LossSum(loss + tokens * added, tokens, {"nll": nll})
+
+
+class WindowSource:
+    """Batches of windows; which ones is a function of the seed, the epoch and the place.
+
+    Args:
+        texts: the stream.
+        settings: of the run: window length, budget, seed.
+    """
+
+    def __init__(self, texts: EncodedTexts, settings: RunSettings) -> None:
+        self.texts = texts
+        self.settings = settings
+        self._epoch: tuple[int, npt.NDArray[np.int64]] | None = None
+
+    def count(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        return math.ceil(len(self._starts(epoch)) / _rows(self.settings))
+
+    def batch(self, epoch: int, number: int) -> WindowBatch:
+        """One batch of an epoch."""
+        rows = _rows(self.settings)
+        starts = self._starts(epoch)[number * rows : (number + 1) * rows]
+        return make_windows(self.texts, starts, self.settings.data.max_length)
+
+    def lines(self, indices: Sequence[int]) -> list[str]:
+        """`file:line` of the texts in which windows start."""
+        return [self.texts.line_of(index) for index in indices]
+
+    def _starts(self, epoch: int) -> npt.NDArray[np.int64]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            length, seed = self.settings.data.max_length, self.settings.seed
+            planned = epoch_windows(len(self.texts), length, seed=seed, epoch=epoch)
+            self._epoch = (epoch, planned)
+        return self._epoch[1]
+
+
+class ValidationWindows:
+    """All windows of validation texts, in order.
+
+    Args:
+        texts: the stream.
+        length: of a window.
+        rows: windows of a batch.
+    """
+
+    def __init__(self, texts: EncodedTexts, length: int, rows: int) -> None:
+        self.texts = texts
+        self.length = length
+        self.rows = rows
+
+    def __iter__(self) -> Iterator[WindowBatch]:
+        starts = window_starts(len(self.texts), self.length, shift=0)
+        for first in range(0, len(starts), self.rows):
+            yield make_windows(self.texts, starts[first : first + self.rows], self.length)
+
+
+def prepare_language_model(
+    run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
+) -> LanguageModelTask:
+    """Read, check and encode texts; arguments as `heedful.train.task.prepare_task`.
+
+    Raises:
+        DataError: when the texts cannot be used.
+        ConfigError: when a batch has no room for a window, or a setting is for pairs only.
+    """
+    _check(settings)
+    data = settings.data
+    train = [document_reader(spec, data.documents) for spec in data.train]
+    if tokenizers is None and settings.init is not None:
+        tokenizers = tokenizers_of(Path(settings.init))
+    if tokenizers is None:
+        events.note("Training the tokenizer")
+        tokenizer = train_tokenizer(settings.tokenizer, _all_texts(train))
+        tokenizers = TokenizerPair(tokenizer, tokenizer)
+    cache = Path(data.cache) if data.cache is not None else run_dir / "data"
+    texts = _encode("training", train, tokenizers, cache, events)
+    valid = None
+    if data.valid:
+        readers = [document_reader(spec, data.documents) for spec in data.valid]
+        valid = _encode("validation", readers, tokenizers, cache, events)
+    return LanguageModelTask(settings, tokenizers, texts, valid)
+
+
+def _check(settings: RunSettings) -> None:
+    if settings.data.batch_tokens < settings.data.max_length:
+        raise ConfigError(
+            f"A batch of {settings.data.batch_tokens} tokens has no room for a window of "
+            f"{settings.data.max_length}",
+            where="data.batch_tokens",
+            remedy="Raise it, or lower data.max_length",
+        )
+    objective = settings.objective
+    for name in ("scheduled_sampling", "r_drop", "bpe_dropout"):
+        if getattr(objective, name):
+            raise ConfigError(
+                f"objective.{name} is for translation; this task is {settings.task}",
+                where=f"objective.{name}",
+                remedy="Leave it at 0",
+            )
+    if settings.validation.metrics:
+        raise ConfigError(
+            "A language model is judged by its loss; there are no translations to score",
+            where="validation.metrics",
+            remedy='Set validation.metrics = [] and validation.choose_by = "loss"',
+        )
+
+
+def _encode(
+    name: str,
+    readers: Sequence[DocumentReader],
+    tokenizers: TokenizerPair,
+    cache: Path,
+    events: Events,
+) -> EncodedTexts:
+    texts = encode_texts(readers, tokenizers.source, cache, notice=events.warn)
+    unknown = sum(int((ids == tokenizers.source.unk).sum()) for ids in texts.ids)
+    events.note(
+        f"{name}: {texts.texts:,} text{'s' * (texts.texts != 1)}, {len(texts):,} tokens, "
+        f"{unknown / len(texts):.2%} of them unknown"
+    )
+    return texts
+
+
+def _all_texts(readers: Sequence[DocumentReader]) -> list[str]:
+    return [document.text for reader in readers for document in reader]
+
+
+def _rows(settings: RunSettings) -> int:
+    return settings.data.batch_tokens // settings.data.max_length
