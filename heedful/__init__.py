@@ -37,7 +37,8 @@ def load(
     """Load a translator that takes raw text.
 
     Args:
-        path: a model directory or a run directory (its best model); several make an ensemble.
+        path: a model directory, a run directory (its best model) or a Hugging Face directory;
+            several make an ensemble.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
 
@@ -46,8 +47,9 @@ def load(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.pipeline import TranslationPipeline
+    from heedful.interop.directory import load_any
 
-    return TranslationPipeline.load(path, device=device, precision=precision)
+    return TranslationPipeline.load(path, device=device, precision=precision, read=load_any)
 
 
 def load_generator(
@@ -56,7 +58,7 @@ def load_generator(
     """Load a language model that continues raw text.
 
     Args:
-        path: a model directory or a run directory (its best model).
+        path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
 
@@ -65,5 +67,6 @@ def load_generator(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.text_generation import GenerationPipeline
+    from heedful.interop.directory import load_any
 
-    return GenerationPipeline.load(path, device=device, precision=precision)
+    return GenerationPipeline.load(path, device=device, precision=precision, read=load_any)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from cyclopts import Parameter
 
+import heedful
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import chunks, is_standard, output_to
 from heedful.cli.output import PLAIN, Output, Report
@@ -31,7 +32,7 @@ CHUNK = 1024
 
 
 def generate(
-    model: Annotated[Path, Parameter(help="A model directory or a run directory.")],
+    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
     /,
     *,
     prompt: Annotated[
@@ -87,9 +88,7 @@ def generate(
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
-    from heedful.decode.text_generation import GenerationPipeline
-
-    pipeline = GenerationPipeline.load(model, device=device, precision=precision)
+    pipeline = heedful.load_generator(model, device=device, precision=precision)
     loaded = report.seconds
     if stream:
         assert prompt is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Group, Parameter
 
+import heedful
 from heedful.cli.settings_flags import flags_of, overrides
 from heedful.decode.settings import SearchSettings
 
@@ -50,11 +51,7 @@ class Running:
 
     def load(self, model: Path) -> TranslationPipeline:
         """The model, with the others of an ensemble."""
-        from heedful.decode.pipeline import TranslationPipeline
-
-        return TranslationPipeline.load(
-            [model, *self.ensemble], device=self.device, precision=self.precision
-        )
+        return heedful.load([model, *self.ensemble], device=self.device, precision=self.precision)
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""

@@ -16,7 +16,7 @@ from heedful.errors import DataError
 
 
 def score(
-    model: Annotated[Path, Parameter(help="A model directory or a run directory.")],
+    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
     /,
     *,
     source: Annotated[Path, Parameter(help="Text, one item a line.")],

@@ -26,7 +26,7 @@ CHUNK = 4096
 
 
 def translate(
-    model: Annotated[Path, Parameter(help="A model directory or a run directory.")],
+    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
     /,
     *,
     input: Annotated[

@@ -93,13 +93,15 @@ def align(
     A target word's row is the mean over its tokens; a source word's weight, the sum over its.
 
     Args:
-        weights: [T, S] of target tokens to source tokens, any more rows and columns left out.
+        weights: [T, S] of target tokens to source tokens as the encoder read them, framed by its
+            tokenizer; any more rows and columns are left out.
         source: its tokenizer, ids and text; words are taken from the text.
         target: the same of the translation.
     """
     source_words, source_word_of = token_words(*source)
     target_words, target_word_of = token_words(*target)
-    weights = weights[: len(target_word_of), : len(source_word_of)].double().cpu()
+    first = len(source[0].first)
+    weights = weights[: len(target_word_of), first : first + len(source_word_of)].double().cpu()
     columns = weights.new_zeros((len(target_word_of), len(source_words)))
     columns.index_add_(1, torch.tensor(source_word_of, dtype=torch.int64), weights)
     rows = weights.new_zeros((len(target_words), len(source_words)))

@@ -38,16 +38,24 @@ def longest_output(specs: Sequence[TranslatorSpec], settings: SearchSettings) ->
     return longest
 
 
-def check_fits(specs: Sequence[TranslatorSpec], ids: Sequence[int], where: str) -> None:
+def check_fits(
+    specs: Sequence[TranslatorSpec], ids: Sequence[int], where: str, frame: int = 1
+) -> None:
     """Refuse a text that models with learned positions cannot read whole.
+
+    Args:
+        specs: of the models.
+        ids: of the text, without special tokens.
+        where: what to call it.
+        frame: special tokens that stand around it.
 
     Raises:
         DataError: naming the text.
     """
     table = table_length(specs)
-    if table is not None and len(ids) >= table:
+    if table is not None and len(ids) + frame > table:
         raise DataError(
-            f"{len(ids)} tokens are more than the {table - 1} the model can read",
+            f"{len(ids)} tokens are more than the {table - frame} the model can read",
             where=where,
             remedy="Give shorter pieces of the text",
         )

@@ -25,7 +25,7 @@ from heedful.decode.settings import SearchOptions, SearchSettings
 from heedful.decode.translation import Score, Translation
 from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import load_translator
+from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.text.pair import TokenizerPair
@@ -80,6 +80,7 @@ class TranslationPipeline:
         *,
         device: str = "auto",
         precision: PrecisionName = "auto",
+        read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory, or several as an ensemble.
 
@@ -87,6 +88,7 @@ class TranslationPipeline:
             path: a model directory or a run directory (its best model), or several.
             device: auto, cpu, cuda, cuda:1 or mps.
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            read: what reads a directory.
 
         Raises:
             ModelError: when there is no model, or models of an ensemble do not fit together.
@@ -96,7 +98,7 @@ class TranslationPipeline:
         if not paths:
             raise ModelError("No model given", remedy="Give at least one model directory")
         where = resolve_device(device)
-        loaded = [load_translator(p) for p in paths]
+        loaded = [load_translator(p, read) for p in paths]
         tokenizers = loaded[0][1]
         for other, (_, pair) in zip(paths, loaded, strict=True):
             if pair.fingerprint != tokenizers.fingerprint:
@@ -222,9 +224,10 @@ class TranslationPipeline:
             self.tokenizers.target.encode(_single_line(t)) if isinstance(t, str) else list(t)
             for t in targets
         ]
+        frame = len(self.tokenizers.source.first) + len(self.tokenizers.source.last)
         for number, pair in enumerate(zip(source_ids, target_ids, strict=True), start=1):
-            for ids in pair:
-                check_fits(self._specs, ids, f"line {number}")
+            check_fits(self._specs, pair[0], f"line {number}", frame=frame)
+            check_fits(self._specs, pair[1], f"line {number}")
             assert not self.specials.ids & set(pair[1]), "targets hold no special tokens"
         lengths = [max(map(len, pair)) + 1 for pair in zip(source_ids, target_ids, strict=True)]
         batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)

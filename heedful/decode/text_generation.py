@@ -14,7 +14,7 @@ from heedful.decode.generation import GenerationOptions, GenerationSettings
 from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
 from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
-from heedful.models.checkpoint import load_model
+from heedful.models.checkpoint import ReadModel, load_model
 from heedful.text.protocol import TextTokenizer
 from heedful.text.tokenizer import Tokenizer
 
@@ -37,7 +37,12 @@ class GenerationPipeline:
 
     @classmethod
     def load(
-        cls, path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        precision: PrecisionName = "auto",
+        read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory.
 
@@ -45,13 +50,14 @@ class GenerationPipeline:
             path: a model directory or a run directory (its best model).
             device: auto, cpu, cuda, cuda:1 or mps.
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            read: what reads a directory.
 
         Raises:
             ModelError: when there is no model, or one that continues no text.
             ConfigError: when the device or precision is not to be had.
         """
         where = resolve_device(device)
-        model, tokenizers = load_model(Path(path))
+        model, tokenizers = read(Path(path))
         if not isinstance(model, CausalLM) or tokenizers is None:
             raise ModelError(
                 f"This model continues no text; its kind is {model.spec.kind!r}",

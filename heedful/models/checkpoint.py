@@ -116,6 +116,10 @@ def write_directory(directory: Path, write: Callable[[Path], None]) -> None:
         ) from error
 
 
+ReadModel = Callable[[Path], tuple["AnyModel", "TokenizerPair | None"]]
+"""Reads a model and its tokenizers; None for a model of images."""
+
+
 def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
     """Read a model directory, or a run directory's best model; the model is in eval mode.
 
@@ -135,23 +139,25 @@ def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
     return model.eval(), tokenizers
 
 
-def load_translator(directory: Path) -> tuple[Translator, TokenizerPair]:
-    """`load_model` for those who can use nothing but a translator.
+def load_translator(
+    directory: Path, read: ReadModel = load_model
+) -> tuple[Translator, TokenizerPair]:
+    """A model for those who can use nothing but a translator.
+
+    Args:
+        directory: where it is.
+        read: what reads it.
 
     Raises:
-        ModelError: as `load_model`, and when the model is of another kind.
+        ModelError: as `read`, and when the model is of another kind.
     """
-    directory = find_model_directory(directory)
-    spec = read_spec(directory)
-    if not isinstance(spec, TranslatorSpec):
+    model, tokenizers = read(directory)
+    if not isinstance(model, Translator) or tokenizers is None:
         raise ModelError(
-            f"This model is no translator; its kind is {spec.kind!r}",
+            f"This model is no translator; its kind is {model.spec.kind!r}",
             where=str(directory),
             remedy="Give a model that was trained on pairs of texts",
         )
-    model, tokenizers = load_model(directory)
-    assert isinstance(model, Translator)
-    assert tokenizers is not None
     return model, tokenizers
 
 

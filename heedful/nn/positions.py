@@ -147,14 +147,19 @@ class SinusoidalPositions(nn.Module):
         Returns:
             [B, L, D] float32; zeros where there is nothing.
         """
-        even = torch.arange(0, self.width, 2, device=positions.device, dtype=torch.float32)
+        # Once for each position that occurs, in float64: float32 angles of large positions are off
+        # by more than their waves may be.
+        distinct, row = torch.unique(positions, return_inverse=True)
+        even = torch.arange(0, self.width, 2, dtype=torch.float64)
         frequencies = torch.exp(even * (-math.log(10_000.0) / self.width))
-        angles = positions.to(torch.float32)[..., None] * frequencies
+        # On the processor, as some devices have no float64.
+        angles = distinct.cpu().to(torch.float64)[:, None] * frequencies
         if self.layout == "pairs":
-            waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
+            table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
         else:
-            waves = torch.cat([angles.sin(), angles.cos()], dim=-1)
-        waves = waves[..., : self.width]
+            table = torch.cat([angles.sin(), angles.cos()], dim=-1)
+        table = table[:, : self.width].to(positions.device, torch.float32)
+        waves = nn.functional.embedding(row, table)
         return waves.masked_fill((positions < 0)[..., None], 0.0)
 
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.decode.continuation import Continuation
 from heedful.decode.generate import generate, stream
 from heedful.decode.generation import GenerationSettings
 from heedful.decode.running_text import RunningText
@@ -234,6 +235,28 @@ def test_text_continues_the_prompt_s():
     assert RunningText(Words(), [0]).text([1, 2]) == " twos"
     assert RunningText(ByteTokenizer(), [4, 5]).text([6, 0]) == "€a"  # begun in the prompt
     assert RunningText(ByteTokenizer(), [0] * 50).text([1]) == "b"
+
+
+def test_the_first_of_several_stop_strings_counts():
+    assert RunningText(ByteTokenizer(), [0], stop=("b", " ")).text([22, 21, 23]) == "xa"
+
+
+@torch.inference_mode()
+def test_whether_to_stop_is_asked_about_the_prompt_that_a_row_continues():
+    asked = []
+
+    def stopped(row, ids):
+        asked.append((row, ids))
+        return False
+
+    search = Continuation(build(), vocabulary=VOCABULARY, ends=[], limit=9, stopped=stopped)
+    state = search.start(torch.tensor([[5], [6], [7]]), torch.zeros((3, 1), dtype=torch.int64))
+    _, state = search.step(state, torch.full((3, 1), search.end))
+    _, state = search.step(state, torch.tensor([[10], [11], [12]]))
+    state = search.reorder(state, torch.tensor([[2, 2], [1, 1]]))  # the first prompt is done
+    asked.clear()
+    search.step(state, torch.tensor([[13, 14], [15, 16]]))
+    assert asked == [(2, [12, 13]), (2, [12, 14]), (1, [11, 15]), (1, [11, 16])]
 
 
 def test_a_stream_starts_before_all_is_computed(monkeypatch):

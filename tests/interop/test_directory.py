@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import heedful
 from heedful.errors import ConfigError, ModelError, RunError
 from heedful.interop.directory import export_model, import_model, is_hugging_face, load_any
 from heedful.interop.registry import MODULES, find_architecture
@@ -250,3 +251,15 @@ def test_every_architecture_is_one(model_type) -> None:
     wrong = dict.fromkeys(("hidden_size", "n_embd", "d_model"), "wide")
     with pytest.raises(ModelError, match=r"dir/config\.json"):
         architecture.read_config({"model_type": model_type, **wrong}, where="dir/config.json")
+
+
+def test_their_directory_is_used_as_it_is(theirs, tmp_path) -> None:
+    bring_in(theirs, tmp_path / "ours")
+    drawn = {"sampling": True, "temperature": 3.0, "seed": 4, "max_length": 6}
+    found = [
+        [one.text for one in heedful.load_generator(path).generate(["a", "bc", "é"] * 5, **drawn)]
+        for path in (theirs.path, tmp_path / "ours")
+    ]
+    assert found[0] == found[1]
+    with pytest.raises(ModelError, match="no translator"):
+        heedful.load(theirs.path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -61,17 +62,22 @@ def test_a_hidden_key_is_not_a_blind_query() -> None:
     assert not value.may_have_blind_rows(Everything())
 
 
+@pytest.mark.parametrize("layout", ["pairs", "halves"])
 @pytest.mark.parametrize("width", [6, 7])
-def test_sinusoids_follow_the_formula(width: int) -> None:
-    positions = torch.tensor([[0, 1, 57, -1]])
-    found = SinusoidalPositions(width)(positions)
+def test_sinusoids_follow_the_formula(width: int, layout: Literal["pairs", "halves"]) -> None:
+    places = [0, 5021, 57, 1, 57, 1_000_003]
+    found = SinusoidalPositions(width, layout)(torch.tensor([[*places, -1]]))
     assert found.dtype == torch.float32
-    for j, position in enumerate([0, 1, 57]):
+    sines = (width + 1) // 2
+    for j, position in enumerate(places):
         for channel in range(width):
-            angle = position / 10_000 ** ((channel - channel % 2) / width)
-            expected = math.cos(angle) if channel % 2 else math.sin(angle)
-            assert found[0, j, channel].item() == pytest.approx(expected, abs=1e-5)
-    assert found[0, 3].abs().max() == 0
+            pair, second = divmod(channel, 2)
+            if layout == "halves":
+                pair, second = channel % sines, channel // sines
+            angle = position / 10_000 ** (2 * pair / width)
+            expected = math.cos(angle) if second else math.sin(angle)
+            assert found[0, j, channel].item() == pytest.approx(expected, abs=1e-7)
+    assert found[0, -1].abs().max() == 0
 
 
 def test_learned_positions_look_up_their_row() -> None:

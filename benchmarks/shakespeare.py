@@ -1,0 +1,118 @@
+"""Train a language model on the characters of Shakespeare: one command, one JSON line at the end.
+
+    python benchmarks/shakespeare.py minute --data DIR     about the time of nanoGPT's CPU recipe
+    python benchmarks/shakespeare.py hour --data DIR       as well as an hour allows
+
+DIR holds tinyshakespeare/input.txt (or set HEEDFUL_DATA). The first 90 % of the characters are
+trained on, the rest is validated on, as nanoGPT does. The settings stand in
+benchmarks/shakespeare/*.toml. Everything goes through the `heedful` command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from machine import describe_machine
+
+HERE = Path(__file__).resolve().parent
+PROMPTS = ("ROMEO:", "What is love?", "First Citizen:\nBefore we proceed")
+
+
+def main() -> None:
+    """Split the text, train, write samples and results."""
+    arguments = _parse()
+    started = datetime.now(UTC)
+    out = arguments.results / f"shakespeare-{arguments.recipe}"
+    out.mkdir(parents=True, exist_ok=True)
+    arguments.run.parent.mkdir(parents=True, exist_ok=True)
+    train, valid = _split(arguments.data / "tinyshakespeare" / "input.txt", arguments.run)
+    config = HERE / "shakespeare" / f"{arguments.recipe}.toml"
+    report = arguments.run.with_suffix(".report.json")
+    _heedful(
+        ["train", str(arguments.run), "--config", str(config), "--train", str(train)],
+        ["--valid", str(valid), "--report", str(report), *arguments.extra],
+        log=out / "train.log",
+    )
+    text = (out / "train.log").read_text(encoding="utf-8")
+    text = text.replace(str(arguments.run), "RUN").replace(str(arguments.data), "DIR")
+    (out / "train.log").write_text(text, encoding="utf-8")
+    samples = [_sample(arguments.run, prompt) for prompt in PROMPTS]
+    result = {
+        "benchmark": f"shakespeare-{arguments.recipe}",
+        "command": f"python benchmarks/shakespeare.py {arguments.recipe} --data DIR",
+        "extra": arguments.extra,
+        "started": started.isoformat(timespec="seconds"),
+        "machine": describe_machine(),
+        "training": json.loads(report.read_text(encoding="utf-8")),
+        "samples": samples,
+    }
+    for name in ("run", "overrides", "settings", "arguments"):
+        result["training"].pop(name, None)
+    (out / "result.json").write_text(
+        json.dumps(result, indent=2, ensure_ascii=False).replace(str(arguments.run), "RUN") + "\n",
+        encoding="utf-8",
+    )
+    print(json.dumps(result, ensure_ascii=False))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="Flags of heedful train may follow after --.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", choices=["minute", "hour"])
+    parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"))
+    parser.add_argument("--run", type=Path, help="run directory (runs/shakespeare-RECIPE)")
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    words, extra = sys.argv[1:], []
+    if "--" in words:
+        cut = words.index("--")
+        words, extra = words[:cut], words[cut + 1 :]
+    arguments = parser.parse_args(words)
+    arguments.extra = extra
+    if arguments.data is None:
+        print("skipped: give the corpus by --data or HEEDFUL_DATA", file=sys.stderr)
+        raise SystemExit(0)
+    arguments.data = Path(arguments.data)
+    if arguments.run is None:
+        arguments.run = Path("runs") / f"shakespeare-{arguments.recipe}"
+    return arguments
+
+
+def _split(text: Path, run: Path) -> tuple[Path, Path]:
+    characters = text.read_text(encoding="utf-8")
+    cut = int(0.9 * len(characters))
+    paths = (run.with_suffix(".train.txt"), run.with_suffix(".valid.txt"))
+    for path, part in zip(paths, (characters[:cut], characters[cut:]), strict=True):
+        path.write_text(part, encoding="utf-8")
+    return paths
+
+
+def _sample(run: Path, prompt: str) -> dict[str, str]:
+    words = ["generate", str(run), "--prompt", prompt, "--max-length", "300"]
+    found = _heedful([*words, "--temperature", "0.8", "--seed", "1", "--json"], [])
+    return {"prompt": prompt, "text": json.loads(found.splitlines()[0])["text"]}
+
+
+def _heedful(words: list[str], more: list[str], log: Path | None = None) -> str:
+    """Run the command; what it says goes to the terminal or to a log, its output comes back."""
+    command = [sys.executable, "-m", "heedful", *words, *more]
+    said: Any = None if log is None else log.open("w", encoding="utf-8")
+    try:
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=said, text=True)
+    finally:
+        if said is not None:
+            said.close()
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()
