@@ -13,18 +13,15 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from driver import HERE, heedful, hide_paths, new_parser, parse
 from machine import describe_machine
 
-HERE = Path(__file__).resolve().parent
 LENGTH_PENALTIES = (0.2, 0.6, 1.0, 1.4, 1.8)
 PUBLISHED = {"tok": 41.02}
 """Transformer-Tiny on test_2016_flickr, lower-cased and tokenised (Wu et al. 2021, table 2)."""
@@ -75,8 +72,8 @@ def main() -> None:
     if arguments.resume:
         train = ["train", str(arguments.run), "--resume", *arguments.extra]
     if not arguments.evaluate_only:
-        _heedful(train, out / "train.log")
-        _hide_paths(out / "train.log", {task.folder: "DIR", arguments.run: "RUN"})
+        heedful(train, out / "train.log")
+        hide_paths(out / "train.log", {task.folder: "DIR", arguments.run: "RUN"})
     training = _summary(arguments.run / "metrics.jsonl")
     validation = {
         penalty: _evaluate(arguments.run, task, "val", penalty, out) for penalty in LENGTH_PENALTIES
@@ -106,27 +103,12 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="Flags of heedful train may follow after --.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("variant", choices=["tok", "raw"])
-    parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"))
     parser.add_argument("--target", default="de", choices=["de", "fr"])
-    parser.add_argument("--run", type=Path, help="run directory (runs/multi30k-VARIANT)")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
     parser.add_argument("--evaluate-only", action="store_true", help="the run is finished already")
-    words, extra = sys.argv[1:], []
-    if "--" in words:
-        cut = words.index("--")
-        words, extra = words[:cut], words[cut + 1 :]
-    arguments = parser.parse_args(words)
-    arguments.extra = extra
-    if arguments.data is None:
-        print("skipped: give the corpus by --data or HEEDFUL_DATA", file=sys.stderr)
-        raise SystemExit(0)
+    arguments = parse(parser)
     if arguments.run is None:
         arguments.run = Path("runs") / f"multi30k-{arguments.variant}-en-{arguments.target}"
     return arguments
@@ -135,7 +117,7 @@ def _parse() -> argparse.Namespace:
 def _task(arguments: argparse.Namespace) -> Task:
     tokenised = arguments.variant == "tok"
     return Task(
-        folder=Path(arguments.data) / "multi30k" / arguments.variant,
+        folder=arguments.data / "multi30k" / arguments.variant,
         suffix=".lc.norm.tok" if tokenised else "",
         source="en",
         target=arguments.target,
@@ -143,27 +125,10 @@ def _task(arguments: argparse.Namespace) -> Task:
     )
 
 
-def _heedful(arguments: list[str], log: Path | None = None) -> None:
-    """Run the command; what it says goes to the terminal, or to a log without machine paths."""
-    command = [sys.executable, "-m", "heedful", *arguments]
-    if log is None:
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        return
-    with log.open("w", encoding="utf-8") as file:
-        subprocess.run(command, check=True, stdout=file, stderr=subprocess.STDOUT)
-
-
-def _hide_paths(log: Path, names: dict[Path, str]) -> None:
-    text = log.read_text(encoding="utf-8")
-    for path, name in names.items():
-        text = text.replace(str(path), name)
-    log.write_text(text, encoding="utf-8")
-
-
 def _evaluate(run: Path, task: Task, part: str, penalty: float, out: Path) -> dict[str, Any]:
     source, reference = task.files(part)
     report = out / f"{part}.json"
-    _heedful(
+    heedful(
         [
             *("evaluate", str(run), "--source", source, "--reference", reference),
             *("--metrics", "bleu", "chrf", "ter", "--beam", "5"),

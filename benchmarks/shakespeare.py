@@ -12,16 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
+from driver import HERE, heedful, hide_paths, new_parser, parse
 from machine import describe_machine
 
-HERE = Path(__file__).resolve().parent
 PROMPTS = ("ROMEO:", "What is love?", "First Citizen:\nBefore we proceed")
 
 
@@ -35,14 +31,10 @@ def main() -> None:
     train, valid = _split(arguments.data / "tinyshakespeare" / "input.txt", arguments.run)
     config = HERE / "shakespeare" / f"{arguments.recipe}.toml"
     report = arguments.run.with_suffix(".report.json")
-    _heedful(
-        ["train", str(arguments.run), "--config", str(config), "--train", str(train)],
-        ["--valid", str(valid), "--report", str(report), *arguments.extra],
-        log=out / "train.log",
-    )
-    text = (out / "train.log").read_text(encoding="utf-8")
-    text = text.replace(str(arguments.run), "RUN").replace(str(arguments.data), "DIR")
-    (out / "train.log").write_text(text, encoding="utf-8")
+    words = ["train", str(arguments.run), "--config", str(config), "--train", str(train)]
+    words += ["--valid", str(valid), "--report", str(report), *arguments.extra]
+    heedful(words, out / "train.log")
+    hide_paths(out / "train.log", {arguments.run: "RUN", arguments.data: "DIR"})
     samples = [_sample(arguments.run, prompt) for prompt in PROMPTS]
     result = {
         "benchmark": f"shakespeare-{arguments.recipe}",
@@ -63,25 +55,9 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__,
-        epilog="Flags of heedful train may follow after --.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = new_parser(__doc__)
     parser.add_argument("recipe", choices=["minute", "hour"])
-    parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"))
-    parser.add_argument("--run", type=Path, help="run directory (runs/shakespeare-RECIPE)")
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    words, extra = sys.argv[1:], []
-    if "--" in words:
-        cut = words.index("--")
-        words, extra = words[:cut], words[cut + 1 :]
-    arguments = parser.parse_args(words)
-    arguments.extra = extra
-    if arguments.data is None:
-        print("skipped: give the corpus by --data or HEEDFUL_DATA", file=sys.stderr)
-        raise SystemExit(0)
-    arguments.data = Path(arguments.data)
+    arguments = parse(parser)
     if arguments.run is None:
         arguments.run = Path("runs") / f"shakespeare-{arguments.recipe}"
     return arguments
@@ -98,20 +74,8 @@ def _split(text: Path, run: Path) -> tuple[Path, Path]:
 
 def _sample(run: Path, prompt: str) -> dict[str, str]:
     words = ["generate", str(run), "--prompt", prompt, "--max-length", "300"]
-    found = _heedful([*words, "--temperature", "0.8", "--seed", "1", "--json"], [])
+    found = heedful([*words, "--temperature", "0.8", "--seed", "1", "--json"])
     return {"prompt": prompt, "text": json.loads(found.splitlines()[0])["text"]}
-
-
-def _heedful(words: list[str], more: list[str], log: Path | None = None) -> str:
-    """Run the command; what it says goes to the terminal or to a log, its output comes back."""
-    command = [sys.executable, "-m", "heedful", *words, *more]
-    said: Any = None if log is None else log.open("w", encoding="utf-8")
-    try:
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=said, text=True)
-    finally:
-        if said is not None:
-            said.close()
-    return done.stdout
 
 
 if __name__ == "__main__":
