@@ -9,6 +9,9 @@ For example:
 
     writer = heedful.load_generator("OTHER_RUN")
     writer.generate(["Once upon a time"], max_length=50)
+
+    encoder = heedful.load_encoder("BERT")
+    encoder.fill(["The [MASK] sat"], top=3)
 """
 
 from __future__ import annotations
@@ -19,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from heedful.decode.encoding import EncoderPipeline
     from heedful.decode.pipeline import TranslationPipeline
     from heedful.decode.text_generation import GenerationPipeline
     from heedful.device import PrecisionName
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load", "load_generator"]
+__all__ = ["__version__", "load", "load_encoder", "load_generator"]
 
 
 def load(
@@ -70,3 +74,23 @@ def load_generator(
     from heedful.interop.directory import load_any
 
     return GenerationPipeline.load(path, device=device, precision=precision, read=load_any)
+
+
+def load_encoder(
+    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+) -> EncoderPipeline:
+    """Load an encoder that fills masks, classifies, tags or answers, by the heads it has.
+
+    Args:
+        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+
+    Raises:
+        ModelError: when the directory holds no model, or one that is no encoder of text.
+        ConfigError: when the device or precision is not to be had.
+    """
+    from heedful.decode.encoding import EncoderPipeline
+    from heedful.interop.directory import load_any
+
+    return EncoderPipeline.load(path, device=device, precision=precision, read=load_any)

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 import heedful
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import chunks, is_standard, output_to
-from heedful.cli.output import PLAIN, Output, Report
+from heedful.cli.output import PLAIN, Output, Report, one_line
 from heedful.cli.running import drawn_settings, terminal
 from heedful.cli.settings_flags import flags_of
 from heedful.decode.generation import GenerationSettings
@@ -138,15 +138,10 @@ def _write(found: list[Generation], file: TextIO, *, json_items: bool, n_best: b
             line = json.dumps(item, ensure_ascii=False)
         else:
             shown = generation.n_best if n_best else (generation,)
-            line = "\t".join(_one_line(one.text) for one in shown)
+            line = "\t".join(one_line(one.text) for one in shown)
         file.write(line + "\n")
     file.flush()
 
 
 def _fields(generation: Generation) -> dict[str, Any]:
     return {"text": generation.text, "score": generation.score, "ended": generation.ended}
-
-
-def _one_line(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
-    return escaped.replace("\t", "\\t")

@@ -25,9 +25,13 @@ if TYPE_CHECKING:
 
 VERBS = {
     "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
-    "train": "Train a translator from sentence pairs, or a language model from text.",
+    "train": "Train a translator from sentence pairs, or a model of text.",
     "translate": "Translate text, a line at a time.",
     "generate": "Continue text with a language model.",
+    "fill": "What may stand where a text has [MASK].",
+    "classify": "Label texts, or pairs of texts.",
+    "tag": "Label the words of texts.",
+    "answer": "Find the answers to questions in texts.",
     "evaluate": "Score translations against references, and compare two systems.",
     "score": "How probable a model finds given translations.",
     "import": "Read a Hugging Face model directory and write it as Heedful's.",

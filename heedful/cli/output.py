@@ -90,3 +90,9 @@ class Report:
 def print_json(item: Mapping[str, Any]) -> None:
     """One object on one line of standard output."""
     print(json.dumps(item, ensure_ascii=False))
+
+
+def one_line(text: str) -> str:
+    """A text as a part of a line: what would end the line or the part is escaped as in C."""
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return escaped.replace("\t", "\\t")

@@ -40,7 +40,8 @@ def train(
             negative=(),
             help="Source and target files, aligned line by line, or one .tsv or .jsonl file of "
             "pairs; all may be .gz. Several corpora: name them one after the other. For a "
-            "language model: files of text.",
+            "language model: files of text. For a classifier: .tsv or .jsonl files of texts with "
+            "labels.",
         ),
     ] = None,
     valid: Annotated[
@@ -78,16 +79,18 @@ def train(
     settings: SettingsFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
-    """Train a translator from sentence pairs, or a language model from text.
+    """Train a translator from sentence pairs, or a model of text.
 
     The model, its tokenizer and its settings land in RUN/model as soon as it was validated once,
     and are replaced whenever it got better. Ctrl-C saves and stops; `--resume` goes on from there,
-    bit for bit as if it had not stopped.
+    bit for bit as if it had not stopped. `--task masked_lm` trains an encoder from text, and
+    `--task classify` a classifier from texts with labels.
 
     For example:
 
         heedful train run --preset tiny --train train.en train.de --valid valid.en valid.de
         heedful train run --task causal_lm --train books.txt --valid other.txt
+        heedful train run --task classify --train train.tsv --valid valid.tsv
 
     Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
     in the table `[model]`. RUN/config.toml keeps all of them.

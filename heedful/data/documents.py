@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 from heedful.data.files import TextFile
 from heedful.data.spec import CorpusSpec
@@ -23,6 +23,23 @@ class Document(NamedTuple):
 
     line: int
     text: str
+
+
+class TextReader(Protocol):
+    """The texts of one file."""
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        ...
+
+    def __iter__(self) -> Iterator[Document]:
+        """The texts, read anew each time."""
+        ...
+
+    def content_hash(self) -> str:
+        """Changes when the texts do."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.documents import DocumentReader
+from heedful.data.documents import TextReader
 from heedful.data.store import SCHEMA_VERSION, Array, DamagedStore, read_store, writing
 from heedful.text.protocol import TextTokenizer
 
@@ -31,7 +31,7 @@ class EncodedTexts:
 
     def __init__(
         self,
-        readers: Sequence[DocumentReader],
+        readers: Sequence[TextReader],
         parts: Sequence[dict[str, Array]],
         keys: Sequence[str],
     ) -> None:
@@ -52,6 +52,11 @@ class EncodedTexts:
     def texts(self) -> int:
         """Number of texts."""
         return len(self._begins)
+
+    @property
+    def bounds(self) -> npt.NDArray[np.int64]:
+        """Number of the first token of every text, its bos, and the number of all tokens."""
+        return np.append(self._begins, self.starts[-1])
 
     def span(self, start: int, end: int) -> npt.NDArray[np.int64]:
         """The ids of tokens `start` up to `end`, which may lie in several files."""
@@ -74,7 +79,7 @@ class EncodedTexts:
 
 
 def encode_texts(
-    readers: Sequence[DocumentReader],
+    readers: Sequence[TextReader],
     tokenizer: TextTokenizer,
     cache: Path,
     notice: Notice | None = None,
@@ -101,7 +106,7 @@ def encode_texts(
 
 
 def _encoded(
-    reader: DocumentReader, tokenizer: TextTokenizer, folder: Path, notice: Notice | None
+    reader: TextReader, tokenizer: TextTokenizer, folder: Path, notice: Notice | None
 ) -> dict[str, Array]:
     if folder.exists():
         try:

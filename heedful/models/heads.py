@@ -55,8 +55,12 @@ class MaskedLMHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """[..., D] to [..., V]."""
-        x = self.norm(self.activation(self.dense(states)))
-        return F.linear(x, self.projection.weight, self.bias)
+        return F.linear(self.features(states), self.projection.weight, self.bias)
+
+    def features(self, states: Tensor) -> Tensor:
+        """[..., D] to what the projection to pieces takes, [..., D]."""
+        x: Tensor = self.norm(self.activation(self.dense(states)))
+        return x
 
 
 class Classifier(nn.Module):

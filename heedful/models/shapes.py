@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.models.family import CausalLMSpec
+from heedful.models.family import CausalLMSpec, EncoderSpec, HeadSpec
 from heedful.models.spec import TranslatorShape
 from heedful.nn.spec import AllOfSpec, SegmentSpec
 
@@ -31,5 +31,27 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         embedding=whole.embedding,
         decoder=whole.decoder.model_copy(update={"block": block}),
         tied=shape.share_embeddings != "none",
+        max_length=max_length,
+    )
+
+
+def encoder_spec(
+    shape: TranslatorShape, vocabulary: int, max_length: int, heads: tuple[HeadSpec, ...]
+) -> EncoderSpec:
+    """An encoder of `shape.encoder_layers` blocks, without a pooler.
+
+    Args:
+        shape: the dials; those of a decoder are not used.
+        vocabulary: number of pieces.
+        max_length: tokens of the longest text, as many positions as are learned.
+        heads: what is predicted.
+    """
+    whole = shape.model_copy(update={"max_length": max_length}).expand(vocabulary, vocabulary)
+    return EncoderSpec(
+        width=whole.width,
+        vocabulary=vocabulary,
+        embedding=whole.embedding,
+        encoder=whole.encoder,
+        heads=heads,
         max_length=max_length,
     )

@@ -118,6 +118,41 @@ class ImportedTokenizer:
         numbers = self._renumbered
         return [code + [numbers[i] for i in row] for code, row in zip(codes, rows, strict=True)]
 
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text as `encode` gives them, and the characters each is made of.
+
+        Args:
+            text: to be cut into pieces.
+
+        Returns:
+            Ids, and for each the index of its first character and of the one after its last.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
+        code, rest = _cut_code(text) if self.vocabulary is not None else ("", text)
+        try:
+            encoding = self._library.encode(rest, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            raise not_unicode([text]) from None
+        if self.vocabulary is None or self._renumbered is None:
+            return encoding.ids, encoding.offsets
+        cut = len(code)
+        ids = [self._renumbered[id] for id in encoding.ids]
+        spans = [(start + cut, end + cut) for start, end in encoding.offsets]
+        if not code:
+            return ids, spans
+        return [self.vocabulary.get(code, self.unk), *ids], [(0, cut), *spans]
+
+    def encode_masked(self, text: str, name: str) -> list[int]:
+        """Ids of a text in which `name` stands for the mask token; so does its own spelling.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
+        assert self.mask is not None
+        return self.encode(text.replace(name, self._piece(self.mask)))
+
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
         """BPE-dropout is for tokenizers trained here.
 

@@ -9,7 +9,8 @@ from typing import Protocol
 class TextTokenizer(Protocol):
     """Text to ids and back. The ids of special tokens are fields.
 
-    `first` and `last` stand before and after a text where an encoder reads it.
+    `first` and `last` stand before and after a text where an encoder reads it; `mask` is None
+    where no token hides another.
     """
 
     size: int
@@ -17,6 +18,7 @@ class TextTokenizer(Protocol):
     bos: int
     eos: int
     unk: int
+    mask: int | None
     first: tuple[int, ...]
     last: tuple[int, ...]
     fingerprint: str
@@ -27,6 +29,14 @@ class TextTokenizer(Protocol):
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of several texts, in their order."""
+        ...
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text, and for each the first character and the one after the last."""
+        ...
+
+    def encode_masked(self, text: str, name: str) -> list[int]:
+        """Ids of a text in which `name` stands for the mask token, which there must be."""
         ...
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:

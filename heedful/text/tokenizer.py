@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import random
@@ -20,10 +21,12 @@ Kind = Literal["bpe", "byte-bpe", "unigram", "characters"]
 
 SCHEMA_VERSION = 1
 SPECIALS = ("pad", "bos", "eos", "unk")
+MASK = "mask"
+"""A fifth special token, of tokenizers that `for_encoder` made."""
 UNKNOWN = "\u2047"
 """What `decode` shows for a token that stands for unknown characters."""
 
-_SHOWN = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+_SHOWN = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>", MASK: "<mask>"}
 
 
 def special_piece(name: str) -> str:
@@ -44,12 +47,13 @@ class Tokenizer:
     Args:
         kind: `bpe`, `byte-bpe`, `unigram` or `characters`.
         lowercase: whether case is folded before splitting.
-        special: ids of pad, bos, eos and unk.
+        special: ids of pad, bos, eos and unk, and of mask where there is one.
         state: the `tokenizers` library's serialisation, as nested plain data.
 
     Attributes:
         size: V, the number of ids.
         pad, bos, eos, unk: ids of the special tokens.
+        mask: id of the token that hides another, or None.
         first, last: ids before and after a text where an encoder reads it.
         fingerprint: SHA-256 of the content, in hexadecimal.
     """
@@ -61,8 +65,11 @@ class Tokenizer:
         self.lowercase = lowercase
         self._state = state
         self._special = {name: special[name] for name in SPECIALS}
+        self.mask = special.get(MASK)
+        if self.mask is not None:
+            self._special[MASK] = self.mask
         self.pad, self.bos, self.eos, self.unk = (special[name] for name in SPECIALS)
-        self.first: tuple[int, ...] = ()
+        self.first: tuple[int, ...] = () if self.mask is None else (self.bos,)
         self.last: tuple[int, ...] = (self.eos,)
         self._library = tokenizers.Tokenizer.from_str(json.dumps(state))
         self.size: int = self._library.get_vocab_size()
@@ -91,6 +98,41 @@ class Tokenizer:
         except (TypeError, UnicodeEncodeError):
             raise not_unicode(texts) from None
         return [encoding.ids for encoding in encodings]
+
+    def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Ids of a text as `encode` gives them, and the characters each is made of.
+
+        Args:
+            text: to be cut into pieces.
+
+        Returns:
+            Ids, and for each the index of its first character and of the one after its last.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
+        try:
+            encoding = self._library.encode(self._marking.mark(text), add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            raise not_unicode([text]) from None
+        origin = self._marking.origin(text)
+        spans = [(origin[start][0], origin[end - 1][1]) for start, end in encoding.offsets]
+        return encoding.ids, spans
+
+    def encode_masked(self, text: str, name: str) -> list[int]:
+        """Ids of a text in which `name` stands for a hidden piece and the space before it.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+        """
+        assert self.mask is not None
+        parts = self._marking.mark_around(text, name)
+        try:
+            encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
+        except (TypeError, UnicodeEncodeError):
+            raise not_unicode([text]) from None
+        first, *others = [encoding.ids for encoding in encodings]
+        return first + [id for ids in others for id in (self.mask, *ids)]
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
         """Ids of a text with BPE-dropout (Provilkov 2020).
@@ -175,8 +217,25 @@ class Tokenizer:
         """
         return cls.from_json(read_text(path), where=str(path))
 
+    def for_encoder(self) -> Self:
+        """The same tokenizer for a model that has no decoder.
+
+        It has a mask token, whose id comes after all others, and bos stands before a text, so that
+        there is a state for the whole. No text can be cut into the mask token, so every text has
+        the ids it had.
+        """
+        if self.mask is not None:
+            return self
+        state = copy.deepcopy(dict(self._state))
+        vocabulary, piece = state["model"]["vocab"], special_piece(MASK)
+        if isinstance(vocabulary, list):
+            vocabulary.append([piece, 0.0])  # unigram: pieces in the order of their ids
+        else:
+            vocabulary[piece] = self.size
+        return type(self)(self.kind, self.lowercase, {**self._special, MASK: self.size}, state)
+
     def _read_pieces(self) -> list[bytes]:
-        """What every id says in UTF-8, marks included; pad, bos and eos say nothing."""
+        """What every id says in UTF-8, marks included; pad, bos, eos and mask say nothing."""
         pieces = [b""] * self.size
         for piece, id in self._library.get_vocab(with_added_tokens=False).items():
             if id in self._special.values():
@@ -244,6 +303,7 @@ def _check_content(text: str, where: str) -> dict[str, Any]:
         and isinstance(content.get("tokenizer"), dict)
         and isinstance(special, dict)
         and all(type(special.get(name)) is int for name in SPECIALS)
+        and type(special.get(MASK, 0)) is int
     )
     if not sound:
         raise damaged(where, "a field is missing or of the wrong type")

@@ -40,6 +40,30 @@ class Marking:
             text = text.lower()
         return self._prefix + (text if self._bytes else text.translate(_TRADE))
 
+    def mark_around(self, text: str, name: str) -> list[str]:
+        """The parts of a text between pieces that `name` hides, as the splitter sees them.
+
+        A piece holds the space before it, so that space is hidden too; a character does not.
+        """
+        parts = [self.mark("." + part)[len(self._prefix) + 1 :] for part in text.split(name)]
+        parts[0] = self._prefix + parts[0] if parts[0] else ""
+        if self._prefix:
+            parts[:-1] = [part.removesuffix(self.space) for part in parts[:-1]]
+        return parts
+
+    def origin(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text that each character of `mark(text)` comes from.
+
+        Returns:
+            The index of the first and of the one after the last; for the space put before, 0 and 0.
+        """
+        if not text:
+            return []
+        # Lower case of one letter may be two characters.
+        lengths = [len(letter.lower()) if self._lowercase else 1 for letter in text]
+        spans = [(i, i + 1) for i, length in enumerate(lengths) for _ in range(length)]
+        return [(0, 0)] * len(self._prefix) + spans
+
     def unmark(self, marked: str) -> str:
         """Undo `mark`, but for the folded case."""
         marked = marked.removeprefix(self._prefix) if self._prefix else marked

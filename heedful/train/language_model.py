@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from heedful.data.documents import DocumentReader, document_reader
+from heedful.data.documents import TextReader, document_reader
 from heedful.data.stream import EncodedTexts, encode_texts
 from heedful.data.windows import (
     NO_TARGET,
@@ -18,7 +19,6 @@ from heedful.data.windows import (
     make_windows,
     window_starts,
 )
-from heedful.errors import ConfigError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.family import CausalLMSpec
 from heedful.models.shapes import causal_lm_spec
@@ -28,6 +28,7 @@ from heedful.text.trainer import train_tokenizer
 from heedful.train.initial import begin_with, tokenizers_of
 from heedful.train.objective import Context, LossSum, with_penalty
 from heedful.train.randomness import mix
+from heedful.train.task_settings import check_room, check_task_settings
 from heedful.train.validation import Validator
 
 if TYPE_CHECKING:
@@ -183,55 +184,41 @@ def prepare_language_model(
         DataError: when the texts cannot be used.
         ConfigError: when a batch has no room for a window, or a setting is for pairs only.
     """
-    _check(settings)
+    check_task_settings(settings)
+    check_room(settings)
     data = settings.data
     train = [document_reader(spec, data.documents) for spec in data.train]
     if tokenizers is None and settings.init is not None:
         tokenizers = tokenizers_of(Path(settings.init))
     if tokenizers is None:
         events.note("Training the tokenizer")
-        tokenizer = train_tokenizer(settings.tokenizer, _all_texts(train))
+        tokenizer = train_tokenizer(settings.tokenizer, all_texts(train))
         tokenizers = TokenizerPair(tokenizer, tokenizer)
     cache = Path(data.cache) if data.cache is not None else run_dir / "data"
-    texts = _encode("training", train, tokenizers, cache, events)
+    texts = encode_and_tell("training", train, tokenizers, cache, events)
     valid = None
     if data.valid:
         readers = [document_reader(spec, data.documents) for spec in data.valid]
-        valid = _encode("validation", readers, tokenizers, cache, events)
+        valid = encode_and_tell("validation", readers, tokenizers, cache, events)
     return LanguageModelTask(settings, tokenizers, texts, valid)
 
 
-def _check(settings: RunSettings) -> None:
-    if settings.data.batch_tokens < settings.data.max_length:
-        raise ConfigError(
-            f"A batch of {settings.data.batch_tokens} tokens has no room for a window of "
-            f"{settings.data.max_length}",
-            where="data.batch_tokens",
-            remedy="Raise it, or lower data.max_length",
-        )
-    objective = settings.objective
-    for name in ("scheduled_sampling", "r_drop", "bpe_dropout"):
-        if getattr(objective, name):
-            raise ConfigError(
-                f"objective.{name} is for translation; this task is {settings.task}",
-                where=f"objective.{name}",
-                remedy="Leave it at 0",
-            )
-    if settings.validation.metrics:
-        raise ConfigError(
-            "A language model is judged by its loss; there are no translations to score",
-            where="validation.metrics",
-            remedy='Set validation.metrics = [] and validation.choose_by = "loss"',
-        )
-
-
-def _encode(
+def encode_and_tell(
     name: str,
-    readers: Sequence[DocumentReader],
+    readers: Sequence[TextReader],
     tokenizers: TokenizerPair,
     cache: Path,
     events: Events,
 ) -> EncodedTexts:
+    """Encode texts and say how many they are.
+
+    Args:
+        name: what to call them.
+        readers: the files.
+        tokenizers: the same one twice.
+        cache: folder of encoded files.
+        events: who is told.
+    """
     texts = encode_texts(readers, tokenizers.source, cache, notice=events.warn)
     unknown = sum(int((ids == tokenizers.source.unk).sum()) for ids in texts.ids)
     events.note(
@@ -241,7 +228,14 @@ def _encode(
     return texts
 
 
-def _all_texts(readers: Sequence[DocumentReader]) -> list[str]:
+def weighted_fingerprint(texts: EncodedTexts, settings: RunSettings) -> str:
+    """Changes when the training texts, the tokenizer or the weights of the files do."""
+    weights = " ".join(str(corpus.weight) for corpus in settings.data.train)
+    return hashlib.sha256(f"{texts.fingerprint} {weights}".encode()).hexdigest()
+
+
+def all_texts(readers: Sequence[TextReader]) -> list[str]:
+    """The texts of files, to train a tokenizer on."""
     return [document.text for reader in readers for document in reader]
 
 

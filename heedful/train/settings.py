@@ -36,6 +36,12 @@ class ObjectiveSettings(Config):
     bpe_dropout: Probability = Field(
         0.0, description="probability of leaving out a BPE merge in training (Provilkov 2020)"
     )
+    mask_share: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.15, description="masked language models: share of the tokens that are to be guessed"
+    )
+    whole_words: bool = Field(
+        False, description="masked language models: hide all pieces of a word or none"
+    )
 
 
 class OptimizerSettings(Config):
@@ -63,12 +69,15 @@ class ScheduleSettings(Config):
     )
 
 
+Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1"]
+
+
 class ValidationSettings(Config):
     """When and how the model is validated, through the same decoder as `translate`."""
 
     every_steps: PositiveInt = 1000
-    metrics: tuple[Literal["bleu", "chrf", "ter"], ...] = ("bleu", "chrf")
-    choose_by: Literal["loss", "bleu", "chrf"] = Field(
+    metrics: tuple[Metric, ...] = ("bleu", "chrf")
+    choose_by: Literal["loss", "bleu", "chrf", "accuracy", "macro_f1"] = Field(
         "bleu", description="which score decides on the best model and early stopping"
     )
     beam: PositiveInt = 4
@@ -94,6 +103,13 @@ class CheckpointSettings(Config):
     ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")
 
 
+# As RoBERTa is trained, but for the norm: before a sub-layer it needs less care with the rate.
+_ENCODER_DEFAULTS: dict[str, Any] = {
+    "model": {"norm_placement": "pre", "activation": "gelu"},
+    "objective": {"label_smoothing": 0.0},
+    "optimizer": {"kind": "adamw", "weight_decay": 0.01, "clip_norm": 1.0},
+}
+
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     # As GPT-2's successors are trained: no smoothing, as the loss itself is what is wanted.
     "causal_lm": {
@@ -102,22 +118,29 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "optimizer": {"kind": "adamw", "beta2": 0.99, "weight_decay": 0.1, "clip_norm": 1.0},
         "validation": {"metrics": [], "choose_by": "loss"},
     },
+    "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
+    "classify": {
+        **_ENCODER_DEFAULTS,
+        "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
+    },
 }
 """What a task other than translation has instead of the defaults below."""
 
-Task = Literal["translation", "causal_lm"]
+Task = Literal["translation", "causal_lm", "masked_lm", "classify"]
 
 
 class RunSettings(Config):
     """Everything a run depends on."""
 
     task: Task = Field(
-        "translation", description="sentence pairs to a translator, or text to a language model"
+        "translation",
+        description="sentence pairs to a translator, text to a language model (causal_lm, or "
+        "masked_lm for an encoder), or labelled texts to a classifier",
     )
     init: str | None = Field(
         None,
         description="model or run directory whose weights and tokenizer training begins with; "
-        "its dials must be those of the new model, but for dropout",
+        "its dials must be those of the new model, but for dropout and an encoder's heads",
     )
     preset: str | None = None
     model: TranslatorShape = TranslatorShape()

@@ -79,6 +79,14 @@ def prepare_task(
         from heedful.train.language_model import prepare_language_model
 
         return prepare_language_model(run_dir, settings, tokenizers, events)
+    if settings.task == "masked_lm":
+        from heedful.train.masked import prepare_masked
+
+        return prepare_masked(run_dir, settings, tokenizers, events)
+    if settings.task == "classify":
+        from heedful.train.classify import prepare_classifier
+
+        return prepare_classifier(run_dir, settings, tokenizers, events)
     from heedful.train.translation import prepare_translation
 
     return prepare_translation(run_dir, settings, tokenizers, events)

@@ -20,6 +20,7 @@ from heedful.train.initial import begin_with, tokenizers_of
 from heedful.train.objective import TranslationObjective
 from heedful.train.randomness import mix
 from heedful.train.source import PairSource
+from heedful.train.task_settings import check_task_settings
 from heedful.train.translating import TranslationMeasure
 from heedful.train.validation import Validator
 
@@ -126,7 +127,9 @@ def prepare_translation(
 
     Raises:
         DataError: when the corpora cannot be used.
+        ConfigError: when a setting is for another task.
     """
+    check_task_settings(settings)
     data = settings.data
     if tokenizers is None and settings.init is not None:
         tokenizers = tokenizers_of(Path(settings.init))

@@ -251,3 +251,25 @@ def test_very_long_lines_are_cut_in_reasonable_time(kind: str, part: str) -> Non
     tokenizer = trained(kind)
     assert tokenizer.decode(tokenizer.encode(line)) == line
     assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize("kind", ["bpe", "byte-bpe", "unigram", "characters"])
+def test_an_encoders_tokenizer_has_one_more_token(kind: str) -> None:
+    text = "some words <mask>\u2581 stand here and some others there"
+    spec = TokenizerSpec.parse({"kind": kind, "vocabulary_size": 300})
+    plain = train_tokenizer(spec, [text] * 3)
+    before = plain.to_json()
+    masked = plain.for_encoder()
+    assert plain.to_json() == before
+    assert plain.mask is None
+    assert plain.first == ()
+    assert (masked.mask, masked.size, masked.first) == (plain.size, plain.size + 1, (plain.bos,))
+    for shown in (text, "<mask>", "<mask>\u2581", "<mask> <mask> ", "unseen: \u00e9"):
+        assert masked.encode(shown) == plain.encode(shown)
+        assert masked.mask not in masked.encode(shown)
+    assert masked.decode([*plain.encode(text), masked.mask]) == plain.decode(plain.encode(text))
+    assert masked.token(masked.mask) == "<mask>"
+    again = Tokenizer.from_json(masked.to_json())
+    assert again.mask == masked.mask
+    assert again.fingerprint == masked.fingerprint
+    assert masked.for_encoder() is masked

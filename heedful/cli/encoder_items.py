@@ -1,0 +1,152 @@
+"""What the verbs of encoders share: texts in, one line each out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+
+from cyclopts import Group, Parameter
+
+import heedful
+from heedful.cli.failures import refuse_missing_folder
+from heedful.cli.files import chunks, is_standard, output_to
+from heedful.cli.output import Output, Report
+from heedful.cli.running import terminal
+from heedful.errors import UserError
+
+if TYPE_CHECKING:
+    from heedful.decode.encoding import EncoderPipeline, EncodingOptions
+
+CHUNK = 1024
+"""Lines that are in memory at a time."""
+
+_GROUP = Group("Running", sort_key=50)
+
+EncoderPath = Annotated[
+    Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")
+]
+OneText = Annotated[
+    str | None,
+    Parameter(
+        allow_leading_hyphen=True, help="One text; if there is none, lines of the input are read."
+    ),
+]
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, kw_only=True)
+class Items:
+    """Where texts come from and results go, and how the model is run."""
+
+    input: Annotated[
+        Path | None,
+        Parameter(
+            name=("--input", "-i"),
+            allow_leading_hyphen=True,
+            help="One item a line, plain or gzip; standard input if unset.",
+        ),
+    ] = None
+    output_file: Annotated[
+        Path | None,
+        Parameter(
+            name=("--output", "-o"),
+            allow_leading_hyphen=True,
+            help="Where results go, once all are there; standard output if unset.",
+        ),
+    ] = None
+    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    precision: Annotated[
+        Literal["auto", "fp32", "bf16", "fp16"],
+        Parameter(help="auto is float32 on the fastest route that is as exact."),
+    ] = "auto"
+    batch_size: Annotated[
+        int | None, Parameter(help="Texts in a batch, instead of --batch-tokens.")
+    ] = None
+    batch_tokens: Annotated[
+        int, Parameter(help="Positions in a batch: texts x longest, padding counted.")
+    ] = 4096
+
+
+HERE = Items()
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Verb(Generic[Result]):
+    """What is special about a verb.
+
+    Args:
+        name: the verb.
+        head: kind of the head it needs.
+        work: the pipeline, lines and options to a result for each line.
+        plain: a result as a line.
+        fields: a result as the fields of a JSON object.
+    """
+
+    name: str
+    head: str
+    work: Callable[[EncoderPipeline, list[str], EncodingOptions], list[Result]]
+    plain: Callable[[Result], str]
+    fields: Callable[[Result], dict[str, Any]]
+
+
+def run(
+    verb: Verb[Result],
+    model: Path,
+    text: str | None,
+    items: Items,
+    output: Output,
+    settings: Mapping[str, Any],
+) -> None:
+    """Do what a verb does: one line of output for each of the input.
+
+    Args:
+        verb: what is done.
+        model: where the model is.
+        text: the only item, instead of lines of the input.
+        items: where lines come from and go.
+        output: the common flags.
+        settings: the verb's own, for the report.
+    """
+    asked = {"model": str(model), **settings}
+    asked |= {name: getattr(items, name) for name in ("device", "precision")}
+    report = Report(verb.name, output, asked)
+    if items.output_file is not None and not is_standard(items.output_file):
+        refuse_missing_folder(items.output_file)
+    if text is not None and items.input is not None:
+        raise UserError("Give a text or --input, not both", where=f"heedful {verb.name}")
+    pipeline = heedful.load_encoder(model, device=items.device, precision=items.precision)
+    pipeline.require(verb.head)
+    loaded = report.seconds
+    done = 0
+    with closing(terminal()) as events, output_to(items.output_file) as file:
+        for lines in [[text]] if text is not None else chunks(items.input, CHUNK):
+            options: EncodingOptions = {
+                "batch_size": items.batch_size,
+                "batch_tokens": items.batch_tokens,
+                "first_line": done + 1,
+            }
+            for result in verb.work(pipeline, lines, options):
+                fields = verb.fields(result) if output.json else None
+                line = verb.plain(result) if fields is None else _json(fields)
+                file.write(line + "\n")
+            file.flush()
+            done += len(lines)
+            events.progress(done, None, "done")
+    working = max(report.seconds - loaded, 1e-9)
+    facts = {"items": done, "load_seconds": round(loaded, 3)}
+    report.finish({**facts, "items_per_second": round(done / working, 1)}, summary=False)
+
+
+def _json(fields: Mapping[str, Any]) -> str:
+    return json.dumps(fields, ensure_ascii=False)
+
+
+def shown(probability: float) -> str:
+    """A probability in plain output."""
+    return f"{probability:.4f}"

@@ -1,0 +1,92 @@
+"""Small encoders of text, for whoever asks what they say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+from tokenizers import models, normalizers, pre_tokenizers
+
+from heedful.models.checkpoint import save_model
+from heedful.models.encoder import EncoderModel
+from heedful.models.family import EncoderSpec
+from heedful.text.imported import Frame, ImportedTokenizer
+from heedful.text.pair import TokenizerPair
+from heedful.text.protocol import TextTokenizer
+
+HEADS = {
+    "masked_lm": {"kind": "masked_lm"},
+    "sequence": {"kind": "sequence", "labels": ["bad", "so so", "good"]},
+    "token": {"kind": "token", "labels": ["NOUN", "VERB", "."]},
+    "span": {"kind": "span"},
+}
+WORDS = ["the", "cat", "dog", "sat", "ran", "on", "mat", "who", "cafe", "a", ".", "?", "##s", "##y"]
+MAX_LENGTH = 24
+
+
+def wordpiece(mask: str = "[MASK]") -> ImportedTokenizer:
+    """A lower-casing wordpiece tokenizer as BERT's."""
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", mask]
+    ids = {piece: id for id, piece in enumerate([*specials, *WORDS])}
+    library = tokenizers.Tokenizer(models.WordPiece(ids, unk_token="[UNK]"))
+    library.normalizer = normalizers.BertNormalizer(lowercase=True)
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.add_special_tokens(specials)
+    special = {"pad": 0, "unk": 1, "bos": 2, "eos": 3, "mask": 4}
+    return ImportedTokenizer(special, Frame((2,), (3,), (3,)), json.loads(library.to_str()))
+
+
+def write_encoder(
+    directory: Path,
+    *heads: str,
+    tokenizer: TextTokenizer | None = None,
+    spare_rows: int = 2,
+    seed: int = 0,
+) -> Path:
+    """A model directory of an untrained encoder that is sure of what it says."""
+    tokenizer = wordpiece() if tokenizer is None else tokenizer
+    spec = {
+        "width": 16,
+        "vocabulary": tokenizer.size + spare_rows,
+        "embedding": {
+            "scale": False,
+            "num_segments": 2,
+            "positions": {"kind": "learned", "max_length": MAX_LENGTH},
+            "norm": {},
+        },
+        "encoder": {
+            "num_layers": 2,
+            "block": {"self_attention": {"num_heads": 4}, "feedforward": {"width": 24}},
+        },
+        "pooler": True,
+        "heads": [HEADS[head] for head in heads or HEADS],
+    }
+    torch.manual_seed(seed)
+    model = EncoderModel(EncoderSpec.parse(spec))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.4 * torch.randn_like(parameter))
+    save_model(model, TokenizerPair(tokenizer, tokenizer), directory)
+    return directory
+
+
+@pytest.fixture(scope="session")
+def make_encoder() -> Callable[..., Path]:
+    """Writes a small encoder; see `write_encoder`."""
+    return write_encoder
+
+
+@pytest.fixture(scope="session")
+def make_wordpiece() -> Callable[..., ImportedTokenizer]:
+    """A small wordpiece tokenizer; see `wordpiece`."""
+    return wordpiece
+
+
+@pytest.fixture(scope="session")
+def encoder_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small encoder with every head."""
+    return write_encoder(tmp_path_factory.mktemp("encoders") / "all")

@@ -1,0 +1,257 @@
+"""Classifiers through the same trainer, from scratch and from a masked language model."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from heedful.errors import ConfigError, DataError, ModelError
+from heedful.events import Events
+from heedful.models.checkpoint import load_model, read_weights
+from heedful.models.encoder import EncoderModel
+from heedful.models.family import SequenceHeadSpec
+from heedful.train.classify import ClassifierTask
+from heedful.train.objective import Context
+from heedful.train.resolve import resolve_settings
+from heedful.train.run import run_training
+from heedful.train.settings import RunSettings
+from heedful.train.task import prepare_task
+
+SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
+WORDS = {"sun": "good", "rain": "bad", "wind": "bad", "snow": "so-so"}
+
+
+def write_labelled(path: Path, seed: int, lines: int) -> str:
+    draw = random.Random(seed)
+    rows = []
+    for _ in range(lines):
+        words = draw.choices(list(WORDS), k=draw.randint(1, 5))
+        rows.append((" ".join(words), WORDS[words[0]]))
+    if path.suffix == ".tsv":
+        content = "".join(f"{text}\t{label}\n" for text, label in rows)
+    else:
+        lines_ = [json.dumps({"text": text, "label": label}) for text, label in rows]
+        content = "\n\n".join(lines_) + "\n"
+    path.write_text(content, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("texts")
+    return {
+        "train": [
+            {"file": write_labelled(folder / "train.tsv", 1, 150)},
+            {"file": write_labelled(folder / "train.jsonl", 2, 30), "weight": 2.0},
+        ],
+        "valid": [{"file": write_labelled(folder / "valid.tsv", 3, 40)}],
+        "max_length": 16,
+        "batch_tokens": 256,
+        "cache": str(folder / "cache"),
+    }
+
+
+def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
+    values: dict[str, Any] = {
+        "task": "classify",
+        "model": {**SHAPE, "dropout": 0.1},
+        "tokenizer": {"vocabulary_size": 40},
+        "data": files,
+        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
+        "validation": {"every_steps": 10},
+        "checkpoint": {"every_steps": 4, "average_count": 2},
+        "max_steps": 20,
+        "precision": "fp32",
+    }
+    return resolve_settings(None, None, values | changes)
+
+
+def losses(run: Path) -> list[tuple[int, float]]:
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(e["step"], e["loss"]) for e in events if "event" not in e]
+
+
+class Notes:
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.texts.append(text)
+
+
+def prepared(run: Path, chosen: RunSettings) -> ClassifierTask:
+    task = prepare_task(run, chosen, None, Events([]))
+    assert isinstance(task, ClassifierTask)
+    return task
+
+
+def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: dict[str, Any]) -> None:
+    whole = run_training(tmp_path / "whole", settings(files), events=Events([]))
+    run_training(tmp_path / "parts", settings(files, max_steps=10), events=Events([]))
+    parts = run_training(tmp_path / "parts", settings(files), resume=True, events=Events([]))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert parts.scores == whole.scores
+    assert whole.epochs > 1
+    assert whole.scores["accuracy"] > 0.7
+    assert {"loss", "accuracy", "macro_f1"} <= whole.scores.keys()
+
+
+def test_the_model_knows_its_labels(tmp_path: Path, files: dict[str, Any]) -> None:
+    summary = run_training(tmp_path / "run", settings(files, max_steps=12), events=Events([]))
+    model, tokenizers = load_model(tmp_path / "run")
+    assert isinstance(model, EncoderModel)
+    assert tokenizers is not None
+    (head,) = model.spec.heads
+    assert isinstance(head, SequenceHeadSpec)
+    assert head.labels == ("bad", "good", "so-so")
+    right = 0
+    tokenizer = tokenizers.source
+    lines = Path(files["valid"][0]["file"]).read_text().splitlines()
+    for line in lines:  # alone and unpadded, framed by the tokenizer's own frame
+        text, label = line.split("\t")
+        ids = torch.tensor([[*tokenizer.first, *tokenizer.encode(text), *tokenizer.last]])
+        positions = torch.arange(ids.shape[1])[None]
+        logits = model.sequence_logits(model(ids, positions), positions)
+        right += head.labels[int(logits.argmax())] == label
+    assert right / len(lines) == summary.scores["accuracy"]
+
+
+def test_every_text_is_shown_as_often_as_its_weight_says(
+    tmp_path: Path, files: dict[str, Any]
+) -> None:
+    task = prepared(tmp_path, settings(files))
+    shown: dict[str, int] = {}
+    for number in range(task.source.count(0)):
+        batch = task.source.batch(0, number)
+        assert batch.ids.numel() <= 256
+        for line in task.source.lines(batch.indices.tolist()):
+            shown[line] = shown.get(line, 0) + 1
+    first, second = (corpus["file"] for corpus in files["train"])
+    expected = {f"{first}:{line}": 1 for line in range(1, 151)}
+    assert shown == expected | {f"{second}:{line}": 2 for line in range(1, 61, 2)}
+
+
+def test_the_loss_is_that_of_the_labels(tmp_path: Path, files: dict[str, Any]) -> None:
+    task = prepared(tmp_path, settings(files))
+    model = task.new_model().train()
+    batch = task.source.batch(0, 0)
+    result = task.objective().loss(model, batch, Context(1))
+    assert result.tokens == batch.target_tokens == len(batch.indices)
+    result.loss_sum.backward()
+    assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
+    lines = task.source.lines(batch.indices.tolist())
+    for line, target in zip(lines, batch.targets.tolist(), strict=True):
+        path, _, number = line.rpartition(":")
+        assert f"{task.names[target]}" in Path(path).read_text().splitlines()[int(number) - 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("v.tsv", "sun\tgood\nrain\tugly\n", r"v.tsv:2: .*'ugly'"),
+        ("v.tsv", "sun\tgood\n\nrain\n", r"v.tsv:3: .* 0 tabs"),
+        ("v.tsv", "sun\tand\tgood\n", r"v.tsv:1: .* 2 tabs"),
+        ("v.tsv", "sun\t \n", r"v.tsv:1: The label is empty"),
+        ("v.tsv", " \tgood\n", r"v.tsv:1: The text is empty"),
+        ("v.jsonl", '{"text": "sun", "label": "good"}\n{"text": "sun"}\n', r"l:2: .* no label"),
+        ("v.jsonl", "sun\n", r"v.jsonl:1: .* not JSON"),
+        ("v.txt", "sun\tgood\n", "TAB"),
+    ],
+)
+def test_what_is_no_labelled_text_is_told_with_its_line(
+    tmp_path: Path, files: dict[str, Any], name: str, content: str, told: str
+) -> None:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    chosen = settings({**files, "valid": [{"file": str(tmp_path / name)}]})
+    with pytest.raises(DataError, match=told):
+        run_training(tmp_path / "run", chosen, events=Events([]))
+
+
+def test_one_label_is_too_few(tmp_path: Path, files: dict[str, Any]) -> None:
+    (tmp_path / "a.tsv").write_text("sun\tgood\nrain\tgood\n", encoding="utf-8")
+    chosen = settings({**files, "train": [{"file": str(tmp_path / "a.tsv")}]})
+    with pytest.raises(DataError, match="nothing to tell apart"):
+        run_training(tmp_path / "run", chosen, events=Events([]))
+
+
+def test_a_run_is_resumed_with_the_same_data_only(tmp_path: Path, files: dict[str, Any]) -> None:
+    run_training(tmp_path / "run", settings(files, max_steps=4), events=Events([]))
+    first, second = files["train"]
+    for train in ([first, {**second, "weight": 1.0}], [first], [second, first]):
+        changed = settings({**files, "train": train}, max_steps=8)
+        with pytest.raises(DataError, match="not those the run began with"):
+            run_training(tmp_path / "run", changed, resume=True, events=Events([]))
+
+
+def test_metrics_of_other_tasks_are_refused(tmp_path: Path, files: dict[str, Any]) -> None:
+    wrong = settings(files, validation={"metrics": ["bleu", "accuracy"]})
+    with pytest.raises(ConfigError, match="bleu cannot be measured"):
+        run_training(tmp_path / "run", wrong, events=Events([]))
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A short run of a masked language model."""
+    folder = tmp_path_factory.mktemp("masked")
+    text = "".join(f"{a} {b}\n" for a in WORDS for b in WORDS)
+    (folder / "text.txt").write_text(text, encoding="utf-8")
+    data = {"train": [{"file": str(folder / "text.txt")}], "max_length": 16, "batch_tokens": 64}
+    chosen = {"task": "masked_lm", "validation": {"every_steps": 4}, "max_steps": 4}
+    run_training(folder / "run", settings(data, **chosen), events=Events([]))
+    return folder / "run"
+
+
+def test_a_classifier_begins_with_an_encoder(
+    tmp_path: Path, files: dict[str, Any], masked: Path
+) -> None:
+    chosen = settings(files, init=str(masked), model={**SHAPE, "dropout": 0.3})
+    task = prepared(tmp_path, chosen)
+    _, tokenizers = load_model(masked)
+    assert tokenizers is not None
+    assert task.tokenizers.fingerprint == tokenizers.fingerprint
+    notes = Notes()
+    task.events = notes  # type: ignore[assignment]
+    model = task.new_model()
+    fresh = prepare_task(tmp_path, settings(files), tokenizers, Events([])).new_model()
+    stored = read_weights(masked / "model")
+    for name, tensor in model.state_dict().items():
+        if name.startswith("heads."):
+            assert tensor.equal(fresh.state_dict()[name]), name
+        else:
+            assert tensor.equal(stored[name]), name
+    told = "\n".join(notes.texts)
+    assert "heads.masked_lm of" in told
+    assert "left out" in told
+    assert "heads.sequence is not in" in told
+    assert "begins anew" in told
+
+
+def test_a_run_from_an_encoder_resumes_the_same(
+    tmp_path: Path, files: dict[str, Any], masked: Path
+) -> None:
+    chosen = settings(files, init=str(masked), max_steps=8)
+    whole = run_training(tmp_path / "whole", chosen, events=Events([]))
+    part = settings(files, init=str(masked), max_steps=4)
+    run_training(tmp_path / "parts", part, events=Events([]))
+    parts = run_training(tmp_path / "parts", chosen, resume=True, events=Events([]))
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert parts.scores == whole.scores
+
+
+def test_what_else_differs_is_refused(tmp_path: Path, files: dict[str, Any], masked: Path) -> None:
+    other = settings(files, init=str(masked), model={**SHAPE, "feedforward": 16})
+    with pytest.raises(ModelError, match=r"feedforward\.width \(32 there, 16 here\)"):
+        prepared(tmp_path / "a", other).new_model()
+    run_training(tmp_path / "run", settings(files, max_steps=2), events=Events([]))
+    (tmp_path / "two.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")
+    fewer = {**files, "train": [{"file": str(tmp_path / "two.tsv")}], "valid": []}
+    labels = settings(fewer, init=str(tmp_path / "run"))
+    with pytest.raises(ModelError, match=r"heads\.sequence\.labels"):
+        prepared(tmp_path / "b", labels).new_model()
