@@ -84,7 +84,7 @@ class CheckpointStore:
         self.settings = settings
 
     def open(self) -> None:
-        """Make the directory, and remove what a kill left half written or half deleted.
+        """Make the directory, and remove what a kill left half written, half deleted or undeleted.
 
         Raises:
             UserError: when nothing can be written there.
@@ -105,6 +105,7 @@ class CheckpointStore:
         for checkpoint in self.all():
             if not checkpoint.resumable:
                 (checkpoint.path / _TRAINING).unlink(missing_ok=True)
+        self._prune()
 
     def save(
         self,

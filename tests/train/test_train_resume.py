@@ -18,6 +18,7 @@ import pytest
 
 from heedful.errors import ConfigError, DataError, UserError
 from heedful.events import Event, Events, Metric, Note, Recorder, Warning
+from heedful.train.checkpoints import CheckpointStore
 from heedful.train.resolve import settings_of_run
 from heedful.train.run import run_training
 from heedful.train.settings import RunSettings
@@ -103,6 +104,25 @@ def test_crashes_leave_no_trace(tmp_path: Path, reference: tuple[Path, RunSettin
         with pytest.raises(Crash):
             run_training(run, settings, resume=resume, events=Events([At(crash, step)]))
         resume = True
+    run_training(run, settings, resume=True, events=Events())
+    assert_same(run, reference[0])
+
+
+def test_a_crash_before_the_last_old_checkpoint_goes(
+    tmp_path: Path, reference: tuple[Path, RunSettings], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, settings = tmp_path / "run", reference[1]
+    prune = CheckpointStore._prune
+
+    def crash_at_the_end(store: CheckpointStore) -> None:
+        if any(checkpoint.step == settings.max_steps for checkpoint in store.all()):
+            raise Crash
+        prune(store)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CheckpointStore, "_prune", crash_at_the_end)
+        with pytest.raises(Crash):
+            run_training(run, settings, events=Events())
     run_training(run, settings, resume=True, events=Events())
     assert_same(run, reference[0])
 
