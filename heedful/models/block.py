@@ -11,7 +11,7 @@ from heedful.models.spec import BlockSpec
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
 from heedful.nn.cache import Cache
-from heedful.nn.capture import Capture
+from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.moe import MixtureOfExperts, build_feedforward
 from heedful.nn.norms import build_norm
@@ -68,47 +68,65 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Cache | None]:
         """Transform `x` [B, L, D].
 
+        A capture may ask, at `{address}.self`, `.cross` and `.feedforward`, for [B, L, D]: the
+        `input` that part reads, the `output` it adds to the stream, the `residual` that is their
+        sum, and the `stream` that goes on, which is the sum, normed where norms come last.
+
         With a cache, the rows of self-attention are the cache's: x [B, W·n, D] holds n new
         tokens of each of W beams, and is seen as [B·W, n, D] there and as it is elsewhere.
 
         Returns:
             [B, L, D], and the cache with x's tokens appended (None if none was given).
         """
-        y = self.self_attention_norm(x) if self.norm_first else x
+        capture = sight.capture
+        y = self._read(x, self.self_attention_norm, capture, f"{address}.self")
         rows = cache.keys.shape[0] if cache is not None else x.shape[0]
         attended, cache = self.self_attention(
             y.reshape(rows, -1, y.shape[-1]),
             sight.self_positions,
             cache=cache,
             biases=sight.biases,
-            capture=sight.capture,
+            capture=capture,
             address=f"{address}.self",
         )
-        x = self._add(x, attended.view_as(x), self.self_attention_norm)
+        attended = attended.view_as(x)
+        x = self._add(x, attended, self.self_attention_norm, capture, f"{address}.self")
         if self.cross_attention is not None:
             assert memory is not None and sight.memory_positions is not None
             assert self.cross_attention_norm is not None
-            y = self.cross_attention_norm(x) if self.norm_first else x
+            y = self._read(x, self.cross_attention_norm, capture, f"{address}.cross")
             seen = self.cross_attention.over(
                 y,
                 memory,
                 sight.memory_positions,
-                capture=sight.capture,
+                capture=capture,
                 address=f"{address}.cross",
             )
-            x = self._add(x, seen, self.cross_attention_norm)
-        y = self.feedforward_norm(x) if self.norm_first else x
-        return self._add(x, self._feed(y, sight, address), self.feedforward_norm), cache
+            x = self._add(x, seen, self.cross_attention_norm, capture, f"{address}.cross")
+        place = f"{address}.feedforward"
+        y = self._read(x, self.feedforward_norm, capture, place)
+        fed = self._feed(y, sight, place)
+        return self._add(x, fed, self.feedforward_norm, capture, place), cache
 
-    def _feed(self, y: Tensor, sight: Sight, address: str) -> Tensor:
+    def _feed(self, y: Tensor, sight: Sight, place: str) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
             positions = sight.self_positions.query.reshape(y.shape[:2])
-            fed: Tensor = self.feedforward(y, positions, sight.capture, f"{address}.feedforward")
+            fed: Tensor = self.feedforward(y, positions, sight.capture, place)
         else:
-            fed = self.feedforward(y)
+            fed = self.feedforward(y, sight.capture, place)
         return fed
 
-    def _add(self, x: Tensor, change: Tensor, norm: nn.Module) -> Tensor:
+    def _read(self, x: Tensor, norm: nn.Module, capture: Capture | None, place: str) -> Tensor:
+        y: Tensor = norm(x) if self.norm_first else x
+        offer(capture, f"{place}.input", y)
+        return y
+
+    def _add(
+        self, x: Tensor, change: Tensor, norm: nn.Module, capture: Capture | None, place: str
+    ) -> Tensor:
+        offer(capture, f"{place}.output", change)
         x = x + self.dropout(change)
+        offer(capture, f"{place}.residual", x)
         normed: Tensor = x if self.norm_first else norm(x)
+        offer(capture, f"{place}.stream", normed)
         return normed

@@ -13,6 +13,7 @@ from heedful.models.spec import StackSpec
 from heedful.nn.attention import KeyValues
 from heedful.nn.biases import build_bias
 from heedful.nn.cache import Cache, GrowingCache
+from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.norms import build_norm
 
@@ -58,8 +59,9 @@ class Stack(nn.Module):
 
         Args:
             x: embedded input.
-            sight: positions and captures of this pass; a capture may ask for what block N gives,
-                [B, L, D], as `{name}.N.output`.
+            sight: positions and captures of this pass; a capture may ask for x itself,
+                [B, L, D], as `{name}.embedding`, for what block N gives as `{name}.N.output`, and
+                for what is returned as `{name}.output`.
             memory: one projected memory per block, from `project_memory`.
             caches: one per block, or none.
 
@@ -69,6 +71,7 @@ class Stack(nn.Module):
         if self.position_bias is not None:
             sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
         grown: list[Cache] = []
+        offer(sight.capture, f"{self.name}.embedding", x)
         for index, block in enumerate(self.blocks):
             address = f"{self.name}.{index}"
             x, cache = block(
@@ -78,13 +81,14 @@ class Stack(nn.Module):
                 cache=caches[index] if caches else None,
                 address=address,
             )
-            if sight.capture is not None and sight.capture.wants(f"{address}.output"):
-                sight.capture.keep(f"{address}.output", x)
+            offer(sight.capture, f"{address}.output", x)
             if cache is not None:
                 grown.append(cache)
         if self.final_norm is not None:
             x = self.final_norm(x)
-        return self.final_dropout(x), tuple(grown)
+        x = self.final_dropout(x)
+        offer(sight.capture, f"{self.name}.output", x)
+        return x, tuple(grown)
 
     def empty_caches(self, rows: int, make: MakeCache = GrowingCache.empty) -> tuple[Cache, ...]:
         """A cache of no tokens for every block.

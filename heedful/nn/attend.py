@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from heedful.errors import ModelError, suggest
@@ -24,6 +25,7 @@ __all__ = [
     "AttentionRequest",
     "Plan",
     "attend",
+    "attention_scores",
     "attention_weights",
     "explain",
     "make_request",
@@ -148,6 +150,19 @@ def attention_weights(
     return weights if heads is None else weights[:, list(heads)]
 
 
+def attention_scores(request: AttentionRequest) -> Tensor:
+    """What softmax is taken of: scaled, capped, with biases; for people to look at.
+
+    Args:
+        request: the attention, from `make_request`.
+
+    Returns:
+        [B, H, Lq, Lk] float32; −∞ where a query does not see a key.
+    """
+    visible = request.positions.visible(request.mask)
+    return reference.scores(request).masked_fill(~visible, float("-inf"))
+
+
 def plan(request: AttentionRequest) -> Plan:
     """Which kernel `attend` would use for a request, and why not the others."""
     chosen, reason = _pick(request)
@@ -188,6 +203,8 @@ def _named(request: AttentionRequest, name: str) -> Kernel:
 
 def _pick(request: AttentionRequest) -> tuple[str, str]:
     """The first kernel of the ranking that can serve, and why it ranks so."""
+    if torch.compiler.is_compiling():
+        return "reference", "a graph is made, which must serve any sizes: the definition"
     for name, reason in _ranking(request):
         if KERNELS[name].unsupported(request) is None:
             return name, reason

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from heedful.nn.attend import attend, attention_weights, make_request
+from heedful.nn.attend import attend, attention_scores, attention_weights, make_request
 from heedful.nn.biases import Bias, build_bias
 from heedful.nn.cache import Cache
-from heedful.nn.capture import Capture
+from heedful.nn.capture import Capture, offer
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear, store_maps_apart
@@ -94,7 +94,8 @@ class Attention(nn.Module):
             positions: of the queries and of the keys *in x*; the cache brings those of its own.
             cache: keys and values seen so far.
             biases: added to this module's own, such as one the whole stack shares.
-            capture: may ask for `{address}.weights` [B, H, Lq, Lk].
+            capture: may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
+                `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E].
             address: this module's place in the model.
 
         Returns:
@@ -153,18 +154,8 @@ class Attention(nn.Module):
     ) -> Tensor:
         if self.position_bias is not None:
             biases = (self.position_bias, *biases)
-        if capture is not None and capture.wants(f"{address}.weights"):
-            request = make_request(
-                q,
-                memory.keys,
-                memory.values,
-                positions,
-                self.mask,
-                biases,
-                self.scale,
-                self.softcap,
-            )
-            capture.keep(f"{address}.weights", attention_weights(request))
+        if capture is not None:
+            self._show(q, memory, positions, biases, capture, address)
         mixed = attend(
             q,
             memory.keys,
@@ -176,5 +167,35 @@ class Attention(nn.Module):
             softcap=self.softcap,
             dropout=self.dropout if self.training else 0.0,
         )
+        offer(capture, f"{address}.context", mixed)
         merged: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return merged
+
+    def _show(
+        self,
+        q: Tensor,
+        memory: KeyValues,
+        positions: Positions,
+        biases: Sequence[Bias],
+        capture: Capture,
+        address: str,
+    ) -> None:
+        offer(capture, f"{address}.query", q)
+        offer(capture, f"{address}.key", memory.keys)
+        offer(capture, f"{address}.value", memory.values)
+        recomputed = {"scores": attention_scores, "weights": attention_weights}
+        wanted = [name for name in recomputed if capture.wants(f"{address}.{name}")]
+        if not wanted:
+            return
+        request = make_request(
+            q,
+            memory.keys,
+            memory.values,
+            positions,
+            self.mask,
+            biases,
+            self.scale,
+            self.softcap,
+        )
+        for name in wanted:
+            capture.keep(f"{address}.{name}", recomputed[name](request))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from fnmatch import fnmatchcase
 
 from torch import Tensor
 
@@ -12,21 +12,49 @@ class Capture:
     """Keeps tensors at wanted addresses, such as `decoder.3.cross.weights`.
 
     Args:
-        wanted: the addresses to keep, in which `*` stands for anything; a tensor is only computed
-            for an address that is wanted.
+        wanted: the addresses to keep, in which `*` stands for one part and `**` for any number of
+            parts; a tensor is only computed for an address that is wanted.
     """
 
     def __init__(self, wanted: Iterable[str]) -> None:
         self.wanted = frozenset(wanted)
         self.found: dict[str, Tensor] = {}
-        self._patterns = tuple(address for address in self.wanted if "*" in address)
+        self._patterns = [_pattern(address) for address in self.wanted if "*" in address]
+        self._answers: dict[str, bool] = {}
+
+    @property
+    def offered(self) -> tuple[str, ...]:
+        """All addresses that a pass has asked about, wanted or not, in their order."""
+        return tuple(self._answers)
 
     def wants(self, address: str) -> bool:
         """Whether the tensor at this address is asked for."""
-        if address in self.wanted:
-            return True
-        return any(fnmatchcase(address, pattern) for pattern in self._patterns)
+        answer = self._answers.get(address)
+        if answer is None:
+            answer = address in self.wanted or any(p.fullmatch(address) for p in self._patterns)
+            self._answers[address] = answer
+        return answer
 
     def keep(self, address: str, value: Tensor) -> None:
         """Keep the tensor of an address."""
         self.found[address] = value
+
+    def unmet(self) -> list[str]:
+        """What is wanted and was offered by no pass so far."""
+        return sorted(
+            wanted
+            for wanted in self.wanted
+            if not any(map(_pattern(wanted).fullmatch, self._answers))
+        )
+
+
+def offer(capture: Capture | None, address: str, value: Tensor) -> None:
+    """Give a tensor that is there anyway to whoever wants it."""
+    if capture is not None and capture.wants(address):
+        capture.keep(address, value)
+
+
+def _pattern(wanted: str) -> re.Pattern[str]:
+    parts = re.split(r"(\*\*|\*)", wanted)
+    wild = {"*": r"[^.]*", "**": r".*"}
+    return re.compile("".join(wild.get(part) or re.escape(part) for part in parts))

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
-from heedful.nn.spec import Activation, FeedForwardSpec
+from heedful.nn.kinds import Activation
+from heedful.nn.spec import FeedForwardSpec
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:
@@ -46,12 +48,19 @@ class FeedForward(nn.Module):
         self.down = linear(spec.width, width, spec.bias)
         self.dropout = Dropout(spec.dropout)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., D] to [..., D]."""
+    def forward(self, x: Tensor, capture: Capture | None = None, address: str = "") -> Tensor:
+        """[..., D] to [..., D].
+
+        Args:
+            x: [..., D].
+            capture: may ask for `{address}.inner`, what `down` takes.
+            address: this module's place in the model.
+        """
         if self.gate is None:
             inner = self.activation(self.up(x))
         else:
             inner = self.activation(self.gate(x)) * self.up(x)
+        offer(capture, f"{address}.inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down
 

@@ -34,7 +34,7 @@ from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
 
-PENALTIES = "*.penalty"
+PENALTIES = "**.penalty"
 """The addresses of all that a model's layers add to the loss in training."""
 
 

@@ -14,7 +14,8 @@ from heedful.errors import ConfigError
 from heedful.models.block import Sight
 from heedful.models.causal_lm import CausalLM
 from heedful.models.family import CausalLMSpec
-from heedful.models.spec import TranslatorShape, TranslatorSpec
+from heedful.models.shape import TranslatorShape
+from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.models.weights import canonical_weights, load_weights
 from heedful.nn.capture import Capture
@@ -238,7 +239,7 @@ def test_steps_with_caches_and_beams_equal_one_pass():
         logits, state = model.step(state, target[:, t].view(2, 2))
         torch.testing.assert_close(logits.view(4, -1), whole[:, t], rtol=1e-5, atol=1e-5)
     # The rows of a cache are beams; what is kept of a step is by sentence, as its states are.
-    capture, at = Capture(["decoder.*.routing"]), torch.full((2, 2), 4)
+    capture, at = Capture(["decoder.*.feedforward.routing"]), torch.full((2, 2), 4)
     sight = Sight(
         Positions.of_self(at.view(4, 1)), Positions(at, state.memory_positions), capture=capture
     )

@@ -16,19 +16,24 @@ def unsupported(request: AttentionRequest) -> str | None:
     return None
 
 
-def weights(request: AttentionRequest) -> Tensor:
-    """Attention weights before dropout, [B, H, Lq, Lk] float32; a blind query's row is all 0."""
+def scores(request: AttentionRequest) -> Tensor:
+    """Scores, capped and with biases but not masked, [B, H, Lq, Lk] float32."""
     with full_precision(request.q):
         query = request.q.to(request.precision)
         key = request.k.to(request.precision).repeat_interleave(request.num_groups, dim=1)
-        scores = soft_cap(request.scale * (query @ key.mT), request.softcap)
+        capped = soft_cap(request.scale * (query @ key.mT), request.softcap)
         bias = total_bias(request)
-        if bias is not None:
-            scores = scores + bias
+        return capped if bias is None else capped + bias
+
+
+def weights(request: AttentionRequest) -> Tensor:
+    """Attention weights before dropout, [B, H, Lq, Lk] float32; a blind query's row is all 0."""
+    with full_precision(request.q):
+        found = scores(request)
         visible = request.positions.visible(request.mask)
         # Hidden scores are finite, so that a row without any visible key has a gradient of 0.
-        lowest = torch.finfo(scores.dtype).min
-        return torch.softmax(scores.masked_fill(~visible, lowest), dim=-1) * visible
+        lowest = torch.finfo(found.dtype).min
+        return torch.softmax(found.masked_fill(~visible, lowest), dim=-1) * visible
 
 
 def run(request: AttentionRequest) -> Tensor:
