@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from heedful.cli.import_ import refuse_existing
 from heedful.cli.output import PLAIN, Output, Report
 from heedful.cli.tables import say
+from heedful.errors import ConfigError
+
+Format = Literal["hf", "ctranslate2", "onnx"]
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
 
 
 def export(
@@ -18,29 +31,70 @@ def export(
     /,
     *,
     format: Annotated[
-        Literal["hf"], Parameter(help="hf: a directory that `transformers` loads.")
+        Format,
+        Parameter(
+            help="hf: for `transformers`. ctranslate2: translators and language models, for fast "
+            "processors. onnx: encoders of text and images."
+        ),
     ] = "hf",
+    quantization: Annotated[
+        Quantization | None,
+        Parameter(help="How ctranslate2 stores the weights; float32 if unset."),
+    ] = None,
     output: Output = PLAIN,
 ) -> None:
     """Write a model as a directory that another project loads.
 
-    `hf` writes config.json, model.safetensors and the tokenizer's files. A model that was imported
-    gives the tensors it was imported from, bit for bit. A model of which theirs has no counterpart
-    is refused and nothing is written.
+    `hf` chooses the architecture that computes what the model does: Marian for translators with the
+    settings of the paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. A model that was imported
+    gives the tensors it was imported from, bit for bit. A model of which the other project has no
+    counterpart is refused with what does not fit, and nothing is written.
 
     For example:
 
-        heedful export bert bert-for-transformers --format hf
-    """
-    report = Report("export", output, {"model": str(model), "out": str(out), "format": format})
-    refuse_existing(out)
-    from heedful.interop.directory import export_model
+        heedful export runs/de-en de-en-marian --format hf
 
-    config = export_model(model, out)
-    files = {file.name: file.stat().st_size for file in sorted(out.iterdir())}
-    facts = {"model_type": config["model_type"], "files": files, "bytes": sum(files.values())}
+        heedful export runs/de-en de-en-fast --format ctranslate2 --quantization int8
+
+        heedful export bert bert-onnx --format onnx
+    """
+    asked = {"model": str(model), "out": str(out), "format": format, "quantization": quantization}
+    report = Report("export", output, asked)
+    refuse_existing(out)
+    if quantization is not None and format != "ctranslate2":
+        raise ConfigError(
+            f"Weights are quantised for ctranslate2 only, not for {format}",
+            where=f"quantization = {quantization}",
+            remedy="Leave it out, or add --format ctranslate2",
+        )
+    facts, reader = _write(model, out, format, quantization or "float32")
+    files = {
+        file.relative_to(out).as_posix(): file.stat().st_size
+        for file in sorted(out.rglob("*"))
+        if file.is_file()
+    }
+    facts |= {"files": files, "bytes": sum(files.values())}
     say(
-        f"{out} holds a {config['model_type']} model that `transformers` loads: "
+        f"{out} holds a {facts['model_type']} model that `{reader}` loads: "
         f"{', '.join(files)}, {sum(files.values()):,} bytes."
     )
     report.finish(facts)
+
+
+def _write(
+    model: Path, out: Path, format: Format, quantization: Quantization
+) -> tuple[dict[str, Any], str]:
+    """What was written, and which package reads it."""
+    if format == "ctranslate2":
+        from heedful.interop.ctranslate2 import export_ctranslate2
+
+        name = export_ctranslate2(model, out, quantization)
+        return {"model_type": name, "quantization": quantization}, "ctranslate2"
+    if format == "onnx":
+        from heedful.interop.onnx import export_onnx
+
+        names = export_onnx(model, out)
+        return {"model_type": "onnx", "outputs": names}, "onnxruntime"
+    from heedful.interop.directory import export_model
+
+    return {"model_type": export_model(model, out)["model_type"]}, "transformers"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from heedful.errors import ModelError
 from heedful.interop.bart_layers import (
     bias_rules,
     has_bias,
@@ -17,12 +16,14 @@ from heedful.interop.bart_layers import (
     write_stacks,
 )
 from heedful.interop.fields import Fields, sizes_checked
+from heedful.interop.fitting import misfits
 from heedful.interop.table import Table, same
 from heedful.models.family import ModelSpec
 from heedful.models.spec import TranslatorSpec
 from heedful.nn.spec import EmbeddingSpec, NormSpec, PositionSpec
 
 MODEL_TYPES = ("bart",)
+FORMS = ()
 
 _UNUSED_ROWS = 2
 _FRAME = 2  # the tokens around a source
@@ -79,15 +80,17 @@ def write_config(spec: TranslatorSpec) -> dict[str, Any]:
     }
 
 
+def differences(spec: ModelSpec) -> list[str] | None:
+    """What of a spec `write_config` cannot say; None for another kind of model."""
+    if not isinstance(spec, TranslatorSpec):
+        return None
+    names = their_names(table(spec))
+    return misfits(spec, lambda: read_config(write_config(spec), where="", names=names))
+
+
 def fits(spec: ModelSpec) -> bool:
     """Whether `write_config` can say all of a spec."""
-    if not isinstance(spec, TranslatorSpec):
-        return False
-    try:
-        again = read_config(write_config(spec), where="", names=their_names(table(spec)))
-    except ModelError:
-        return False
-    return again == spec
+    return differences(spec) == []
 
 
 def table(spec: TranslatorSpec, names: Collection[str] = ()) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,15 +11,18 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
+from heedful.interop.generation import GENERATION_FILE, generation_settings, token_ids
 from heedful.interop.hf_files import (
     CONFIG_FILE,
     WEIGHTS_FILE,
     read_config_file,
     read_json_file,
     read_tensors,
+    tensor_names,
     write_json_file,
     write_tensors,
 )
+from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
 from heedful.interop.registry import find_architecture, fitting_architecture
 from heedful.interop.tokenizer_files import write_tokenizers
 from heedful.interop.tokenizers import SETTINGS_FILE, read_tokenizers
@@ -33,8 +36,7 @@ from heedful.models.checkpoint import (
     read_weights,
     write_directory,
 )
-from heedful.models.family import ModelSpec, VisionSpec
-from heedful.models.spec import TranslatorSpec
+from heedful.models.family import CausalLMSpec, ModelSpec, VisionSpec
 from heedful.models.weights import load_weights
 from heedful.text.pair import TokenizerPair
 
@@ -42,7 +44,12 @@ if TYPE_CHECKING:
     from heedful.models.build import AnyModel
 
 # Small files of theirs that say what no spec does; an export writes them back.
-_COMPANIONS = (SETTINGS_FILE, "preprocessor_config.json", "generation_config.json")
+_COMPANIONS = (
+    SETTINGS_FILE,
+    "special_tokens_map.json",
+    PREPROCESSOR_FILE,
+    GENERATION_FILE,
+)
 _TOKEN_ID = "_token_id"
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -64,6 +71,21 @@ class Imported:
     origin: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class Description:
+    """What a directory says of its model, without the weights.
+
+    Args:
+        spec: its description.
+        tokenizers: as in `Imported`.
+        origin: as in `Imported`; empty for a model of ours.
+    """
+
+    spec: ModelSpec
+    tokenizers: TokenizerPair | None
+    origin: Mapping[str, Any]
+
+
 def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
     """Read a Hugging Face directory: config.json, safetensors and tokenizer files.
 
@@ -77,23 +99,17 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
             architecture or a setting is unknown, tensors are missing, unknown or of another shape,
             the tokenizer is of another model.
     """
-    where = str(directory / CONFIG_FILE)
-    config = read_config_file(directory)
-    architecture = find_architecture(config["model_type"], where=where)
     theirs = read_tensors(directory)
-    spec = architecture.read_config(config, where=where, names=theirs.keys())
-    tokenizers = None
-    if not isinstance(spec, VisionSpec):
-        tokenizers = read_tokenizers(directory, config)
-        check_vocabulary(tokenizers, spec, where=str(directory))
-    ours = architecture.table(spec, theirs.keys()).to_ours(theirs, where=str(directory))
+    described = _describe(directory, theirs.keys())
+    spec = described.spec
+    ours = _to_ours(directory, spec, theirs)
     dtype = _dtype(ours, directory)
     with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
         model = build_model(spec)
     if keep_dtype and dtype is not None:
         model = model.to(dtype)
     load_weights(model, ours, where=str(directory))
-    return Imported(model.eval(), spec, tokenizers, _origin(directory, config))
+    return Imported(model.eval(), spec, described.tokenizers, described.origin)
 
 
 def export_model(model: Path, out: Path) -> dict[str, Any]:
@@ -115,21 +131,34 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
     directory = find_model_directory(model)
     facts = read_facts(directory)
     origin = facts.origin
-    architecture = fitting_architecture(facts.spec, origin.get("model_type"), where=str(directory))
     tokenizers = load_tokenizers(directory, facts.spec)
-    theirs = architecture.table(facts.spec).to_theirs(read_weights(directory))
-    config = architecture.write_config(facts.spec)
+    architecture, form = fitting_architecture(
+        facts.spec, origin.get("model_type"), where=str(directory)
+    )
+    theirs = architecture.table(form.spec).to_theirs(form.convert(read_weights(directory)))
+    config = architecture.write_config(form.spec)
     config |= {"dtype": str(next(iter(theirs.values())).dtype).removeprefix("torch.")}
-    config |= origin.get("token_ids") or _token_ids(facts.spec, tokenizers)
     companions = origin.get("files", {})
+    ids = origin.get("token_ids")
+    if not ids and tokenizers is not None:
+        ids = token_ids(form.spec, tokenizers.target)
+        companions = {GENERATION_FILE: generation_settings(form.spec, ids), **companions}
+    if isinstance(facts.spec, VisionSpec):
+        companions = with_preprocessor(companions, facts.spec)
+    config |= ids or {}
 
     def write(fresh: Path) -> None:
         write_json_file(fresh / CONFIG_FILE, config)
         write_tensors(fresh / WEIGHTS_FILE, theirs)
         if tokenizers is not None:
-            write_tokenizers(fresh, tokenizers, companions.get(SETTINGS_FILE, {}))
+            write_tokenizers(
+                fresh,
+                tokenizers,
+                companions.get(SETTINGS_FILE, {}),
+                continues=isinstance(form.spec, CausalLMSpec),
+            )
         for name in _COMPANIONS:
-            if name in companions and not (fresh / name).exists():
+            if companions.get(name) and not (fresh / name).exists():
                 write_json_file(fresh / name, companions[name])
 
     write_directory(out, write)
@@ -148,6 +177,31 @@ def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
     return load_model(path)
 
 
+def describe_any(path: Path) -> Description:
+    """What a directory that `load_any` takes says of its model; its weights are not read.
+
+    Raises:
+        ModelError: as `load_any`.
+    """
+    if is_hugging_face(path):
+        return _describe(path, tensor_names(path))
+    directory = find_model_directory(path)
+    facts = read_facts(directory)
+    return Description(facts.spec, load_tokenizers(directory, facts.spec), facts.origin)
+
+
+def read_any_weights(path: Path) -> dict[str, Tensor]:
+    """The weights of a directory that `load_any` takes, under canonical names, as they are stored.
+
+    Raises:
+        ModelError: as `load_any`.
+    """
+    if not is_hugging_face(path):
+        return read_weights(find_model_directory(path))
+    theirs = read_tensors(path)
+    return _to_ours(path, _describe(path, theirs.keys()).spec, theirs)
+
+
 def is_hugging_face(path: Path) -> bool:
     """Whether a directory's config.json is one of theirs."""
     try:
@@ -155,6 +209,28 @@ def is_hugging_face(path: Path) -> bool:
     except ModelError:
         return False
     return config is not None and "model_type" in config and "schema_version" not in config
+
+
+def _describe(directory: Path, names: Collection[str]) -> Description:
+    """What a directory of theirs says, whose tensors have these names."""
+    where = str(directory / CONFIG_FILE)
+    config = read_config_file(directory)
+    architecture = find_architecture(config["model_type"], where=where)
+    spec = architecture.read_config(config, where=where, names=names)
+    tokenizers = None
+    if not isinstance(spec, VisionSpec):
+        tokenizers = read_tokenizers(directory, config)
+        check_vocabulary(tokenizers, spec, where=str(directory))
+    else:
+        spec = spec.model_copy(update={"pixels": read_pixels(directory, spec)})
+    return Description(spec, tokenizers, _origin(directory, config))
+
+
+def _to_ours(directory: Path, spec: ModelSpec, theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors as ours."""
+    model_type = read_config_file(directory)["model_type"]
+    architecture = find_architecture(model_type, where=str(directory / CONFIG_FILE))
+    return architecture.table(spec, theirs.keys()).to_ours(theirs, where=str(directory))
 
 
 def _dtype(tensors: Mapping[str, Tensor], directory: Path) -> torch.dtype | None:
@@ -185,13 +261,3 @@ def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         },
         "files": {name: content for name, content in files.items() if content is not None},
     }
-
-
-def _token_ids(spec: ModelSpec, tokenizers: TokenizerPair | None) -> dict[str, int]:
-    """The ids of special tokens that their config.json names."""
-    if tokenizers is None:
-        return {}
-    target = tokenizers.target
-    ids = {"pad_token_id": target.pad, "eos_token_id": target.eos}
-    start = "decoder_start_token_id" if isinstance(spec, TranslatorSpec) else "bos_token_id"
-    return {**ids, start: target.bos}

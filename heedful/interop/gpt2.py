@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from heedful.errors import ModelError
-from heedful.interop.causal import is_round_trip
 from heedful.interop.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, sizes_checked
+from heedful.interop.fitting import misfits
+from heedful.interop.forms import tabled_positions, unscaled
 from heedful.interop.table import Copy, Rule, Table, joined, same, transposed
 from heedful.models.family import CausalLMSpec, ModelSpec
 from heedful.models.spec import BlockSpec, StackSpec
@@ -21,6 +21,7 @@ from heedful.nn.spec import (
 )
 
 MODEL_TYPES = ("gpt2",)
+FORMS = (unscaled, tabled_positions)
 
 _PREFIX = "transformer."
 
@@ -102,15 +103,16 @@ def write_config(spec: CausalLMSpec) -> dict[str, Any]:
     }
 
 
+def differences(spec: ModelSpec) -> list[str] | None:
+    """What of a spec `write_config` cannot say; None for another kind of model."""
+    if not isinstance(spec, CausalLMSpec):
+        return None
+    return misfits(spec, lambda: read_config(write_config(spec), where="config.json"))
+
+
 def fits(spec: ModelSpec) -> bool:
     """Whether `write_config` says all there is to say about a model."""
-    if not isinstance(spec, CausalLMSpec):
-        return False
-    try:
-        again = read_config(write_config(spec), where="config.json")
-    except ModelError:  # a value has no name there
-        return False
-    return is_round_trip(spec, again)
+    return differences(spec) == []
 
 
 def table(spec: CausalLMSpec, names: Collection[str] = ()) -> Table:

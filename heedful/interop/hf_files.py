@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -110,6 +110,25 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def tensor_names(directory: Path) -> frozenset[str]:
+    """The names of all tensors of a Hugging Face directory, without reading them.
+
+    Raises:
+        ModelError: when there are no safetensors, or the file that lists them is damaged.
+    """
+    file = directory / WEIGHTS_FILE
+    if file.exists():
+        try:
+            with safe_open(str(file), framework="pt") as tensors:
+                return frozenset(tensors.keys())
+        except (OSError, SafetensorError) as error:
+            raise _damaged(file, error) from None
+    index = read_json_file(directory / INDEX_FILE)
+    if index is None:
+        raise _no_weights(directory)
+    return frozenset(_places(index, directory / INDEX_FILE))
+
+
 def write_tensors(file: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file as Hugging Face's loader wants it.
 
@@ -158,11 +177,15 @@ def _read_shard(file: Path) -> dict[str, Tensor]:
     try:
         return load_file(str(file))
     except (OSError, SafetensorError) as error:
-        raise ModelError(
-            f"The tensors cannot be read: {error}",
-            where=str(file),
-            remedy="The file is damaged or not whole; copy it again",
-        ) from None
+        raise _damaged(file, error) from None
+
+
+def _damaged(file: Path, error: Exception) -> ModelError:
+    return ModelError(
+        f"The tensors cannot be read: {error}",
+        where=str(file),
+        remedy="The file is damaged or not whole; copy it again",
+    )
 
 
 def _no_weights(directory: Path) -> ModelError:

@@ -6,14 +6,14 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from heedful.errors import ModelError
-from heedful.interop.causal import is_round_trip
 from heedful.interop.fields import Fields, sizes_checked
+from heedful.interop.fitting import misfits
+from heedful.interop.forms import unscaled
 from heedful.interop.table import Copy, Rule, Table, same
 from heedful.models.family import CausalLMSpec, ModelSpec
 from heedful.models.spec import BlockSpec, StackSpec
+from heedful.nn.kinds import Activation
 from heedful.nn.spec import (
-    Activation,
     AttentionSpec,
     CausalSpec,
     EmbeddingSpec,
@@ -24,6 +24,7 @@ from heedful.nn.spec import (
 )
 
 MODEL_TYPES = ("llama",)
+FORMS = (unscaled,)
 
 _PREFIX = "model."
 _GATED: Mapping[str, Activation] = {
@@ -199,15 +200,16 @@ def _write_scaling(rotary: RotarySpec) -> dict[str, Any]:
     return written
 
 
+def differences(spec: ModelSpec) -> list[str] | None:
+    """What of a spec `write_config` cannot say; None for another kind of model."""
+    if not isinstance(spec, CausalLMSpec):
+        return None
+    return misfits(spec, lambda: read_config(write_config(spec), where="config.json"))
+
+
 def fits(spec: ModelSpec) -> bool:
     """Whether `write_config` says all there is to say about a model."""
-    if not isinstance(spec, CausalLMSpec):
-        return False
-    try:
-        again = read_config(write_config(spec), where="config.json")
-    except ModelError:  # a value has no name there
-        return False
-    return is_round_trip(spec, again)
+    return differences(spec) == []
 
 
 def table(spec: CausalLMSpec, names: Collection[str] = ()) -> Table:

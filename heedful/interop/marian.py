@@ -24,12 +24,15 @@ from heedful.interop.bart_layers import (
     write_stacks,
 )
 from heedful.interop.fields import Fields, sizes_checked
+from heedful.interop.fitting import misfits
+from heedful.interop.forms import sinusoids_in_halves
 from heedful.interop.table import Rule, Table
 from heedful.models.family import ModelSpec
 from heedful.models.spec import TranslatorSpec
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
 
 MODEL_TYPES = ("marian",)
+FORMS = (sinusoids_in_halves,)
 
 _SHARE: dict[tuple[bool, bool], Share] = {
     (True, True): "all",
@@ -100,15 +103,17 @@ def write_config(spec: TranslatorSpec) -> dict[str, Any]:
     }
 
 
+def differences(spec: ModelSpec) -> list[str] | None:
+    """What of a spec `write_config` cannot say; None for another kind of model."""
+    if not isinstance(spec, TranslatorSpec):
+        return None
+    names = their_names(table(spec))
+    return misfits(spec, lambda: read_config(write_config(spec), where="", names=names))
+
+
 def fits(spec: ModelSpec) -> bool:
     """Whether `write_config` can say all of a spec."""
-    if not isinstance(spec, TranslatorSpec):
-        return False
-    try:
-        again = read_config(write_config(spec), where="", names=their_names(table(spec)))
-    except ModelError:
-        return False
-    return again == spec
+    return differences(spec) == []
 
 
 def table(spec: TranslatorSpec, names: Collection[str] = ()) -> Table:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Protocol, cast
 
 from heedful.errors import ModelError, suggest
+from heedful.interop.forms import Form, Rewrite, in_turn
 from heedful.interop.table import Table
 from heedful.models.family import ModelSpec
 
@@ -22,11 +23,15 @@ MODULES: Mapping[str, str] = {
 }
 """Their `model_type` to the module that reads it."""
 
+_SHOWN = 4
+
 
 class Architecture(Protocol):
     """What a module of this package is that reads and writes an architecture of theirs."""
 
     MODEL_TYPES: tuple[str, ...]
+    FORMS: tuple[Rewrite, ...]
+    """How a model may be put for it to say it."""
 
     def read_config(
         self, config: Mapping[str, Any], *, where: str, names: Collection[str] = ()
@@ -35,15 +40,15 @@ class Architecture(Protocol):
         ...
 
     def write_config(self, spec: ModelSpec) -> dict[str, Any]:
-        """A config.json for a spec that `fits`."""
+        """A config.json for a spec without `differences`."""
         ...
 
     def table(self, spec: ModelSpec, names: Collection[str] = ()) -> Table:
         """Their tensors and ours."""
         ...
 
-    def fits(self, spec: ModelSpec) -> bool:
-        """Whether the architecture computes what the spec says."""
+    def differences(self, spec: ModelSpec) -> list[str] | None:
+        """What of a spec the architecture cannot say; None for another kind of model."""
         ...
 
 
@@ -66,7 +71,9 @@ def find_architecture(model_type: str, *, where: str) -> Architecture:
     return _load(MODULES[model_type])
 
 
-def fitting_architecture(spec: ModelSpec, model_type: str | None, *, where: str) -> Architecture:
+def fitting_architecture(
+    spec: ModelSpec, model_type: str | None, *, where: str
+) -> tuple[Architecture, Form]:
     """An architecture of theirs that computes what a model of ours does.
 
     Args:
@@ -74,23 +81,35 @@ def fitting_architecture(spec: ModelSpec, model_type: str | None, *, where: str)
         model_type: the one it was imported from, tried first.
         where: the model, for the error message.
 
+    Returns:
+        The architecture, and the form of the model that it can say.
+
     Raises:
-        ModelError: when there is none.
+        ModelError: when there is none, listing for each what does not fit.
     """
-    for architecture in _candidates(model_type):
-        if architecture.fits(spec):
-            return architecture
+    reasons: list[str] = []
+    for name, architecture in _candidates(model_type):
+        forms = [in_turn(spec, ())]
+        if architecture.FORMS:
+            forms.append(in_turn(spec, architecture.FORMS))
+        for form in forms:
+            found = architecture.differences(form.spec)
+            if found == []:
+                return architecture, form
+        if found is not None:
+            more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+            reasons.append(f"{name}: {'; '.join(found[:_SHOWN])}{more}")
     raise ModelError(
-        "None of their architectures computes what this model does",
+        f"None of their architectures computes what this model does. {'. '.join(reasons)}",
         where=where,
-        remedy=f"Models can be exported that are built like one of {', '.join(MODULES)}",
+        remedy="Train a model with settings that one has; the guide on exporting lists them",
     )
 
 
-def _candidates(model_type: str | None) -> Iterator[Architecture]:
+def _candidates(model_type: str | None) -> Iterator[tuple[str, Architecture]]:
     first = [MODULES[model_type]] if model_type is not None and model_type in MODULES else []
     for name in dict.fromkeys([*first, *MODULES.values()]):
-        yield _load(name)
+        yield name, _load(name)
 
 
 def _load(name: str) -> Architecture:

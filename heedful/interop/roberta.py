@@ -5,6 +5,7 @@ from __future__ import annotations
 from heedful.interop.text_encoder import Family
 
 MODEL_TYPES = ("roberta",)
+FORMS = ()
 
 _FAMILY = Family(
     model_type="roberta",
@@ -31,4 +32,5 @@ _FAMILY = Family(
 read_config = _FAMILY.read_config
 write_config = _FAMILY.write_config
 table = _FAMILY.table
+differences = _FAMILY.differences
 fits = _FAMILY.fits

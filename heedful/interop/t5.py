@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from heedful.errors import ModelError
 from heedful.interop.bart_layers import their_names
 from heedful.interop.fields import Fields, sizes_checked
+from heedful.interop.fitting import misfits
+from heedful.interop.forms import scores_unscaled, unscaled
 from heedful.interop.table import Copy, Rule, Table, same
 from heedful.models.family import ModelSpec
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.nn.kinds import Activation
 from heedful.nn.spec import (
-    Activation,
     AttentionSpec,
     CausalSpec,
     EmbeddingSpec,
@@ -24,6 +25,7 @@ from heedful.nn.spec import (
 )
 
 MODEL_TYPES = ("t5",)
+FORMS = (unscaled, scores_unscaled)
 
 _HEAD = "lm_head.weight"
 _SIDES = ("encoder", "decoder")
@@ -150,15 +152,17 @@ def write_config(spec: TranslatorSpec) -> dict[str, Any]:
     return config
 
 
+def differences(spec: ModelSpec) -> list[str] | None:
+    """What of a spec `write_config` cannot say; None for another kind of model."""
+    if not isinstance(spec, TranslatorSpec):
+        return None
+    names = their_names(table(spec))
+    return misfits(spec, lambda: read_config(write_config(spec), where="", names=names))
+
+
 def fits(spec: ModelSpec) -> bool:
     """Whether `write_config` can say all of a spec."""
-    if not isinstance(spec, TranslatorSpec):
-        return False
-    try:
-        again = read_config(write_config(spec), where="", names=their_names(table(spec)))
-    except ModelError:
-        return False
-    return again == spec
+    return differences(spec) == []
 
 
 def table(spec: TranslatorSpec, names: Collection[str] = ()) -> Table:

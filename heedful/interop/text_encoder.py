@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heedful.errors import UserError
 from heedful.interop.fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
+from heedful.interop.fitting import misfits
 from heedful.interop.table import Copy, Rule, Table, same
 from heedful.models.family import (
     EncoderSpec,
@@ -21,7 +21,7 @@ from heedful.models.family import (
     SequenceHeadSpec,
     TokenHeadSpec,
 )
-from heedful.nn.spec import PlainActivation
+from heedful.nn.kinds import PlainActivation
 
 Names = Collection[str]
 
@@ -131,18 +131,20 @@ class Family:
             config |= _write_head(head)
         return config
 
+    def differences(self, spec: ModelSpec) -> list[str] | None:
+        """What of a spec `write_config` cannot say; None for another kind of model."""
+        if not isinstance(spec, EncoderSpec):
+            return None
+        homeless = [head.kind for head in spec.heads if head.kind not in self.head_layers]
+        if homeless:
+            return [f"it has no {kind} head" for kind in homeless]
+        names = [name for rule in self.table(spec).rules for name in rule.theirs]
+        config = self.write_config(spec)
+        return misfits(spec, lambda: self.read_config(config, where="", names=names))
+
     def fits(self, spec: ModelSpec) -> bool:
         """Whether `write_config` can say all of a spec: read again, it gives the same spec."""
-        if not isinstance(spec, EncoderSpec):
-            return False
-        if any(head.kind not in self.head_layers for head in spec.heads):
-            return False
-        names = [name for rule in self.table(spec).rules for name in rule.theirs]
-        try:
-            again = self.read_config(self.write_config(spec), where="", names=names)
-        except UserError:
-            return False
-        return again == spec
+        return self.differences(spec) == []
 
     def table(self, spec: EncoderSpec, names: Names = ()) -> Table:
         """All tensors of a model.

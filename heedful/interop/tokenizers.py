@@ -25,6 +25,8 @@ from heedful.text.pair import TokenizerPair
 
 FAST_FILE = "tokenizer.json"
 SETTINGS_FILE = "tokenizer_config.json"
+TARGET_DIRECTORY = "target_tokenizer"
+"""Holds the target's tokenizer of a translator that has two, beside the source's files."""
 _SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
 _MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
 _T5_SENTINELS = 100
@@ -93,7 +95,8 @@ def read_tokenizers(directory: Path, config: Mapping[str, Any]) -> TokenizerPair
 
     Args:
         directory: with the files: a tokenizer.json, vocab.txt, vocab.json and merges.txt, or
-            SentencePiece models.
+            SentencePiece models. A directory `target_tokenizer` in it holds the target's, where it
+            has one of its own.
         config: the model's config.json.
 
     Raises:
@@ -102,17 +105,24 @@ def read_tokenizers(directory: Path, config: Mapping[str, Any]) -> TokenizerPair
     settings = TokenizerSettings(directory, config)
     if (directory / _MARIAN_FILES[0]).exists():
         return _read_marian(settings)
+    source = _read_one(settings)
+    if not (directory / TARGET_DIRECTORY).is_dir():
+        return TokenizerPair(source, source)
+    target = _read_one(TokenizerSettings(directory / TARGET_DIRECTORY, config))
+    return TokenizerPair(source, target)
+
+
+def _read_one(settings: TokenizerSettings) -> ImportedTokenizer:
     library, frame = _read_library(settings)
-    special = _special_ids(library, settings)
-    tokenizer = ImportedTokenizer(special, frame, _state(library))
-    return TokenizerPair(tokenizer, tokenizer)
+    return ImportedTokenizer(_special_ids(library, settings), frame, _state(library))
 
 
 def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
     directory = settings.directory
     if (directory / FAST_FILE).exists():
         library = _read_fast(directory / FAST_FILE)
-        _mark_special(library, settings, only_named=True)
+        if not settings.fields.flag("split_special_tokens", False):
+            _mark_special(library, settings, only_named=True)
     elif (directory / "vocab.txt").exists():
         unk = settings.names.get("unk", "[UNK]")
         library = from_wordpiece(directory / "vocab.txt", settings.fields, unk)
@@ -186,6 +196,9 @@ def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
                 )
         library.add_special_tokens(
             [AddedToken(name, special=True, normalized=False) for name in names.values()]
+        )
+        library.add_tokens(
+            [t for id, t in settings.added if not t.special and ids.get(t.content) == id]
         )
         special = {role: ids[name] for role, name in names.items()}
         start = settings.config_id("decoder_start_token_id")

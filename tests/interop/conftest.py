@@ -1,8 +1,9 @@
-"""A small GPT-2 as its directory, written without `transformers`."""
+"""A small GPT-2 as its directory, written without `transformers`; models of ours to export."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,12 @@ from torch import Tensor
 
 from heedful.interop.registry import find_architecture
 from heedful.models.build import build_model
+from heedful.models.checkpoint import save_model
+from heedful.models.family import ModelSpec
 from heedful.models.weights import canonical_weights
+from heedful.text.pair import TokenizerPair
+from heedful.text.spec import TokenizerSpec
+from heedful.text.trainer import train_tokenizer
 
 PIECES = 257
 
@@ -94,3 +100,50 @@ class TheirDirectory:
 def theirs(tmp_path: Path) -> TheirDirectory:
     """The directory of a small GPT-2."""
     return TheirDirectory(tmp_path / "theirs")
+
+
+LINES = (
+    "The old house stands by the river, and the river runs to the sea.",
+    "Ein Café in München: naïve, déjà vu! Größe 12.5 €",
+    "low lower lowest; new newer newest; wide wider widest",
+    "1 2 3 10 20 30 1999 2024",
+)
+
+
+def make_model(
+    directory: Path,
+    spec: Callable[[int], ModelSpec],
+    *,
+    joint: bool = True,
+    seed: int = 0,
+    **tokenizer: object,
+) -> Path:
+    """A model directory of ours whose every tensor was drawn, with tokenizers trained here.
+
+    Args:
+        directory: where to.
+        spec: of a vocabulary's size, of as many pieces as the smaller of two tokenizers has.
+        joint: one tokenizer; else the target's has been trained on other text.
+        seed: of the draws.
+        tokenizer: settings of the tokenizer; else it is of characters.
+    """
+    settings = TokenizerSpec(**{"kind": "characters", "vocabulary_size": 400, **tokenizer})
+    source = train_tokenizer(settings, LINES)
+    target = source if joint else train_tokenizer(settings, [line[::-1] + "xyz" for line in LINES])
+    if joint:
+        described = spec(source.size)
+    else:
+        described = spec(source.size).model_copy(update={"target_vocabulary": target.size})
+    model = build_model(described)
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=draw), alpha=0.2)
+    save_model(model, TokenizerPair(source, target), directory)
+    return directory
+
+
+@pytest.fixture(name="make_model")
+def _make_model() -> Callable[..., Path]:
+    """The function above."""
+    return make_model

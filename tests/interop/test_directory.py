@@ -17,7 +17,7 @@ from heedful.interop.registry import MODULES, find_architecture
 from heedful.models import checkpoint
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, load_translator, read_facts, save_model
-from heedful.models.spec import TranslatorShape
+from heedful.models.shape import TranslatorShape
 
 
 def bring_in(theirs, out: Path, *, keep_dtype: bool = True) -> None:

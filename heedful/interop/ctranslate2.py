@@ -1,0 +1,336 @@
+"""Models as directories of CTranslate2, an engine that runs Transformers fast on processors.
+
+Its own package lays the file out; here stands what becomes what, and what it cannot compute.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import tokenizers
+import torch
+from torch import Tensor
+
+from heedful.errors import ModelError
+from heedful.interop.ctranslate2_support import unsupported, unsupported_kind
+from heedful.interop.tokenizer_files import write_tokenizers
+from heedful.interop.tokenizers import SETTINGS_FILE
+from heedful.models.checkpoint import (
+    find_model_directory,
+    load_tokenizers,
+    read_facts,
+    read_weights,
+    write_directory,
+)
+from heedful.models.family import CausalLMSpec
+from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.nn.positions import SinusoidalPositions
+from heedful.nn.spec import AttentionSpec, RelativeKeysSpec, T5BiasSpec
+from heedful.text.imported import ImportedTokenizer
+from heedful.text.pair import TokenizerPair
+from heedful.text.protocol import TextTokenizer
+
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
+
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELU",
+    "gelu_tanh": "GELUTanh",
+    "silu": "SWISH",
+    "swiglu": "SWISH",
+    "geglu": "GELU",
+    "geglu_tanh": "GELUTanh",
+    "reglu": "RELU",
+}
+_POSITIONS = 2048  # of sinusoids, which a model of ours computes for any position
+
+Weights = Mapping[str, Tensor]
+Array = npt.NDArray[np.float32]
+
+
+def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> str:
+    """Write a model of ours as a directory that `ctranslate2` loads.
+
+    Args:
+        model: a model directory, or a run directory (its best model).
+        out: where to; its parent must exist.
+        quantization: how the weights are stored.
+
+    Returns:
+        CTranslate2's name of what the model is.
+
+    Raises:
+        ModelError: when the package is not installed, or cannot compute what the model does.
+        RunError: when the directory cannot be written.
+    """
+    directory = find_model_directory(model)
+    facts = read_facts(directory)
+    spec = facts.spec
+    if not isinstance(spec, TranslatorSpec | CausalLMSpec):
+        raise unsupported_kind(spec, str(directory))
+    if found := unsupported(spec):
+        raise ModelError(
+            f"CTranslate2 cannot compute what this model does: {'; '.join(found)}",
+            where=str(directory),
+            remedy="Train a model without these settings, or export it with --format hf",
+        )
+    specs = _package()
+    pair = load_tokenizers(directory, spec)
+    assert pair is not None
+    build = _Builder(specs, {name: t.float() for name, t in read_weights(directory).items()})
+    if isinstance(spec, TranslatorSpec):
+        theirs = build.translator(spec, pair)
+    else:
+        theirs = build.causal_lm(spec, pair.target)
+    theirs.validate()
+    theirs.optimize(quantization=quantization)
+    settings = facts.origin.get("files", {}).get(SETTINGS_FILE, {})
+
+    def write(fresh: Path) -> None:
+        theirs.save(str(fresh))
+        write_tokenizers(fresh, pair, settings, continues=isinstance(spec, CausalLMSpec))
+
+    write_directory(out, write)
+    name: str = theirs.name
+    return name
+
+
+def _package() -> Any:
+    try:
+        return importlib.import_module("ctranslate2.specs")
+    except ImportError:
+        raise ModelError(
+            "The ctranslate2 package is not installed, which lays its files out",
+            where="--format ctranslate2",
+            remedy="Install it with: pip install 'heedful[ctranslate2]'",
+        ) from None
+
+
+class _Builder:
+    """Fills specifications of theirs with our tensors.
+
+    Args:
+        specs: the package `ctranslate2.specs`.
+        weights: of the model, float32, under their canonical names.
+    """
+
+    def __init__(self, specs: Any, weights: Weights) -> None:
+        self._specs = specs
+        self._weights = weights
+
+    def translator(self, spec: TranslatorSpec, pair: TokenizerPair) -> Any:
+        """A `TransformerSpec`."""
+        encoder = self._specs.TransformerEncoderSpec(**self._options(spec, spec.encoder))
+        decoder = self._specs.TransformerDecoderSpec(
+            **self._options(spec, spec.decoder), with_encoder_attention=True
+        )
+        target = "target_embedding.weight"
+        source = "source_embedding.weight" if self._has("source_embedding.weight") else target
+        self._embed(encoder, encoder.embeddings[0], source, spec, "source_input")
+        self._embed(decoder, decoder.embeddings, target, spec, "target_input")
+        self._stack(encoder, spec.encoder, "encoder")
+        self._stack(decoder, spec.decoder, "decoder")
+        self._project(decoder, target)
+        if spec.output_scale is not None:
+            decoder.scale_outputs = spec.output_scale
+        theirs = self._specs.TransformerSpec(encoder, decoder)
+        names = _pieces(pair.target, spec.target_vocabulary)
+        theirs.register_source_vocabulary(_pieces(pair.source, spec.source_vocabulary))
+        theirs.register_target_vocabulary(names)
+        _configure(theirs.config, names, pair.target, spec.decoder.block)
+        theirs.config.decoder_start_token = names[pair.target.bos]
+        # What stands around a source is put there by the tokenizer's files, as theirs do it.
+        theirs.config.add_source_bos = theirs.config.add_source_eos = False
+        return theirs
+
+    def causal_lm(self, spec: CausalLMSpec, tokenizer: TextTokenizer) -> Any:
+        """A `TransformerDecoderModelSpec`."""
+        decoder = self._specs.TransformerDecoderSpec(
+            **self._options(spec, spec.decoder),
+            with_encoder_attention=False,
+            alibi=_has_alibi(spec.decoder.block.self_attention),
+        )
+        self._embed(decoder, decoder.embeddings, "embedding.weight", spec, "input")
+        self._stack(decoder, spec.decoder, "decoder")
+        self._project(decoder, "embedding.weight")
+        theirs = self._specs.TransformerDecoderModelSpec(decoder)
+        names = _pieces(tokenizer, spec.vocabulary)
+        theirs.register_vocabulary(names)
+        _configure(theirs.config, names, tokenizer, spec.decoder.block)
+        return theirs
+
+    def _options(self, spec: TranslatorSpec | CausalLMSpec, stack: StackSpec) -> dict[str, Any]:
+        """Arguments of a stack's specification."""
+        block = stack.block
+        attention = block.self_attention
+        activation = block.feedforward.activation
+        kv_heads = attention.num_kv_heads
+        return {
+            "num_layers": stack.num_layers,
+            "num_heads": attention.num_heads,
+            "num_heads_kv": None if kv_heads == attention.num_heads else kv_heads,
+            "head_dim": attention.head_width,
+            "pre_norm": block.norm_placement == "pre",
+            "no_final_norm": stack.final_norm is None,
+            "rms_norm": block.norm.kind == "rms",
+            "activation": getattr(self._specs.Activation, _ACTIVATIONS[activation]),
+            "ffn_glu": _is_gated(activation),
+            "layernorm_embedding": spec.embedding.norm is not None,
+            "relative_position": isinstance(attention.position_bias, RelativeKeysSpec),
+            "relative_attention_bias": isinstance(stack.shared_position_bias, T5BiasSpec),
+            **self._rotary(attention),
+        }
+
+    def _rotary(self, attention: AttentionSpec) -> dict[str, Any]:
+        rotary = attention.rotary
+        if rotary is None:
+            return {}
+        options: dict[str, Any] = {
+            "rotary_dim": rotary.width or 0,
+            "rotary_interleave": rotary.layout == "pairs",
+            "rotary_base": rotary.base,
+        }
+        types = self._specs.RotaryScalingType
+        if rotary.scaling == "linear":
+            options |= {"rotary_scaling_type": types.Linear}
+            options |= {"rotary_scaling_factor": rotary.factor}
+        return options
+
+    def _embed(
+        self,
+        stack: Any,
+        table: Any,
+        name: str,
+        spec: TranslatorSpec | CausalLMSpec,
+        place: str,
+    ) -> None:
+        """The table of pieces, its scale, what is added for positions, its norm."""
+        table.weight = self._array(name)
+        stack.scale_embeddings = spec.embedding.scale
+        if hasattr(stack, "position_encodings"):
+            stack.position_encodings.encodings = self._positions(spec, place)
+        if spec.embedding.norm is not None:
+            self._norm(stack.layernorm_embedding, f"{place}.norm")
+
+    def _positions(self, spec: TranslatorSpec | CausalLMSpec, place: str) -> Array:
+        positions = spec.embedding.positions
+        if positions.kind == "learned":
+            return self._array(f"{place}.positions.weight")[positions.unused_rows :]
+        length = max(_POSITIONS, spec.max_length or 0)
+        if positions.kind == "none":
+            return np.zeros((length, spec.width), np.float32)
+        waves = SinusoidalPositions(spec.width, positions.layout)
+        encoded: Tensor = waves(torch.arange(length)[None])[0]
+        return encoded.numpy()
+
+    def _stack(self, theirs: Any, stack: StackSpec, side: str) -> None:
+        for number, layer in enumerate(theirs.layer):
+            self._block(layer, stack.block, f"{side}.blocks.{number}")
+            shared = stack.shared_position_bias
+            if isinstance(shared, T5BiasSpec):
+                layer.self_attention.relative_attention_bias = self._array(
+                    f"{side}.position_bias.weight"
+                )
+                layer.self_attention.relative_attention_max_distance = np.int32(shared.max_distance)
+        if stack.final_norm is not None:
+            self._norm(theirs.layer_norm, f"{side}.final_norm")
+
+    def _block(self, theirs: Any, block: BlockSpec, ours: str) -> None:
+        own = f"{ours}.self_attention"
+        self._attention(theirs.self_attention, block.self_attention, own, fused=[3])
+        if block.cross_attention is not None:
+            memory = f"{ours}.cross_attention"
+            self._attention(theirs.attention, block.cross_attention, memory, fused=[1, 2])
+        self._norm(theirs.ffn.layer_norm, f"{ours}.feedforward_norm")
+        parts = {"linear_0": "up", "linear_1": "down"}
+        if _is_gated(block.feedforward.activation):
+            parts = {"linear_0": "gate", "linear_0_noact": "up", "linear_1": "down"}
+        for name, part in parts.items():
+            self._linear(getattr(theirs.ffn, name), f"{ours}.feedforward.{part}")
+
+    def _attention(self, theirs: Any, spec: AttentionSpec, ours: str, *, fused: list[int]) -> None:
+        """The maps, of which the first 3, or the first and then 2, are one of theirs."""
+        self._norm(theirs.layer_norm, f"{ours}_norm")
+        maps = [f"{ours}.{name}" for name in ("query", "key", "value")]
+        for linear, count in zip(theirs.linear, fused, strict=False):
+            self._linear(linear, *maps[:count])
+            maps = maps[count:]
+        self._linear(theirs.linear[-1], f"{ours}.output")
+        if spec.scale is not None:
+            theirs.queries_scale = spec.scale
+        if isinstance(spec.position_bias, RelativeKeysSpec):
+            keys = self._array(f"{ours}.position_bias.weight")
+            theirs.relative_position_keys = keys
+            theirs.relative_position_values = np.zeros_like(keys)
+        rotary = spec.rotary
+        if rotary is not None and rotary.scaling == "linear":
+            theirs.rotary_scaling_factor = np.float32(rotary.factor)
+
+    def _project(self, decoder: Any, tied: str) -> None:
+        own = "output_projection.weight"
+        decoder.projection.weight = self._array(own if self._has(own) else tied)
+        if self._has("output_bias"):
+            decoder.projection.bias = self._array("output_bias")
+
+    def _linear(self, theirs: Any, *ours: str) -> None:
+        """One map of theirs that holds several of ours below each other."""
+        theirs.weight = np.concatenate([self._array(f"{name}.weight") for name in ours])
+        if self._has(f"{ours[0]}.bias"):
+            theirs.bias = np.concatenate([self._array(f"{name}.bias") for name in ours])
+
+    def _norm(self, theirs: Any, ours: str) -> None:
+        theirs.gamma = self._array(f"{ours}.weight")
+        if self._has(f"{ours}.bias"):
+            theirs.beta = self._array(f"{ours}.bias")
+
+    def _has(self, name: str) -> bool:
+        return name in self._weights
+
+    def _array(self, name: str) -> Array:
+        return self._weights[name].numpy()
+
+
+def _configure(config: Any, names: list[str], tokenizer: TextTokenizer, block: BlockSpec) -> None:
+    config.bos_token = names[tokenizer.bos]
+    config.eos_token = names[tokenizer.eos]
+    config.unk_token = names[tokenizer.unk]
+    config.layer_norm_epsilon = block.norm.epsilon
+
+
+def _pieces(tokenizer: TextTokenizer, rows: int) -> list[str]:
+    """A name for each row of a table, as the tokenizer's files call it."""
+    # Models often have more rows than their tokenizer has pieces.
+    names = [f"<unused{row}>" for row in range(rows)]
+    for piece, id in _ids(tokenizer).items():
+        names[id] = piece
+    return names
+
+
+def _ids(tokenizer: TextTokenizer) -> Mapping[str, int]:
+    if isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary is not None:
+        return tokenizer.vocabulary
+    state = json.loads(tokenizer.to_json())["tokenizer"]
+    return tokenizers.Tokenizer.from_str(json.dumps(state)).get_vocab(with_added_tokens=True)
+
+
+def _is_gated(activation: str) -> bool:
+    return activation in ("swiglu", "geglu", "geglu_tanh", "reglu")
+
+
+def _has_alibi(attention: AttentionSpec) -> bool:
+    return attention.position_bias is not None and attention.position_bias.kind == "alibi"

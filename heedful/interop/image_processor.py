@@ -1,0 +1,153 @@
+"""What Hugging Face's image processor of ViT does with pixels: preprocessor_config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from heedful.interop.fields import Fields
+from heedful.interop.hf_files import read_json_file
+from heedful.models.family import VisionSpec
+from heedful.nn.spec import PixelSpec, Resampling
+
+PREPROCESSOR_FILE = "preprocessor_config.json"
+
+_PROCESSORS = ("ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor")
+_FILTERS: tuple[Resampling, ...] = ("nearest", "lanczos", "bilinear", "bicubic", "box", "hamming")
+"""In the order of Pillow's numbers, which the file has."""
+_USED = {
+    "image_processor_type",
+    "feature_extractor_type",
+    "do_resize",
+    "do_rescale",
+    "do_normalize",
+    "do_center_crop",
+    "do_pad",
+    "size",
+    "resample",
+    "rescale_factor",
+    "image_mean",
+    "image_std",
+}
+_WITHOUT_EFFECT = {
+    "crop_size",  # nothing is cropped
+    "pad_size",
+    "default_to_square",
+    "do_convert_rgb",  # a picture has the model's channels here anyway
+    "data_format",
+    "input_data_format",
+    "device",
+    "disable_grouping",
+    "return_tensors",
+    "processor_class",
+    "_processor_class",
+}
+
+
+def read_pixels(directory: Path, spec: VisionSpec) -> PixelSpec | None:
+    """What is done with pixels; None where the directory does not say.
+
+    Args:
+        directory: of a model.
+        spec: of the model.
+
+    Raises:
+        ModelError: naming what is done there and not here.
+        ConfigError: when a number is out of its range.
+    """
+    file = directory / PREPROCESSOR_FILE
+    config = read_json_file(file)
+    return None if config is None else _pixels(config, spec, str(file))
+
+
+def with_preprocessor(files: Mapping[str, Any], spec: VisionSpec) -> dict[str, Any]:
+    """Companion files of an export with what the model asks of pixels.
+
+    Args:
+        files: contents by name; the file it was imported with stays if it still says so.
+        spec: of the model.
+    """
+    before = files.get(PREPROCESSOR_FILE)
+    if before and _pixels(before, spec, PREPROCESSOR_FILE) == spec.pixels:
+        return dict(files)
+    return {**files, PREPROCESSOR_FILE: write_pixels(spec)}
+
+
+def _pixels(config: Mapping[str, Any], spec: VisionSpec, where: str) -> PixelSpec:
+    fields = Fields(config, where)
+    for key in ("image_processor_type", "feature_extractor_type"):
+        fields.refuse_unless(key, _PROCESSORS, _PROCESSORS[0])
+    for key in ("do_center_crop", "do_pad"):
+        fields.refuse_unless(key, (False,), False)
+    for key, value in config.items():
+        if key not in _USED | _WITHOUT_EFFECT and value is not None:
+            raise fields.wrong(key, "Heedful does not know this step")
+    resizes = fields.flag("do_resize", True)
+    if resizes:
+        _check_size(config.get("size"), fields, spec)
+    normalizes = fields.flag("do_normalize", True)
+    plain = {
+        "resample": _filter(fields) if resizes else None,
+        "rescale": fields.number("rescale_factor", 1 / 255)
+        if fields.flag("do_rescale", True)
+        else 1.0,
+        "mean": _of_channels("image_mean", config, fields, spec) if normalizes else None,
+        "std": _of_channels("image_std", config, fields, spec) if normalizes else None,
+    }
+    neutral = {"mean": [0.0] * spec.channels, "std": [1.0] * spec.channels}
+    return PixelSpec.parse({**plain, **({} if normalizes else neutral)}, where=where)
+
+
+def write_pixels(spec: VisionSpec) -> dict[str, Any]:
+    """The preprocessor_config.json of a model; empty where its spec does not say."""
+    pixels = spec.pixels
+    if pixels is None:
+        return {}
+    return {
+        "image_processor_type": _PROCESSORS[0],
+        "do_resize": pixels.resample is not None,
+        "size": {"height": spec.image_size, "width": spec.image_size},
+        "resample": _FILTERS.index(pixels.resample or "bilinear"),
+        "do_rescale": True,
+        "rescale_factor": pixels.rescale,
+        "do_normalize": True,
+        "image_mean": list(pixels.mean),
+        "image_std": list(pixels.std),
+    }
+
+
+def _check_size(size: object, fields: Fields, spec: VisionSpec) -> None:
+    """Refuse another size than the model's."""
+    side = spec.image_size
+    whole: Any = {"height": size, "width": size} if isinstance(size, int) else size
+    if size is None:
+        whole = {"height": 224, "width": 224}
+    wanted = {"height": side, "width": side}
+    if not isinstance(whole, Mapping) or whole != wanted:
+        raise fields.wrong("size", f"the model reads images of {side} × {side} pixels")
+
+
+def _filter(fields: Fields) -> Resampling:
+    number = fields.integer("resample", 2)
+    if not 0 <= number < len(_FILTERS):
+        raise fields.wrong("resample", "this is none of Pillow's filters")
+    return _FILTERS[number]
+
+
+def _of_channels(
+    key: str, config: Mapping[str, Any], fields: Fields, spec: VisionSpec
+) -> list[float]:
+    """A number for each channel; one alone is for all."""
+    values = config.get(key)
+    if values is None:
+        values = 0.5
+    if isinstance(values, int | float) and not isinstance(values, bool):
+        values = [values] * spec.channels
+    if (
+        not isinstance(values, list)
+        or len(values) != spec.channels
+        or any(isinstance(v, bool) or not isinstance(v, int | float) for v in values)
+    ):
+        raise fields.wrong(key, f"a number for each of {spec.channels} channels is needed")
+    return [float(value) for value in values]

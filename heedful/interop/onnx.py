@@ -1,0 +1,248 @@
+"""Encoders of text and of images as ONNX files, which many programs run without PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+from heedful.interop.generation import token_ids
+from heedful.interop.hf_files import CONFIG_FILE, write_json_file
+from heedful.interop.image_processor import PREPROCESSOR_FILE, with_preprocessor
+from heedful.interop.tokenizer_files import write_tokenizers
+from heedful.interop.tokenizers import SETTINGS_FILE
+from heedful.models.checkpoint import (
+    find_model_directory,
+    load_model,
+    read_facts,
+    write_directory,
+)
+from heedful.models.encoder import EncoderModel
+from heedful.models.family import EncoderSpec, SequenceHeadSpec, TokenHeadSpec, VisionSpec
+from heedful.models.vision import VisionModel
+
+MODEL_FILE = "model.onnx"
+
+_PACKAGES = ("onnx", "onnxscript")
+_EXAMPLE = (3, 7)  # texts and tokens, other than any size of a model
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """A model as a function of tensors alone.
+
+    Args:
+        module: takes `inputs` in their order and gives `outputs`.
+        inputs: names and examples.
+        axes: for each input, the names of its axes that may be of any size.
+        outputs: names.
+    """
+
+    module: nn.Module
+    inputs: dict[str, Tensor]
+    axes: dict[str, dict[int, str]]
+    outputs: list[str]
+
+
+def export_onnx(model: Path, out: Path) -> list[str]:
+    """Write an encoder of ours as a directory that holds an ONNX file and its tokenizer.
+
+    Args:
+        model: a model directory, or a run directory (its best model).
+        out: where to; its parent must exist.
+
+    Returns:
+        The names of the file's outputs.
+
+    Raises:
+        ModelError: when the packages that write the file are not installed, or the model is no
+            encoder or computes what a graph cannot hold.
+        RunError: when the directory cannot be written.
+    """
+    directory = find_model_directory(model)
+    facts = read_facts(directory)
+    spec = facts.spec
+    if not isinstance(spec, EncoderSpec | VisionSpec):
+        raise ModelError(
+            f"A model of the kind {spec.kind!r} cannot be exported to ONNX",
+            where=str(directory),
+            remedy="Give an encoder of text or images; others go to --format hf or ctranslate2",
+        )
+    if spec.encoder.block.feedforward.experts is not None:
+        raise ModelError(
+            "A graph cannot send tokens to experts (encoder.block.feedforward.experts)",
+            where=str(directory),
+            remedy="Train a model without a mixture of experts",
+        )
+    _check_packages()
+    loaded, pair = load_model(directory)
+    assert isinstance(loaded, EncoderModel | VisionModel)
+    graph = _text(loaded) if isinstance(loaded, EncoderModel) else _image(loaded)
+    program = _traced(graph)
+    config = _facts(spec)
+    settings = facts.origin.get("files", {})
+    if isinstance(spec, VisionSpec):
+        settings = with_preprocessor(settings, spec)
+    if pair is not None:
+        config |= token_ids(spec, pair.source)
+
+    def write(fresh: Path) -> None:
+        program.save(str(fresh / MODEL_FILE))
+        write_json_file(fresh / CONFIG_FILE, config)
+        if pair is not None:
+            write_tokenizers(fresh, pair, settings.get(SETTINGS_FILE, {}))
+        if settings.get(PREPROCESSOR_FILE):
+            write_json_file(fresh / PREPROCESSOR_FILE, settings[PREPROCESSOR_FILE])
+
+    write_directory(out, write)
+    return graph.outputs
+
+
+def _check_packages() -> None:
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ModelError(
+            f"Packages that write such files are not installed: {', '.join(missing)}",
+            where="--format onnx",
+            remedy="Install them with: pip install 'heedful[onnx]'",
+        )
+
+
+def _facts(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
+    """What programs that run the file ask for, under the names they are used to."""
+    config: dict[str, Any] = {"hidden_size": spec.width}
+    labels: tuple[str, ...] = ()
+    if isinstance(spec, VisionSpec):
+        labels = spec.class_names
+        config |= {"image_size": spec.image_size, "num_channels": spec.channels}
+    else:
+        config["vocab_size"] = spec.vocabulary
+        if spec.max_length is not None:
+            config["max_position_embeddings"] = spec.max_length
+        for head in spec.heads:
+            if isinstance(head, SequenceHeadSpec | TokenHeadSpec):
+                labels = head.labels
+    if labels:
+        config["id2label"] = {str(id): label for id, label in enumerate(labels)}
+        config["label2id"] = {label: id for id, label in enumerate(labels)}
+    return config
+
+
+class _Text(nn.Module):
+    """Ids and a mask to what the heads say, and to the states.
+
+    Args:
+        model: the encoder.
+        parts: what is computed of states and positions, one output after the other.
+    """
+
+    def __init__(
+        self, model: EncoderModel, parts: list[Callable[[Tensor, Tensor], Tensor]]
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.parts = parts
+
+    def forward(
+        self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        """[B, L] int64 each; 0 in the mask is padding, on either side."""
+        counted = attention_mask.cumsum(1) - 1
+        positions = torch.where(attention_mask > 0, counted, -1)
+        states = self.model(input_ids, positions, token_type_ids)
+        return tuple(part(states, positions) for part in self.parts)
+
+
+def _text(model: EncoderModel) -> _Graph:
+    kinds = tuple(head.kind for head in model.spec.heads)
+    heads: dict[str, dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
+        "masked_lm": {"logits": lambda s, _: model.masked_lm_logits(s)},
+        "next_sentence": {"logits": model.next_sentence_logits},
+        "sequence": {"logits": model.sequence_logits},
+        "token": {"logits": lambda s, _: model.token_logits(s)},
+        "span": {
+            "start_logits": lambda s, _: model.span_logits(s)[..., 0],
+            "end_logits": lambda s, _: model.span_logits(s)[..., 1],
+        },
+    }
+    parts: dict[str, Callable[[Tensor, Tensor], Tensor]] = {}
+    for kind in kinds:
+        # One head's scores are called as in models that have no other.
+        prefix = "" if len(kinds) == 1 else f"{kind}_"
+        parts |= {f"{prefix}{name}": part for name, part in heads[kind].items()}
+    parts["last_hidden_state"] = lambda s, _: s
+    if model.spec.pooler:
+        parts["pooler_output"] = model.pooled
+    mask = torch.ones(_EXAMPLE, dtype=torch.int64)
+    mask[1, 4:] = mask[2, :2] = 0
+    inputs = {"input_ids": torch.zeros_like(mask), "attention_mask": mask}
+    if model.spec.embedding.num_segments is not None:
+        inputs["token_type_ids"] = torch.zeros_like(mask)
+    axes = {name: {0: "batch", 1: "length"} for name in inputs}
+    return _Graph(_Text(model, list(parts.values())), inputs, axes, list(parts))
+
+
+class _Image(nn.Module):
+    """Pixels to the scores of classes, and to the states."""
+
+    def __init__(self, model: VisionModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixel_values: Tensor) -> tuple[Tensor, ...]:
+        """[B, C, h, w] float."""
+        states = self.model(pixel_values)
+        if self.model.classifier is not None:
+            return self.model.class_logits(states), states
+        return states, self.model.pooled(states)
+
+
+def _image(model: VisionModel) -> _Graph:
+    spec = model.spec
+    pixels = torch.zeros(_EXAMPLE[0], spec.channels, spec.image_size, spec.image_size)
+    classifies = model.classifier is not None
+    names = (
+        ["logits", "last_hidden_state"] if classifies else ["last_hidden_state", "pooler_output"]
+    )
+    return _Graph(_Image(model), {"pixel_values": pixels}, {"pixel_values": {0: "batch"}}, names)
+
+
+def _traced(graph: _Graph) -> Any:
+    """The graph as an `ONNXProgram`."""
+    sizes = {axis: torch.export.Dim(axis) for axes in graph.axes.values() for axis in axes.values()}
+    shapes = tuple(
+        {place: sizes[axis] for place, axis in graph.axes[name].items()} for name in graph.inputs
+    )
+    with torch.no_grad(), _quiet():
+        return torch.onnx.export(
+            graph.module.eval(),
+            tuple(graph.inputs.values()),
+            dynamo=True,
+            dynamic_shapes=shapes,
+            input_names=list(graph.inputs),
+            output_names=graph.outputs,
+            verbose=False,
+        )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter tells of itself; what goes wrong is raised."""
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
