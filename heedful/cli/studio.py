@@ -1,0 +1,113 @@
+"""`heedful studio`: the web pages."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from heedful.cli.output import PLAIN, Output, Report, print_json
+from heedful.cli.running import terminal
+from heedful.cli.tables import say
+from heedful.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heedful.events import Events
+
+_NEEDED = ("starlette", "uvicorn")
+_PAIRS, _HELD_OUT, _STEPS, _MINUTES = 50_000, 1000, 1000, 10.0
+
+
+def studio(
+    *models: Annotated[Path, Parameter(help="Directories of models, of runs, or of Hugging Face.")],
+    host: Annotated[str, Parameter(help="Address to listen on; others can reach 0.0.0.0.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, Parameter(help="Port to listen on; 0 takes a free one.")] = 8765,
+    browser: Annotated[
+        bool, Parameter(name="--open", negative="--no-browser", help="Open the page in a browser.")
+    ] = True,
+    output: Output = PLAIN,
+) -> None:
+    """Look at models, runs and ideas in a browser.
+
+    The pages work without network and only for this machine. Every page's settings stand in its
+    address, so that a picture can be shared and found again. With no model the demo's is used, and
+    trained when it is not there yet.
+
+    For example:
+
+        heedful studio run
+        heedful studio run other-run --port 0 --no-browser
+    """
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"The studio needs {' and '.join(missing)}",
+            where="heedful studio",
+            remedy="Install it with: pip install 'heedful[studio]'",
+        )
+    asked = {"models": [str(path) for path in models], "host": host, "port": port}
+    report = Report("studio", output, asked)
+    from heedful.studio.guard import is_loopback
+    from heedful.studio.server import address_of, listen, serve
+    from heedful.studio.workspace import Workspace
+
+    with closing(terminal()) as events:
+        workspace = Workspace(models or [demo_run(events)])
+    listening = listen(host, port)
+    address = address_of(listening)
+
+    def ready() -> None:
+        if output.json:
+            print_json({"address": address, "models": list(workspace.places)})
+        say(f"The studio is at {address} (Ctrl-C stops it)")
+        if not is_loopback(host):
+            say("Everyone who can reach this machine can use it and read its models")
+        if browser:
+            _open(address)
+
+    with suppress(KeyboardInterrupt):  # how a studio is left
+        serve(workspace, host, listening, ready)
+    report.finish({"address": address}, summary=False)
+
+
+def demo_run(events: Events) -> Path:
+    """The run of the demo in the cache folder, trained if it is not there yet."""
+    from heedful.cli.demo_run import NOTE_FILE, DemoPlan, run_demo
+
+    out = cache_folder() / "demo-en-fr"
+    note = out / NOTE_FILE
+    if not note.is_file() or json.loads(note.read_text(encoding="utf-8")).get("training") is None:
+        events.note(f"No model was given: training the demo's in {out}")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        plan = DemoPlan(
+            "en",
+            "fr",
+            pairs=_PAIRS,
+            held_out=_HELD_OUT,
+            steps=_STEPS,
+            minutes=_MINUTES,
+            seed=1,
+        )
+        run_demo(out, plan, events)
+    return out / "run"
+
+
+def cache_folder() -> Path:
+    """Where things are kept that can be made again."""
+    above = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(above) / "heedful"
+
+
+def _open(address: str) -> None:
+    """Open a browser from a thread: some wait until they are closed."""
+    import threading
+    import webbrowser
+
+    threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()

@@ -1,0 +1,83 @@
+"""Serving the studio on this machine."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from heedful.errors import UserError
+
+if TYPE_CHECKING:
+    from heedful.studio.workspace import Workspace
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket that listens.
+
+    Args:
+        host: a name or address of this machine.
+        port: 0 takes a free one.
+
+    Raises:
+        UserError: when the port is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen(128)
+    except (OSError, OverflowError) as error:
+        found.close()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            "Another program listens on this port" if taken else f"Cannot listen: {reason}",
+            where=f"{host}:{port}",
+            remedy="Choose another one: --port 0 takes any that is free",
+        ) from None
+    return found
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address to open in a browser."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def serve(
+    workspace: Workspace,
+    host: str,
+    listening: socket.socket,
+    ready: Callable[[], None] | None = None,
+) -> None:
+    """Serve until a signal says to stop.
+
+    Args:
+        workspace: the models and runs that pages may look at.
+        host: what was asked to listen on.
+        listening: from `listen`.
+        ready: called when requests are answered.
+    """
+    import uvicorn
+
+    from heedful.studio.app import build_app
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if ready is not None:
+                ready()
+
+    config = uvicorn.Config(
+        build_app(workspace, host),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        ws="none",
+    )
+    Server(config).run(sockets=[listening])

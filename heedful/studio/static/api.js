@@ -1,0 +1,93 @@
+// The server's answers, and what is shown when there is none.
+
+import { h } from "./dom.js";
+
+/** What went wrong, where, and what to do. */
+export class StudioError extends Error {
+  constructor({ what, where = null, remedy = null }) {
+    super(what);
+    this.where = where;
+    this.remedy = remedy;
+  }
+}
+
+/** Ask a page's call; give a signal to be able to change one's mind. */
+export async function call(page, name, body = {}, signal = undefined) {
+  return answer(`/api/${page}/${name}`, {
+    method: "POST",
+    headers: { "Content-Type": "application/json" },
+    body: JSON.stringify(body),
+    signal,
+  });
+}
+
+/** The studio's pages, models and runs. */
+export const studioFacts = () => answer("/api/studio", {});
+
+async function answer(address, options) {
+  let response;
+  try {
+    response = await fetch(address, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new StudioError({
+      what: "The studio does not answer",
+      where: location.host,
+      remedy: "Look whether heedful studio still runs in its terminal, then try again",
+    });
+  }
+  const content = await response.json().catch(() => null);
+  if (response.ok && content !== null) return content;
+  throw new StudioError(content?.what ? content : { what: `The studio answered ${response.status}` });
+}
+
+/** A box that says what went wrong. */
+export function problem(error) {
+  const known = error instanceof StudioError;
+  if (!known) console.error(error);
+  return h("div", { class: "problem", role: "alert" },
+    h("p", {}, h("strong", {}, known ? `${error.message}.` : `This page failed: ${error.message}.`)),
+    known && error.where ? h("p", {}, h("code", {}, error.where)) : null,
+    known && error.remedy ? h("p", {}, `${error.remedy}.`) : null);
+}
+
+const SOON = 25; // milliseconds: one question for what a slider says in a moment
+
+/**
+ * Keeps a part of a page equal to an answer: asks anew when it is told to, drops older questions,
+ * and shows errors above the last good picture.
+ * @param region where errors are shown, and what is marked as busy
+ * @param ask makes a promise, given a signal
+ * @param show draws what came
+ */
+export function live(region, ask, show) {
+  let waiting = null;
+  let asked = null;
+  let box = null;
+
+  async function run() {
+    asked?.abort();
+    const own = new AbortController();
+    asked = own;
+    try {
+      const found = await ask(own.signal);
+      if (own.signal.aborted) return;
+      box?.remove();
+      box = null;
+      await show(found);
+    } catch (error) {
+      if (own.signal.aborted || error.name === "AbortError") return;
+      const next = problem(error);
+      if (box) box.replaceWith(next);
+      else region.prepend(next);
+      box = next;
+    }
+    if (asked === own) region.setAttribute("aria-busy", "false");
+  }
+
+  return () => {
+    region.setAttribute("aria-busy", "true");
+    clearTimeout(waiting);
+    waiting = setTimeout(run, SOON);
+  };
+}

@@ -1,0 +1,81 @@
+// Elements without markup in strings: text stays text, whatever it holds.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (name === "style") Object.assign(element.style, value);
+    else element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+/** An HTML element: h("p", {class: "note"}, "text", other). */
+export const h = (tag, attributes = {}, ...children) =>
+  fill(document.createElement(tag), attributes, children);
+
+/** An SVG element. */
+export const s = (tag, attributes = {}, ...children) =>
+  fill(document.createElementNS(SVG, tag), attributes, children);
+
+/** A number for people: four significant digits, thousands apart. */
+export function number(value, digits = 4) {
+  if (value === null || value === undefined) return "–";
+  if (value < 0) return `−${number(-value, digits)}`;
+  if (value === 0) return "0";
+  if (Number.isInteger(value) && value < 1e9) return value.toLocaleString("en");
+  if (value >= 1e6 || value < 1e-4) return value.toExponential(digits - 2).replace("e", " · 10^");
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 10 });
+}
+
+/** A large count: 1.2 M, 3.4 G. */
+export function engineering(value, unit = "") {
+  const names = ["", " k", " M", " G", " T", " P", " E"];
+  let power = 0;
+  while (Math.abs(value) >= 999.5 && power < names.length - 1) {
+    value /= 1000;
+    power += 1;
+  }
+  const digits = power === 0 ? 0 : value >= 100 ? 0 : value >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)}${names[power]}${unit && (power ? "" : " ")}${unit}`;
+}
+
+const isFigure = (cell) => !(cell instanceof Node) && /^[−\d–]/.test(String(cell));
+
+/** A table; wide ones scroll by themselves and can be reached with the keyboard. */
+export function table(caption, columns, rows, options = {}) {
+  const cells = (row) =>
+    row.map((cell, i) =>
+      i === 0 ? h("th", { scope: "row" }, String(cell))
+        : h("td", { class: isFigure(cell) && !options.words ? null : "words" }, cell instanceof Node ? cell : String(cell)));
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", { class: options.class ?? "figures" },
+      h("caption", {}, caption),
+      h("thead", {}, h("tr", {}, columns.map((name, i) =>
+        h("th", { scope: "col", class: rows.every((row) => isFigure(row[i])) && !options.words ? null : "words" }, name)))),
+      h("tbody", {}, rows.map((row) => h("tr", {}, cells(row))))));
+}
+
+/** What can be unfolded; its content is made when it is. */
+export function folded(title, make) {
+  const details = h("details", {}, h("summary", {}, title));
+  details.addEventListener("toggle", () => {
+    if (details.open && details.children.length === 1) details.append(make());
+  });
+  return details;
+}
+
+/** A part of a page. */
+export function section(title, ...children) {
+  return h("section", {}, h("h2", {}, title), ...children);
+}
+
+/** A place for a drawing, with a title above and words below it. */
+export function figure(title, note = null) {
+  const host = h("div", { class: "drawing" });
+  const words = h("figcaption", {}, note ?? "");
+  return { element: h("figure", {}, h("h3", {}, title), host, words), host, words };
+}

@@ -1,0 +1,34 @@
+// Matrices as tables: numbers to read, shaded by their size.
+
+import { h, number } from "../dom.js";
+import { css, diverging, ink, redrawn, sequence } from "./colours.js";
+
+const SHADE = 0.55; // of the ramp, so that numbers stay easy to read
+
+/**
+ * A matrix with a caption.
+ * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, onRow}
+ */
+export function matrix(options) {
+  const host = h("div", { class: "matrix" });
+  redrawn(host, () => host.replaceChildren(draw(options)));
+  return host;
+}
+
+function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3 }) {
+  const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
+  const cell = (value, i, j) => {
+    if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, "·"));
+    const shade = kind === "diverging" ? diverging((SHADE * value) / most) : sequence((SHADE * value) / most);
+    const made = h("td", {}, number(value, digits));
+    made.style.background = css(shade);
+    made.style.color = ink(shade);
+    return made;
+  };
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+    h("table", { class: "cells" },
+      h("caption", {}, caption, h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
+      columnNames ? h("thead", {}, h("tr", {}, h("td", {}), columnNames.map((name) => h("th", { scope: "col" }, name)))) : "",
+      h("tbody", {}, values.map((row, i) => h("tr", { class: i === highlight ? "chosen" : null },
+        rowNames ? h("th", { scope: "row" }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));
+}

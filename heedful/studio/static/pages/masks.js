@@ -1,0 +1,95 @@
+import { call, live } from "../api.js";
+import { choice, panel, slider, text } from "../controls.js";
+import { figure, h, number } from "../dom.js";
+import { facts } from "../draw/bars.js";
+import { heatMap } from "../draw/heat.js";
+
+export const defaults = () => ({
+  mask: "causal", length: 16, padding: 0, segments: 1, bias: "none", heads: 8, head: 1, max_distance: 16,
+});
+
+const EXAMPLES = [
+  ["causal", "Causal: a decoder"],
+  ["everything", "Everything: an encoder"],
+  ["window(3)", "Window: near on both sides"],
+  ["causal & window(4)", "Causal window"],
+  ["causal | prefix(5)", "Prefix language model"],
+  ["window(3) | prefix(2)", "Window and global tokens"],
+  ["causal & segment", "Packed texts, causal"],
+];
+const PACKED = "causal & segment";
+
+export async function mount({ root, state }) {
+  const words = h("p", { class: "hint" });
+  const own = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
+    EXAMPLES.map(([mask, name]) => h("option", { value: mask }, name)));
+  own.addEventListener("change", () => {
+    if (own.value === "") return;
+    state.set({ mask: own.value, segments: own.value === PACKED ? 3 : 1 }, { step: true });
+  });
+  const biasControls = [
+    slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
+    slider(state, "head", { label: "The head that is drawn", min: 1, max: 16 }),
+    slider(state, "max_distance", { label: "Farthest distance told apart", min: 1, max: 64 }),
+  ];
+  const pictures = h("div", {});
+  root.append(
+    panel(
+      h("div", { class: "field" }, h("label", { for: "example" }, "Examples"), own),
+      text(state, "mask", { label: "Mask: combine with & and |", code: true }),
+      words,
+      slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
+      slider(state, "padding", { label: "Of them padding at the end", min: 0, max: 16 }),
+      slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }),
+      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi"], ["t5", "T5 buckets"], ["relative_keys", "relative keys (Shaw)"]] }),
+      ...biasControls),
+    pictures);
+  const show = drawn(pictures, state);
+  const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
+  const arrange = ({ mask, bias }) => {
+    own.value = EXAMPLES.some(([each]) => each === mask) ? mask : "";
+    biasControls[0].hidden = biasControls[1].hidden = bias === "none";
+    biasControls[2].hidden = bias !== "t5" && bias !== "relative_keys";
+  };
+  state.watch((values) => {
+    arrange(values);
+    ask();
+  });
+  arrange(state.values);
+  ask();
+  const known = await call("masks", "words");
+  words.replaceChildren("There are ", ...known.words.flatMap(({ name, settings, about }, i) => [
+    i ? ", " : "", h("code", { title: about }, settings.length ? `${name}(${settings.join(", ")})` : name)]), ".");
+}
+
+function drawn(host, state) {
+  const who = figure("Who sees whom");
+  const added = figure("What is added to a score");
+  const left = figure("Weights that remain", "When all queries and keys are alike.");
+  const sentence = h("p", { class: "sentence" });
+  const numbers = h("div", {});
+  host.append(sentence, numbers, h("div", { class: "columns" }, who.element, added.element, left.element));
+  return (found) => {
+    const length = found.visible.length;
+    const hidden = found.visible.map((row) => row.map((seen) => !seen));
+    const names = found.positions.map((position, i) => (position < 0 ? "–" : found.segments ? `${"abcdefgh"[found.segments[i]]}${position}` : position));
+    const sides = { rows: { label: "query", names }, columns: { label: "key", names } };
+    sentence.textContent = found.sentence;
+    numbers.replaceChildren(facts([
+      ["pairs that meet", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
+      ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
+      ["keys the last query may read", found.bounds[0] > found.bounds[1] ? "none" : `${found.bounds[0]} to ${found.bounds[1]}`, "bounds"],
+    ]));
+    heatMap(who.host, {
+      values: found.visible, kind: "share", binary: true, ...sides,
+      describe: `${length} queries by ${length} keys. ${found.sentence}`,
+      readout: (i, j, seen) => `query ${names[i]} ${seen ? "sees" : "does not see"} key ${names[j]}`,
+    });
+    added.element.hidden = found.added === null;
+    if (found.added !== null) {
+      heatMap(added.host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `What head ${state.values.head} adds to each score.` });
+      added.words.textContent = state.values.bias === "alibi" ? "" : "Training learns these numbers. Here they are drawn at random, to show which pairs share one.";
+    }
+    heatMap(left.host, { values: found.weights, kind: "sequence", hidden, ...sides, describe: "Weights when all raw scores are equal." });
+  };
+}

@@ -1,0 +1,149 @@
+import { call, live, problem } from "../api.js";
+import { choice, panel, slider } from "../controls.js";
+import { figure, h, number } from "../dom.js";
+import { heatMap } from "../draw/heat.js";
+import { lineChart } from "../draw/lines.js";
+import { pathChart } from "../draw/path.js";
+
+export const defaults = () => ({
+  scheme: "sinusoidal", width: 64, length: 64, scaling: "none", factor: 4, heads: 8, buckets: 32,
+  max_distance: 128, model: "", table: "",
+});
+
+const SCHEMES = [
+  ["sinusoidal", "Sinusoidal"], ["learned", "Learned"], ["rotary", "Rotary"], ["alibi", "ALiBi"], ["t5", "T5 buckets"],
+];
+
+export function mount({ root, state }) {
+  const named = new Map();
+  let known = false;
+  /** Looking for tables loads models, so it waits until somebody asks for one. */
+  async function lookUp() {
+    known = true;
+    body.replaceChildren(h("p", { class: "note", role: "status" }, "Looking through the models …"));
+    const { tables } = await call("positions", "tables");
+    for (const each of tables) named.set(`${each.model} · ${each.table}`, each);
+    change();
+  }
+  const own = h("select", { id: "own-table" });
+  own.addEventListener("change", () => {
+    const found = named.get(own.value);
+    state.set({ model: found?.model ?? "", table: found?.table ?? "" }, { step: true });
+  });
+  const ownField = h("div", { class: "field" }, h("label", { for: "own-table" }, "Table"), own);
+  const fields = {
+    width: slider(state, "width", { label: "Channels", stops: [2, 4, 8, 16, 32, 64, 128, 256, 512] }),
+    scaling: choice(state, "scaling", { label: "Stretched by", options: [["none", "nothing"], ["linear", "dividing positions"], ["ntk", "a higher base (NTK)"], ["yarn", "YaRN"]] }),
+    factor: slider(state, "factor", { label: "Stretched how far", min: 1, max: 16, step: 0.5 }),
+    heads: slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
+    buckets: slider(state, "buckets", { label: "Buckets", min: 4, max: 64, step: 2 }),
+    max_distance: slider(state, "max_distance", { label: "Farthest distance told apart", min: 8, max: 256 }),
+  };
+  const used = {
+    sinusoidal: ["width"], learned: [], rotary: ["width", "scaling", "factor"], alibi: ["heads"], t5: ["buckets", "max_distance"],
+  };
+  const body = h("div", {});
+  root.append(
+    panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField,
+      slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }),
+      ...Object.values(fields)),
+    body);
+
+  const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
+  const arrange = () => {
+    const { scheme, scaling, model, table } = state.values;
+    for (const [name, field] of Object.entries(fields)) field.hidden = !used[scheme].includes(name);
+    fields.factor.hidden ||= scaling === "none";
+    const found = fitting();
+    ownField.hidden = scheme !== "learned" && (scheme !== "t5" || found.length === 0);
+    own.replaceChildren(...(scheme === "t5" ? [h("option", { value: "" }, "the buckets alone")] : []),
+      ...found.map(([name]) => h("option", { value: name }, name)));
+    own.value = model ? `${model} · ${table}` : "";
+    fields.buckets.hidden ||= Boolean(model);
+    fields.max_distance.hidden ||= Boolean(model);
+  };
+  const show = drawn(body);
+  const ask = live(root, (signal) => call("positions", "show", state.values, signal), (found) => show(found, state.values));
+  const change = () => {
+    const { scheme, model, table } = state.values;
+    if (!known && (scheme === "learned" || scheme === "t5")) {
+      lookUp().catch((error) => body.replaceChildren(problem(error)));
+      arrange();
+      return;
+    }
+    const found = fitting();
+    const fits = found.some(([, each]) => each.model === model && each.table === table);
+    if (scheme === "learned" && !fits) {
+      if (found.length) {
+        state.set({ model: found[0][1].model, table: found[0][1].table });
+        return;
+      }
+    } else if (!["learned", "t5"].includes(scheme) && model) {
+      state.set({ model: "", table: "" });
+      return;
+    }
+    arrange();
+    if (scheme === "learned" && !found.length) {
+      body.replaceChildren(h("p", { class: "sentence" }, "None of the models at hand has learned positions. Start the studio with one that has, such as BERT, GPT-2 or a translator trained with ",
+        h("code", {}, "--model.positions learned"), "."));
+      return;
+    }
+    ask();
+  };
+  state.watch(change);
+  change();
+}
+
+function drawn(host) {
+  const sentence = h("p", { class: "sentence" });
+  return (found, { scheme }) => {
+    if (found.form === "vectors") {
+      const table = figure("The table", "A row for each position, a column for each channel.");
+      const near = figure("Dot product by distance", "The mean over all pairs of positions that far apart.");
+      const angle = figure("Cosine by distance", "The same, whatever the lengths of the vectors.");
+      const plane = figure("Two directions of most difference");
+      host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, near.element, angle.element, plane.element));
+      sentence.textContent = found.sentence;
+      heatMap(table.host, {
+        values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
+        describe: `The ${scheme} vectors of ${found.table.length} positions.`,
+      });
+      for (const [place, name, likeness] of [[near, "dot product", found.product], [angle, "cosine", found.cosine]]) {
+        lineChart(place.host, {
+          series: [{ name, points: found.distances.map((distance, i) => [distance, likeness[i]]) }],
+          x: { label: "distance" }, y: { label: name, zero: true }, describe: `The ${name} of two positions by their distance.`,
+        });
+      }
+      const shares = found.explained.map((share) => `${number(100 * share, 3)} %`);
+      plane.words.textContent = `They hold ${shares.join(" and ")} of the variance. Darker, or in the dark brighter, is later.`;
+      pathChart(plane.host, { points: found.projection, name: "position", describe: "Positions in the plane of their two main directions, joined in order." });
+      return;
+    }
+    const parts = [sentence];
+    sentence.textContent = found.sentence;
+    if (found.added) {
+      const lines = figure("What each head adds, by distance", "Keys before the query are at negative distances.");
+      const map = figure("The same as colours");
+      parts.push(lines.element, map.element);
+      host.replaceChildren(...parts);
+      lineChart(lines.host, {
+        series: found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: head, points: found.distances.map((distance, i) => [distance, row[i]]) })),
+        x: { label: "distance" }, y: { label: "added to the score" }, describe: "What each head adds to a score, by distance.",
+      });
+      heatMap(map.host, {
+        values: found.added, kind: "diverging", flat: true, rows: { label: "head", names: found.added.map((_, i) => i + 1) },
+        columns: { label: "distance", names: found.distances }, describe: "What each head adds to a score, by head and distance.",
+      });
+    } else {
+      host.replaceChildren(...parts);
+    }
+    if (found.buckets) {
+      const steps = figure("Which bucket a distance falls into");
+      host.append(steps.element);
+      lineChart(steps.host, {
+        series: [{ name: "bucket", points: found.distances.map((distance, i) => [distance, found.buckets[i]]) }],
+        x: { label: "distance" }, y: { label: "bucket", zero: true }, describe: "The bucket of each distance.",
+      });
+    }
+  };
+}

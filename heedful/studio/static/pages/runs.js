@@ -1,0 +1,80 @@
+import { call, live } from "../api.js";
+import { check, choice, panel, several, text } from "../controls.js";
+import { figure, h, number, section, table } from "../dom.js";
+import { lineChart } from "../draw/lines.js";
+
+export const defaults = (studio) => ({
+  runs: studio.places.filter((place) => place.run).map((place) => place.name).slice(0, 6),
+  figure: "loss", logx: false, logy: false, lines: "",
+});
+
+const EVERY = 3000; // milliseconds between two looks at running runs
+
+export function mount({ root, state, studio }) {
+  const names = studio.places.filter((place) => place.run).map((place) => place.name);
+  if (!names.length) {
+    root.append(h("p", { class: "sentence" }, "The studio was given no run. Start it with one, finished or still training: ", h("code", {}, "heedful studio run"), "."));
+    return;
+  }
+  const title = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
+  const which = choice(state, "figure", { label: "Figure", options: ["loss"] });
+  const picture = figure("Loss");
+  const standing = h("div", {});
+  const differences = h("div", {});
+  const written = h("div", {});
+  const body = h("div", {}, picture.element, standing, differences);
+  root.append(
+    panel(several(state, "runs", { label: "Runs", options: names }), which,
+      check(state, "logx", { label: "Logarithmic steps" }), check(state, "logy", { label: "Logarithmic figure" })),
+    body,
+    section("What their models write", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
+
+  let steps = "";
+  const ask = live(body, (signal) => call("runs", "curves", { runs: state.values.runs, figure: state.values.figure }, signal), (found) => {
+    const { figure: shown, logx, logy } = state.values;
+    const offered = [...new Set([shown, ...found.figures])];
+    which.fill(offered);
+    picture.element.querySelector("h3").textContent = title(shown);
+    const colours = new Map(names.map((name, i) => [name, i]));
+    lineChart(picture.host, {
+      series: found.runs.flatMap((run) => [
+        { name: run.name, colour: colours.get(run.name), points: run.train, faint: run.validation.length > 0 && run.train.length > 0 },
+        { name: `${run.name}, validation`, colour: colours.get(run.name), points: run.validation, dots: run.validation.length < 40 },
+      ]),
+      x: { label: "step", log: logx }, y: { label: shown.replaceAll("_", " "), log: logy }, height: 360,
+      describe: `${shown} of ${found.runs.length} runs by step, in training and in validation.`,
+      empty: "Choose a run that has written this figure.",
+    });
+    standing.replaceChildren(found.runs.length ? table("Where they stand", ["run", "task", "step", "of", "tokens a second", "newest validation", "state"], found.runs.map((run) => [
+      run.name, run.task, number(run.step), number(run.max_steps), number(run.tokens_per_second, 3),
+      Object.entries(run.newest).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ") || "–",
+      run.done ?? "not finished"])) : "");
+    differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...found.runs.map((run) => run.name)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
+    const now = JSON.stringify(found.runs.map((run) => run.newest));
+    if (now !== steps) {
+      steps = now;
+      samples(); // validation may have found a better model
+    }
+  });
+  let answered = "";
+  const samples = live(written, (signal) => {
+    const lines = state.values.lines.split("\n").filter((line) => line.trim() !== "").slice(0, 5);
+    return call("runs", "samples", { runs: state.values.runs, lines }, signal);
+  }, (found) => {
+    const now = JSON.stringify(found);
+    if (now === answered) return;
+    answered = now;
+    for (const old of written.querySelectorAll(":scope > .result")) old.remove();
+    if (!found.lines.length) return;
+    written.append(h("div", { class: "result" }, table("From each run's newest model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
+      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]))));
+  });
+  state.watch((_, changed) => {
+    if (changed.some((name) => name !== "lines")) ask();
+    if (changed.includes("lines") || changed.includes("runs")) samples();
+  });
+  ask();
+  setInterval(() => {
+    if (!document.hidden) ask();
+  }, EVERY);
+}

@@ -1,0 +1,84 @@
+import { call, live } from "../api.js";
+import { button, panel, slider } from "../controls.js";
+import { figure, h, number, section } from "../dom.js";
+import { barChart, facts } from "../draw/bars.js";
+import { lineChart } from "../draw/lines.js";
+
+export const defaults = () => ({ width: 64, keys: 12, seed: 1 });
+
+const WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024];
+
+export function mount({ root, state }) {
+  const one = h("div", {});
+  const many = h("div", {});
+  root.append(
+    panel(
+      slider(state, "width", { label: "Width of a head, dₖ", stops: WIDTHS }),
+      slider(state, "keys", { label: "Keys", min: 2, max: 64 }),
+      button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })),
+    one, section("At every width"), many);
+  const pictures = compared(one);
+  const curves = swept(many);
+  const ask = () => {
+    const { width, keys, seed } = state.values;
+    return { width, keys, seed };
+  };
+  const compare = live(one, (signal) => call("scale", "compare", ask(), signal), (found) => pictures(found, state.values));
+  const sweep = live(many, (signal) => call("scale", "sweep", { keys: ask().keys, seed: ask().seed }, signal), curves);
+  state.watch((_, changed) => {
+    compare();
+    if (changed.some((name) => name !== "width")) sweep();
+  });
+  compare();
+  sweep();
+}
+
+function compared(host) {
+  const sides = [["without", "Softmax of q·k", 1], ["with", "Softmax of q·k / √dₖ", 0]].map(([side, title, colour]) => {
+    const picture = figure(title);
+    const about = h("div", {});
+    picture.element.append(about);
+    return { side, picture, about, colour };
+  });
+  host.append(h("div", { class: "columns" }, sides.map((each) => each.picture.element)));
+  return (found, { width, keys }) => {
+    for (const { side, picture, about, colour } of sides) {
+      const { weights, largest, entropy, effective, gradient } = found[side];
+      barChart(picture.host, {
+        values: weights, colour, most: 1, label: "key",
+        describe: `Weights of ${keys} keys at width ${width}, ${side} the scale; the largest is ${number(largest)}.`,
+      });
+      about.replaceChildren(facts([
+        ["largest weight", number(largest), `${side}-largest`],
+        ["entropy, nats", `${number(entropy, 3)} of ${number(found.even, 3)}`, `${side}-entropy`],
+        ["as many keys as", number(effective, 3), `${side}-effective`],
+        ["size of the gradient", number(gradient, 3), `${side}-gradient`],
+      ]));
+    }
+  };
+}
+
+function swept(host) {
+  const pictures = {
+    entropy: figure("Entropy of the weights", "The dotted line is what equal weights would have."),
+    gradient: figure("Size of the gradient", "Of the weights by what enters the softmax: what training has to work with."),
+    deviation: figure("Spread of the scores", "One standard deviation. Without the scale it grows as √dₖ."),
+  };
+  host.append(h("div", { class: "columns" }, Object.values(pictures).map((each) => each.element)));
+  return (found) => {
+    for (const [name, { host: place, element }] of Object.entries(pictures)) {
+      const title = element.querySelector("h3").textContent;
+      const series = [
+        { name: "without", colour: 1, dots: true, points: found.widths.map((width, i) => [width, found[`${name}_without`][i]]) },
+        { name: "with /√dₖ", colour: 0, dots: true, points: found.widths.map((width, i) => [width, found[`${name}_with`][i]]) },
+      ];
+      if (name === "entropy") {
+        series.push({ name: "all equal", colour: 2, dashed: true, points: found.widths.map((width) => [width, found.even]) });
+      }
+      lineChart(place, {
+        series, x: { label: "dₖ", log: true, base: 2 }, y: { label: title, zero: true, log: name === "deviation" },
+        describe: `${title} by the width of a head, with the scale and without.`,
+      });
+    }
+  };
+}

@@ -1,0 +1,91 @@
+import { call, live, problem } from "../api.js";
+import { button, check, choice, copyable, panel, several, slider } from "../controls.js";
+import { figure, h, number, section } from "../dom.js";
+import { facts } from "../draw/bars.js";
+import { lineChart } from "../draw/lines.js";
+
+export const defaults = () => ({
+  kind: "inverse_sqrt", warmup: 4000, paper: true, peak: 0.001, final: 0, width: 512, steps: 40000, log: false, others: true, runs: [],
+});
+
+const NAMES = { inverse_sqrt: "inverse square root", cosine: "cosine", linear: "linear", constant: "constant" };
+const STEPS = [100, 200, 500, 1000, 2000, 5000, 10000, 20000, 40000, 50000, 100000, 200000, 300000, 500000, 1000000];
+const RATES = [0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01];
+const WIDTHS = [32, 64, 128, 256, 512, 768, 1024, 2048, 4096];
+
+export function mount({ root, state, studio }) {
+  const runs = studio.places.filter((place) => place.run).map((place) => place.name);
+  const fields = {
+    width: slider(state, "width", { label: "Width of the model", stops: WIDTHS }),
+    peak: slider(state, "peak", { label: "Peak", stops: RATES }),
+    final: slider(state, "final", { label: "Rate at the end", stops: [0, ...RATES] }),
+  };
+  const takes = h("div", { class: "row field wide" }, runs.map((name) =>
+    button(`Settings of ${name}`, () => take(name), { quiet: true })));
+  root.append(
+    panel(
+      choice(state, "kind", { label: "Schedule", options: Object.entries(NAMES) }),
+      slider(state, "warmup", { label: "Warm-up, steps", stops: [0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 10000, 16000, 40000] }),
+      slider(state, "steps", { label: "Steps in all", stops: STEPS }),
+      check(state, "paper", { label: "Peak by the 2017 formula" }), fields.width, fields.peak, fields.final,
+      check(state, "log", { label: "Logarithmic axes" }),
+      check(state, "others", { label: "Other schedules beside it" }),
+      runs.length ? several(state, "runs", { label: "Rates that runs logged", options: runs }) : null,
+      runs.length ? takes : null));
+  const numbers = h("div", {});
+  const picture = figure("Learning rate");
+  const file = copyable("Settings of this schedule");
+  const body = h("div", {}, numbers, picture.element,
+    section("For your settings file", h("p", {}, "What ", h("code", {}, "heedful train RUN --config FILE"), " takes for this curve."), file.element));
+  root.append(body);
+
+  async function take(name) {
+    try {
+      const found = await call("schedule", "settings", { run: name });
+      state.set({
+        kind: found.kind, warmup: found.warmup_steps, paper: found.peak_learning_rate === undefined,
+        peak: found.peak_learning_rate ?? state.values.peak, final: found.final_learning_rate, width: found.width,
+        steps: found.max_steps, runs: [...new Set([...state.values.runs, name])],
+      }, { step: true });
+    } catch (error) {
+      body.prepend(problem(error));
+    }
+  }
+
+  const ask = live(body, (signal) => {
+    const { kind, warmup, paper, peak, final, width, steps } = state.values;
+    return call("schedule", "curve", {
+      kind, warmup_steps: warmup, ...(paper ? {} : { peak_learning_rate: peak }), final_learning_rate: final,
+      width, max_steps: steps, runs: state.values.runs,
+    }, signal);
+  }, (found) => {
+    const { kind, log, others } = state.values;
+    const kinds = Object.keys(NAMES);
+    const series = kinds.filter((each) => others || each === kind).map((each) => ({
+      name: NAMES[each], colour: kinds.indexOf(each), faint: each !== kind, dashed: each !== kind,
+      points: found.steps.map((step, i) => [step, found.curves[each][i]]),
+    }));
+    series.push(...Object.entries(found.runs).map(([name, points], i) => ({ name: `${name}, as logged`, colour: 4 + i, points })));
+    numbers.replaceChildren(facts([
+      ["peak", number(found.peak), "peak"],
+      ["reached at step", number(found.peak_step), "peak-step"],
+      ["at the last step", number(found.curves[kind].at(-1)), "last"],
+    ]));
+    lineChart(picture.host, {
+      series, x: { label: "step", log }, y: { label: "learning rate", log, zero: !log }, height: 340,
+      describe: `The learning rate over ${number(found.steps.at(-1))} steps; it peaks at ${number(found.peak)} at step ${number(found.peak_step)}.`,
+    });
+    file.set(found.toml);
+  });
+  const arrange = ({ paper, kind }) => {
+    fields.width.hidden = !paper;
+    fields.peak.hidden = paper;
+    fields.final.hidden = kind !== "cosine" && kind !== "linear";
+  };
+  state.watch((values) => {
+    arrange(values);
+    ask();
+  });
+  arrange(state.values);
+  ask();
+}

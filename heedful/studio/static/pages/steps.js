@@ -1,0 +1,150 @@
+import { call, live, StudioError } from "../api.js";
+import { button, choice, panel, slider, text } from "../controls.js";
+import { h, number } from "../dom.js";
+import { matrix } from "../draw/matrix.js";
+
+// Worked examples: small enough to follow with a pencil.
+const EXAMPLES = {
+  love: {
+    name: "I love cats: three tokens, four channels", labels: "I love cats",
+    q: "1 0 1 0\n0 1 1 0\n1 1 0 1", k: "1 1 0 0\n0 1 1 1\n1 0 1 0", v: "1 0 0 0\n0 1 0 0\n0 0 1 0",
+  },
+  it: {
+    name: "What “it” means: one query, three keys", labels: "cat sat mat",
+    q: "1 0 -1 2", k: "2 1 0 1\n0 -1 1 0\n1 0 -1 3", v: "1 0\n0 1\n1 1",
+  },
+  spread: {
+    name: "Scores 16, 0 and −16: without a scale", labels: "a b c", scale: "1",
+    q: "8", k: "2\n0\n-2", v: "1 0 0\n0 1 0\n0 0 1",
+  },
+  reference: {
+    name: "A head that finds “cat”: two channels", labels: "cat sat tired",
+    q: "0.9 0.1", k: "0.8 0.2\n0.1 0.9\n0.2 0.3", v: "1 0 0\n0 1 0\n0 0 1", scale: "1",
+  },
+  causal: {
+    name: "Attention is very cool: a causal mask", labels: "Attention is very cool", mask: "causal",
+    q: "1 0\n0 1\n1 1\n0 1", k: "1 0\n1 1\n0 1\n1 -1", v: "1 0\n0 1\n1 1\n-1 1",
+  },
+  tokens: {
+    name: "From tokens: X with three weight matrices", labels: "the cat sat",
+    x: "1 0 1 0\n0 2 0 1\n1 1 1 1", q: "1 0\n0 1\n1 1\n0 1", k: "0 1\n1 0\n1 0\n1 1", v: "1 0\n0 1\n1 1\n2 0",
+  },
+};
+
+export const defaults = () => ({
+  q: EXAMPLES.love.q, k: EXAMPLES.love.k, v: EXAMPLES.love.v, x: "", labels: EXAMPLES.love.labels,
+  scale: "", mask: "everything", bias: "none", query: 1, stage: 6,
+});
+
+const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
+
+/** Numbers, a row on each line; between them spaces, commas or semicolons. */
+function read(written, name) {
+  const rows = written.split("\n").map((line) => line.trim()).filter((line) => line !== "");
+  return rows.map((line, i) => line.replace(/[[\](),;]/g, " ").replace(/−/g, "-").trim().split(/\s+/).map((word) => {
+    const value = Number(word);
+    if (word === "" || !Number.isFinite(value)) {
+      throw new StudioError({ what: `“${word.slice(0, 30)}” is no number`, where: `${name}, row ${i + 1}`, remedy: "Write numbers with spaces between them, a row on each line" });
+    }
+    return value;
+  }));
+}
+
+export function mount({ root, state }) {
+  const example = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
+    Object.entries(EXAMPLES).map(([key, each]) => h("option", { value: key }, each.name)));
+  example.addEventListener("change", () => {
+    if (!example.value) return;
+    const { q, k, v, x = "", labels, scale = "", mask = "everything" } = EXAMPLES[example.value];
+    state.set({ q, k, v, x, labels, scale, mask, bias: "none", query: 1 }, { step: true });
+  });
+  const query = slider(state, "query", { label: "The query to follow", min: 1, max: 12 });
+  const back = button("Back", () => state.set({ stage: Math.max(0, state.values.stage - 1) }), { quiet: true });
+  const next = button("Next step", () => state.set({ stage: Math.min(6, state.values.stage + 1) }));
+  const where = h("span", { class: "note", role: "status" });
+  const names = { q: "Queries Q", k: "Keys K", v: "Values V", x: "Tokens X" };
+  const areas = Object.fromEntries(["q", "k", "v", "x"].map((name) => [name,
+    text(state, name, { label: names[name], rows: 4, code: true })]));
+  for (const area of Object.values(areas)) area.classList.remove("wide");
+  const body = h("div", {});
+  root.append(
+    panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.x, areas.q, areas.k, areas.v,
+      text(state, "labels", { label: "Names of the keys (optional)" }),
+      text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
+      text(state, "mask", { label: "Mask", code: true }),
+      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), query),
+    h("p", { class: "row" }, back, next, where), body);
+  for (const name of ["labels", "scale", "mask"]) root.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
+
+  const ask = live(body, (signal) => {
+    const { q, k, v, x, scale, mask, bias } = state.values;
+    const asked = { q: read(q, "Q"), k: read(k, "K"), v: read(v, "V"), mask, bias };
+    if (x.trim()) asked.x = read(x, "X");
+    if (scale.trim()) asked.scale = read(scale, "Scale")[0][0];
+    return call("steps", "attend", asked, signal);
+  }, (found) => show(found));
+
+  let last = null;
+  let host = h("div", {});
+  body.append(host);
+  function show(found) {
+    last = found;
+    const fresh = h("div", {}, stages(found, state.values));
+    host.replaceWith(fresh);
+    host = fresh;
+  }
+  const arrange = () => {
+    const { stage, x } = state.values;
+    back.disabled = stage <= 0;
+    next.disabled = stage >= 6;
+    where.textContent = `Step ${stage + 1} of 7: ${STAGES[stage]}`;
+    const weights = x.trim() !== "";
+    for (const name of ["q", "k", "v"]) areas[name].querySelector("label").textContent = weights ? `Weights W${{ q: "Q", k: "K", v: "V" }[name]}` : names[name];
+    const found = Object.entries(EXAMPLES).find(([, each]) => each.q === state.values.q && each.k === state.values.k && each.v === state.values.v && (each.x ?? "") === x);
+    example.value = found ? found[0] : "";
+  };
+  state.watch((_, changed) => {
+    arrange();
+    if (last && changed.every((name) => ["query", "stage", "labels"].includes(name))) show(last);
+    else ask();
+  });
+  arrange();
+  ask();
+}
+
+function stages(found, values) {
+  const row = Math.min(found.q.length, Math.max(1, values.query)) - 1;
+  const given = values.labels.trim().split(/\s+/).filter((word) => word !== "");
+  const keys = found.k.map((_, i) => given[i] ?? `key ${i + 1}`);
+  const queries = found.q.map((_, i) => (found.q.length === keys.length && given[i] ? given[i] : `query ${i + 1}`));
+  const hidden = found.visible.map((line) => line.map((seen) => !seen));
+  const all = { rowNames: queries, columnNames: keys, highlight: row };
+  const parts = [
+    () => [h("div", { class: "columns" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row }),
+      matrix({ values: found.k, caption: "K", rowNames: keys }), matrix({ values: found.v, caption: "V", rowNames: keys }))],
+    () => [h("p", {}, `The query of “${queries[row]}” is multiplied with every key, channel by channel, and the products are added up.`),
+      sums(keys.map((name, i) => [name, found.products[row][i].map((value) => number(value, 3)).join(" + "), number(found.raw[row][i])])),
+      matrix({ values: found.raw, caption: "Q Kᵀ", ...all })],
+    () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
+      sums(keys.map((name, i) => [name, `${number(found.raw[row][i])} × ${number(found.factor)}`, number(found.scaled[row][i])])),
+      matrix({ values: found.scaled, caption: "Scaled scores", ...all })],
+    () => (found.added === null ? [h("p", { class: "note" }, "No bias is added.")]
+      : [sums(keys.map((name, i) => [name, `${number(found.scaled[row][i])} + (${number(found.added[row][i])})`, number(found.scores[row][i])])),
+        matrix({ values: found.scores, caption: "Scores with the bias", ...all })]),
+    () => [h("p", {}, found.sentence), matrix({ values: found.scores, hidden, caption: "What each query may see", ...all })],
+    () => [h("p", {}, "e is raised to each score, less the row's highest, which changes no weight; each is divided by their sum."),
+      sums(keys.map((name, i) => [name, found.visible[row][i] ? `${number(found.powers[row][i])} ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}` : "hidden", number(found.weights[row][i])])),
+      matrix({ values: found.weights, kind: "share", hidden, caption: "Weights", ...all })],
+    () => [h("p", {}, `The values are added up, each as much as its weight says: this is what “${queries[row]}” takes away.`),
+      sums([...keys.map((name, i) => [name, `${number(found.weights[row][i])} × (${found.v[i].map((value) => number(value, 3)).join(", ")})`, `(${found.parts[row][i].map((value) => number(value, 3)).join(", ")})`]),
+        ["sum", "", `(${found.output[row].map((value) => number(value)).join(", ")})`]]),
+      matrix({ values: found.output, caption: "Output", rowNames: queries, highlight: row })],
+  ];
+  return parts.slice(0, values.stage + 1).map((make, i) => h("section", { "data-stage": i }, h("h2", {}, `${i + 1}. ${STAGES[i]}`), make()));
+}
+
+function sums(lines) {
+  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chosen query" },
+    h("table", { class: "figures sums" }, h("tbody", {}, lines.map(([name, how, result]) =>
+      h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, how), h("td", {}, "= "), h("td", {}, h("strong", {}, result)))))));
+}

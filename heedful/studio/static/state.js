@@ -1,0 +1,93 @@
+// A page's settings, in its address: what is not at its default stands in the query. A link shows
+// the same picture, a reload keeps it, and going back undoes what was chosen.
+
+const WRITE_AFTER = 200; // milliseconds; browsers refuse addresses that change with every pixel
+
+function parse(texts, like) {
+  if (Array.isArray(like)) return texts.filter((text) => text !== "");
+  const text = texts[0];
+  if (typeof like === "number") {
+    const value = Number(text);
+    return text.trim() !== "" && Number.isFinite(value) ? value : like;
+  }
+  if (typeof like === "boolean") return text === "1" ? true : text === "0" ? false : like;
+  return text;
+}
+
+/** A value as it stands in the address: once, or for each item of a list. */
+function write(value) {
+  if (typeof value === "boolean") return [value ? "1" : "0"];
+  if (Array.isArray(value)) return value.length ? value : [""];
+  return [String(value)];
+}
+
+const same = (a, b) => JSON.stringify(write(a)) === JSON.stringify(write(b));
+
+/**
+ * The settings of the page that is open.
+ * @param defaults every setting with its default, which also says what type it is of
+ */
+export function openState(defaults) {
+  const watchers = new Set();
+  let values = read();
+  let waiting = null;
+
+  function read() {
+    const query = new URLSearchParams(location.search);
+    return Object.fromEntries(Object.entries(defaults).map(([name, value]) =>
+      [name, query.has(name) ? parse(query.getAll(name), value) : value]));
+  }
+
+  function address() {
+    const query = new URLSearchParams();
+    for (const [name, value] of Object.entries(values)) {
+      if (same(value, defaults[name])) continue;
+      for (const text of write(value)) query.append(name, text);
+    }
+    const text = query.toString();
+    return location.pathname + (text ? `?${text}` : "") + location.hash;
+  }
+
+  function flush() {
+    if (waiting === null) return;
+    clearTimeout(waiting);
+    waiting = null;
+    history.replaceState(null, "", address());
+  }
+
+  function tell(changed) {
+    for (const watcher of [...watchers]) watcher(values, changed);
+  }
+
+  addEventListener("pagehide", flush);
+  addEventListener("popstate", () => {
+    clearTimeout(waiting);
+    waiting = null;
+    values = read();
+    tell(Object.keys(defaults));
+  });
+
+  return {
+    get values() {
+      return values;
+    },
+    /** Change settings. A choice makes a step that one can go back from; sliding does not. */
+    set(changes, { step = false } = {}) {
+      const changed = Object.keys(changes).filter((name) => !same(values[name], changes[name]));
+      if (changed.length === 0) return;
+      if (step) flush();
+      values = { ...values, ...changes };
+      if (step) {
+        history.pushState(null, "", address());
+      } else {
+        clearTimeout(waiting);
+        waiting = setTimeout(flush, WRITE_AFTER);
+      }
+      tell(changed);
+    },
+    /** Call a function after every change. */
+    watch(watcher) {
+      watchers.add(watcher);
+    },
+  };
+}

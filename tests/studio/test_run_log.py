@@ -1,0 +1,74 @@
+"""The record of a run, read while it is written."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heedful.studio.run_log import RunLog, thinned
+
+
+def append(path: Path, text: str) -> None:
+    with (path / "metrics.jsonl").open("a", encoding="utf-8") as file:
+        file.write(text)
+
+
+def steps(log: RunLog) -> list[int]:
+    return [event["step"] for event in log.events()]
+
+
+def test_lines_are_read_as_they_come(tmp_path: Path) -> None:
+    log = RunLog(tmp_path)
+    assert steps(log) == []
+    append(tmp_path, '{"step": 1, "loss": 2.5}\n{"step": 2, "lo')
+    assert steps(log) == [1]
+    append(tmp_path, 'ss": 2.0}\n')
+    assert log.points("loss") == [(1, 2.5), (2, 2.0)]
+
+
+def test_what_is_no_event_is_passed_over(tmp_path: Path) -> None:
+    append(
+        tmp_path, '{"step": 1, "loss": "nan"}\nnonsense\n[]\n{"loss": 3}\n{"step": 4, "loss": 1}\n'
+    )
+    log = RunLog(tmp_path)
+    assert steps(log) == [1, 4]
+    assert log.points("loss") == [(4, 1.0)]
+
+
+def test_validation_stands_apart(tmp_path: Path) -> None:
+    append(tmp_path, '{"step": 1, "loss": 2}\n{"step": 1, "event": "validation", "bleu": 9}\n')
+    log = RunLog(tmp_path)
+    assert log.points("loss") == [(1, 2.0)]
+    assert log.points("bleu", "validation") == [(1, 9.0)]
+    assert log.figures() == {"train": ["loss"], "validation": ["bleu"]}
+
+
+def test_a_file_written_anew_is_read_anew(tmp_path: Path) -> None:
+    """As when a run is resumed from before its last line."""
+    append(tmp_path, "".join(json.dumps({"step": i, "loss": i}) + "\n" for i in range(5)))
+    log = RunLog(tmp_path)
+    assert steps(log) == [0, 1, 2, 3, 4]
+    fresh = tmp_path / "partial"
+    fresh.write_text("".join(json.dumps({"step": i, "loss": 9}) + "\n" for i in range(7)))
+    fresh.replace(tmp_path / "metrics.jsonl")
+    assert log.points("loss") == [(i, 9.0) for i in range(7)]
+    (tmp_path / "metrics.jsonl").unlink()
+    assert steps(log) == []
+
+
+@given(st.integers(0, 400), st.integers(10, 100), st.integers(0, 1000))
+def test_thinned_curves_keep_their_shape(count: int, most: int, seed: int) -> None:
+    source = random.Random(seed)
+    values = [source.uniform(-1, 1) for _ in range(count)]
+    points = list(enumerate(values))
+    kept = thinned(points, most)
+    assert kept == sorted(set(kept) & set(points))
+    assert len(kept) <= most + 3
+    assert kept[:1] + kept[-1:] == points[:1] + points[-1:]
+    if values:
+        found = [value for _, value in kept]
+        assert (min(found), max(found)) == (min(values), max(values))
