@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -48,6 +50,19 @@ def heedful(words: list[str], log: Path | None = None) -> str:
     with log.open("w", encoding="utf-8") as said:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=said, text=True)
     return done.stdout
+
+
+def write_curve(metrics: Path, curve: Path, scores: Sequence[str]) -> None:
+    """The loss of every 50th step and every validation, with these scores, as a table."""
+    columns = ("event", "step", "loss", "lr", "tokens_per_second", "nll", *scores)
+    with curve.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        for line in metrics.read_text(encoding="utf-8").splitlines():
+            event = json.loads(line)
+            if event.get("event") == "validation" or event.get("step", 0) % 50 == 0:
+                rounded = {k: round(v, 6) if isinstance(v, float) else v for k, v in event.items()}
+                writer.writerow(rounded)
 
 
 def hide_paths(log: Path, names: Mapping[Path, str]) -> None:

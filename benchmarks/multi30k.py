@@ -11,7 +11,6 @@ is translated once, at the end, with that choice. Everything goes through the `h
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import time
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, hide_paths, new_parser, parse
+from driver import HERE, heedful, hide_paths, new_parser, parse, write_curve
 from machine import describe_machine
 
 LENGTH_PENALTIES = (0.2, 0.6, 1.0, 1.4, 1.8)
@@ -80,7 +79,7 @@ def main() -> None:
     }
     chosen = max(validation, key=lambda penalty: validation[penalty]["scores"]["bleu"]["score"])
     test = _evaluate(arguments.run, task, "test_2016_flickr", chosen, out)
-    _write_curve(arguments.run / "metrics.jsonl", out / "curve.csv")
+    write_curve(arguments.run / "metrics.jsonl", out / "curve.csv", ("bleu", "chrf"))
     result = {
         "benchmark": name,
         "command": " ".join(["python", "benchmarks/multi30k.py", *_without_paths(arguments)]),
@@ -138,19 +137,6 @@ def _evaluate(run: Path, task: Task, part: str, penalty: float, out: Path) -> di
     result: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
     report.unlink()
     return result
-
-
-def _write_curve(metrics: Path, curve: Path) -> None:
-    """The loss of every 50th step and every validation, as a table."""
-    columns = ("event", "step", "loss", "lr", "tokens_per_second", "nll", "bleu", "chrf")
-    with curve.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        for line in metrics.read_text(encoding="utf-8").splitlines():
-            event = json.loads(line)
-            if event.get("event") == "validation" or event.get("step", 0) % 50 == 0:
-                rounded = {k: round(v, 6) if isinstance(v, float) else v for k, v in event.items()}
-                writer.writerow(rounded)
 
 
 def _summary(metrics: Path) -> dict[str, Any]:
