@@ -1,5 +1,6 @@
 # make demo   set up, train on generated data in about a minute, translate
 # make test   set up, then format, lint, types, docs and tests; fails on any
+# make pictures   take the README's picture of the studio (needs Chromium)
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
 
 PYTHON ?= python3
@@ -10,7 +11,7 @@ DEMO := build/demo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs tests format clean
+.PHONY: help demo test lint types docs tests pictures format clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -40,6 +41,10 @@ docs: $(READY)
 
 tests: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+
+pictures: $(READY)
+	$(BIN)/heedful demo --out $(DEMO)
+	$(BIN)/python tools/studio_picture.py $(DEMO)/run "Monday, March 3, 2025"
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -12,6 +12,9 @@ For example:
 
     encoder = heedful.load_encoder("BERT")
     encoder.fill(["The [MASK] sat"], top=3)
+
+    seer = heedful.load_vision("VIT")
+    seer.classify(["cat.png"], top=3)
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.decode.encoding import EncoderPipeline
+    from heedful.decode.filling import Filler
+    from heedful.decode.image_labels import ImagePipeline
     from heedful.decode.pipeline import TranslationPipeline
     from heedful.decode.text_generation import GenerationPipeline
     from heedful.device import PrecisionName
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load", "load_encoder", "load_generator"]
+__all__ = ["__version__", "load", "load_encoder", "load_filler", "load_generator", "load_vision"]
 
 
 def load(
@@ -94,3 +99,43 @@ def load_encoder(
     from heedful.interop.directory import load_any
 
     return EncoderPipeline.load(path, device=device, precision=precision, read=load_any)
+
+
+def load_filler(
+    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+) -> Filler:
+    """Load an encoder, or an encoder-decoder, that fills the gaps of raw text.
+
+    Args:
+        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+
+    Raises:
+        ModelError: when the directory holds no model, or one that knows no gaps.
+        ConfigError: when the device or precision is not to be had.
+    """
+    from heedful.decode.filling import load_filler
+    from heedful.interop.directory import load_any
+
+    return load_filler(path, device=device, precision=precision, read=load_any)
+
+
+def load_vision(
+    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+) -> ImagePipeline:
+    """Load a vision Transformer that labels images.
+
+    Args:
+        path: a model directory, a run directory (its best model) or a Hugging Face directory.
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+
+    Raises:
+        ModelError: when the directory holds no model, or one that does not label images.
+        ConfigError: when the device or precision is not to be had.
+    """
+    from heedful.decode.image_labels import ImagePipeline
+    from heedful.interop.directory import load_any
+
+    return ImagePipeline.load(path, device=device, precision=precision, read=load_any)

@@ -24,6 +24,13 @@ def answer(
         Parameter(allow_leading_hyphen=True, help="Asked of every line; the line is the context."),
     ] = None,
     max_answer: Annotated[int, Parameter(help="Most tokens of an answer.")] = 30,
+    unanswerable: Annotated[
+        bool | None,
+        Parameter(
+            show_default=False,
+            help="Whether an answer may be empty. [default: as the model was trained]",
+        ),
+    ] = None,
     items: Items = HERE,
     output: Output = PLAIN,
 ) -> None:
@@ -33,7 +40,9 @@ def answer(
     context. Every line gives one line: the part of the context that answers, as it is written
     there, a tab, its probability; tabs within show as \\t, and backslashes as \\\\. With --json,
     `text`, `probability`, and `start` and `end`, which count characters of the context. An empty
-    line, or an empty context, gives an empty answer of probability 0.
+    line, or an empty context, gives an empty answer of probability 0. A model that was trained on
+    questions without an answer gives an empty one where that is the most probable. Long contexts
+    are read in parts that overlap.
 
     For example:
 
@@ -59,12 +68,14 @@ def answer(
         lambda pipeline, lines, options: pipeline.answer(
             [pair(line, number) for number, line in enumerate(lines, options["first_line"])],
             max_answer=max_answer,
+            unanswerable=unanswerable,
             **options,
         ),
         _plain,
         _fields,
     )
-    run(verb, model, text, items, output, {"question": question, "max_answer": max_answer})
+    asked = {"question": question, "max_answer": max_answer, "unanswerable": unanswerable}
+    run(verb, model, text, items, output, asked)
 
 
 def _plain(answer: Answer) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from heedful.cli.running import terminal
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.decode.encoding import EncoderPipeline, EncodingOptions
+    from heedful.decode.encoding import EncodingOptions
 
 CHUNK = 1024
 """Lines that are in memory at a time."""
@@ -74,6 +74,7 @@ class Items:
 HERE = Items()
 
 Result = TypeVar("Result")
+Pipeline = TypeVar("Pipeline")
 
 
 @dataclass(frozen=True)
@@ -86,13 +87,15 @@ class Verb(Generic[Result]):
         work: the pipeline, lines and options to a result for each line.
         plain: a result as a line.
         fields: a result as the fields of a JSON object.
+        load: reads what the pipeline is made of.
     """
 
     name: str
     head: str
-    work: Callable[[EncoderPipeline, list[str], EncodingOptions], list[Result]]
+    work: Callable[[Any, list[str], EncodingOptions], list[Result]]
     plain: Callable[[Result], str]
     fields: Callable[[Result], dict[str, Any]]
+    load: Callable[..., Any] = heedful.load_encoder
 
 
 def run(
@@ -113,28 +116,58 @@ def run(
         output: the common flags.
         settings: the verb's own, for the report.
     """
-    asked = {"model": str(model), **settings}
-    asked |= {name: getattr(items, name) for name in ("device", "precision")}
-    report = Report(verb.name, output, asked)
-    if items.output_file is not None and not is_standard(items.output_file):
-        refuse_missing_folder(items.output_file)
     if text is not None and items.input is not None:
         raise UserError("Give a text or --input, not both", where=f"heedful {verb.name}")
-    pipeline = heedful.load_encoder(model, device=items.device, precision=items.precision)
-    pipeline.require(verb.head)
-    loaded = report.seconds
-    done = 0
-    with closing(terminal()) as events, output_to(items.output_file) as file:
+
+    def load() -> Any:
+        pipeline = verb.load(model, device=items.device, precision=items.precision)
+        pipeline.require(verb.head)
+        return pipeline
+
+    def results(pipeline: Any) -> Iterator[list[str]]:
+        done = 0
         for lines in [[text]] if text is not None else chunks(items.input, CHUNK):
             options: EncodingOptions = {
                 "batch_size": items.batch_size,
                 "batch_tokens": items.batch_tokens,
                 "first_line": done + 1,
             }
-            for result in verb.work(pipeline, lines, options):
-                fields = verb.fields(result) if output.json else None
-                line = verb.plain(result) if fields is None else _json(fields)
-                file.write(line + "\n")
+            found = verb.work(pipeline, lines, options)
+            yield [json_line(verb.fields(one)) if output.json else verb.plain(one) for one in found]
+            done += len(lines)
+
+    deliver(verb.name, {"model": str(model), **settings}, items, output, load, results)
+
+
+def deliver(
+    verb: str,
+    settings: Mapping[str, Any],
+    items: Items,
+    output: Output,
+    load: Callable[[], Pipeline],
+    results: Callable[[Pipeline], Iterator[list[str]]],
+) -> None:
+    """Write the lines that a verb makes of its items, as they come, and the report.
+
+    Args:
+        verb: the command.
+        settings: its own, for the report.
+        items: where lines go, and how the model is run.
+        output: the common flags.
+        load: the model.
+        results: what comes out, some lines at a time.
+    """
+    asked = dict(settings)
+    asked |= {name: getattr(items, name) for name in ("device", "precision")}
+    report = Report(verb, output, asked)
+    if items.output_file is not None and not is_standard(items.output_file):
+        refuse_missing_folder(items.output_file)
+    pipeline = load()
+    loaded = report.seconds
+    done = 0
+    with closing(terminal()) as events, output_to(items.output_file) as file:
+        for lines in results(pipeline):
+            file.writelines(f"{line}\n" for line in lines)
             file.flush()
             done += len(lines)
             events.progress(done, None, "done")
@@ -143,7 +176,8 @@ def run(
     report.finish({**facts, "items_per_second": round(done / working, 1)}, summary=False)
 
 
-def _json(fields: Mapping[str, Any]) -> str:
+def json_line(fields: Mapping[str, Any]) -> str:
+    """A JSON object on one line."""
     return json.dumps(fields, ensure_ascii=False)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from heedful.cli.evaluate_data import Columns, evaluate_data
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import read_lines, write_lines
 from heedful.cli.output import PLAIN, Output, Report
@@ -34,8 +35,21 @@ def evaluate(
     *,
     reference: Annotated[
         tuple[Path, ...],
-        Parameter(consume_multiple=True, negative=(), help="Good translations, line by line."),
-    ],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="Good translations, line by line.",
+        ),
+    ] = (),
+    data: Annotated[
+        Path | None,
+        Parameter(help="Examples with right answers, for a classifier, a tagger or a reader."),
+    ] = None,
+    word_column: Annotated[int, Parameter(help="Of --data for a tagger, from 1.")] = 1,
+    tag_column: Annotated[
+        int | None, Parameter(help="Of --data for a tagger, from 1; the last if unset.")
+    ] = None,
     source: Annotated[
         Path | None, Parameter(help="Text to translate; not needed for files of translations.")
     ] = None,
@@ -67,14 +81,28 @@ def evaluate(
 ) -> None:
     """Score translations against references, and compare two systems.
 
-    Scores are sacreBLEU's, with the signatures to quote them by. Training validates likewise.
+    Scores are sacreBLEU's, with the signatures to quote them by. Training validates likewise. A
+    classifier, a tagger or a reader is scored with --data, a file as training takes it: accuracy
+    and F1 of labels, tags or answers, from 0 to 1.
 
     For example:
 
         heedful evaluate run --source test.en --reference test.de
         heedful evaluate run --source test.en --reference test.de --baseline other-run
         heedful evaluate output.de --reference test.de
+        heedful evaluate tagger --data test.conll
     """
+    if data is not None:
+        asked = {"system": str(system), "data": str(data), **running.plain()}
+        columns = Columns(word_column, tag_column)
+        evaluate_data(system, data, columns, running, Report("evaluate", output, asked))
+        return
+    if not reference:
+        raise UserError(
+            "There is nothing to compare with",
+            where="heedful evaluate",
+            remedy="Give --reference FILE to a translator, --data FILE to any other model",
+        )
     settings = search_settings(search)
     asked = {
         "system": str(system),

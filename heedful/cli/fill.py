@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+import heedful
 from heedful.cli.encoder_items import HERE, EncoderPath, Items, OneText, Verb, run, shown
 from heedful.cli.output import PLAIN, Output, one_line
 
 if TYPE_CHECKING:
+    from heedful.decode.encoding import EncodingOptions
+    from heedful.decode.filling import Filler
     from heedful.decode.predictions import Candidate
 
 
@@ -31,18 +34,22 @@ def fill(
     (the number of the mask in its text, from 1), `token` and `probability`. An empty line gives
     none; any other line needs a mask.
 
+    An encoder such as BERT says which token each mask hides. An encoder-decoder such as T5 or BART,
+    or one trained with --task span_corruption or denoising, says which text of any length.
+
     For example:
 
         heedful fill bert "The [MASK] sat on the mat." --top 3
         heedful fill bert -i texts.txt -o filled.jsonl --json
+        heedful fill t5 "The [MASK] walks in [MASK] park."
     """
-    verb = Verb(
-        "fill",
-        "masked_lm",
-        lambda pipeline, lines, options: pipeline.fill(lines, top=top, **options),
-        _plain,
-        _fields,
-    )
+
+    def work(
+        pipeline: Filler, lines: list[str], options: EncodingOptions
+    ) -> list[list[list[Candidate]]]:
+        return pipeline.fill(lines, top=top, **options)
+
+    verb = Verb("fill", "masked_lm", work, _plain, _fields, heedful.load_filler)
     run(verb, model, text, items, output, {"top": top})
 
 

@@ -35,8 +35,8 @@ def info(
     """What a model is made of and what it costs.
 
     Parameters of every component, operations to learn from a pair and to translate a sentence,
-    memory for both; of other models than translators, the parameters. A directory of this name goes
-    before a preset.
+    memory for both; of other models than translators, the parameters, and of those of images the
+    operations for one. A directory of this name goes before a preset.
 
     Example: `heedful info transformer-base --vocabulary 37000`
     """
@@ -75,8 +75,8 @@ def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
     Raises:
         ModelError: when there is no such preset, or it has a vocabulary of its own.
     """
+    from heedful.models.shape import TranslatorShape
     from heedful.models.sizes import has_spec, read_preset, read_preset_spec
-    from heedful.models.spec import TranslatorShape
     from heedful.text.spec import TokenizerSpec
 
     if has_spec(name):
@@ -131,6 +131,7 @@ def _tell_family(model: str, spec: ModelSpec, facts: dict[str, Any], report: Rep
 
     counts = parameter_counts(spec)
     total = sum(counts.values())
+    operations = _image_operations(spec)
     if not report.output.json:
         published = facts.get("published_parameters")
         beside = "" if published is None else f" (published: {published:,})"
@@ -140,10 +141,26 @@ def _tell_family(model: str, spec: ModelSpec, facts: dict[str, Any], report: Rep
             [(name, f"{count:,}") for name, count in counts.items()],
             numbers=1,
         )
+        if operations:
+            rows = [(name.replace("_", " "), engineering(n)) for name, n in operations.items()]
+            show_table("Operations", ("for", "FLOP"), rows, numbers=1)
         for name, value in facts["training"].items():
             say(f"{name}: {value}")
     table = [{"component": name, "total": count} for name, count in counts.items()]
-    report.finish({"parameters": {"total": total, "table": table}, "model": spec.plain(), **facts})
+    told = {"parameters": {"total": total, "table": table}, "model": spec.plain(), **facts}
+    report.finish(told | ({"operations": operations} if operations else {}))
+
+
+def _image_operations(spec: ModelSpec) -> dict[str, int]:
+    """Operations to label an image and to learn from one; nothing for other models."""
+    from heedful.models.cost import image_work
+    from heedful.models.cost_flops import BACKWARD_PER_FORWARD
+    from heedful.models.family import VisionSpec
+
+    if not isinstance(spec, VisionSpec):
+        return {}
+    forward = image_work(spec).total
+    return {"image": forward, "training_image": (1 + BACKWARD_PER_FORWARD) * forward}
 
 
 def _parameters(spec: TranslatorSpec) -> dict[str, Any]:

@@ -19,7 +19,8 @@ def tag(
     White space separates words, and a word gets the label of its first piece. Every line gives one
     line: word/label with a space between each two. With --json, `labels` lists `token` (the word),
     `label` and `probability`. An empty line gives none. A word of which the tokenizer makes nothing
-    (control characters) has no label: nothing after its /, null in JSON.
+    (control characters) has no label: nothing after its /, null in JSON. Long lines are read in
+    parts that overlap.
 
     For example:
 

@@ -41,7 +41,8 @@ def train(
             help="Source and target files, aligned line by line, or one .tsv or .jsonl file of "
             "pairs; all may be .gz. Several corpora: name them one after the other. For a "
             "language model: files of text. For a classifier: .tsv or .jsonl files of texts with "
-            "labels.",
+            "labels. For images: IDX files of images and of labels, or a folder with a folder of "
+            "pictures for each label.",
         ),
     ] = None,
     valid: Annotated[
@@ -83,20 +84,23 @@ def train(
 
     The model, its tokenizer and its settings land in RUN/model as soon as it was validated once,
     and are replaced whenever it got better. Ctrl-C saves and stops; `--resume` goes on from there,
-    bit for bit as if it had not stopped. `--task masked_lm` trains an encoder from text, and
-    `--task classify` a classifier from texts with labels.
+    bit for bit as if it had not stopped. `--task masked_lm` trains an encoder from text,
+    `--task span_corruption` and `--task denoising` an encoder-decoder, and `--task classify` a
+    classifier from texts with labels.
 
     For example:
 
         heedful train run --preset tiny --train train.en train.de --valid valid.en valid.de
         heedful train run --task causal_lm --train books.txt --valid other.txt
         heedful train run --task classify --train train.tsv --valid valid.tsv
+        heedful train run --task images --train photos --valid other-photos
 
     Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
     in the table `[model]`. RUN/config.toml keeps all of them.
     """
     given = overrides(settings)
-    pairs = _task(run, config, given, resume=resume) == "translation"
+    # images and their labels are two files too
+    pairs = _task(run, config, given, resume=resume) in ("translation", "images")
     given = merge(given, _corpora(train, valid, weights, pairs=pairs))
     report = Report(
         "train", output, {"run": str(run), "preset": preset, "overrides": given, "resume": resume}
@@ -198,7 +202,8 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
     Args:
         files: the names.
         flag: they were given with, for the error message.
-        pairs: each .tsv or .jsonl alone, others in pairs of source and target; else each alone.
+        pairs: each .tsv or .jsonl and each folder alone, others in pairs of source and target;
+            else each alone.
 
     Raises:
         ConfigError: when a source has no target.
@@ -211,7 +216,7 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
         if source is not None:
             found.append({"source": source, "target": file})
             source = None
-        elif Path(file.removesuffix(".gz")).suffix in (".tsv", ".jsonl"):
+        elif Path(file.removesuffix(".gz")).suffix in (".tsv", ".jsonl") or Path(file).is_dir():
             found.append({"file": file})
         else:
             source = file

@@ -13,6 +13,7 @@ import torch
 
 from heedful.data.encoded import EncodedPairs
 from heedful.data.order import Indices
+from heedful.text.pair import TokenizerPair
 from heedful.text.protocol import TextTokenizer
 
 PaddingSide = Literal["right", "left"]
@@ -100,6 +101,25 @@ def make_batch(
             _with_dropout(tokenizers.target, text[1], plain, bpe_dropout, f"target {i}")
             for text, plain, i in zip(texts, targets, indices, strict=True)
         ]
+    return pair_batch(sources, targets, indices, tokenizers, padding_side)
+
+
+def pair_batch(
+    sources: Sequences,
+    targets: Sequences,
+    indices: Indices,
+    tokenizers: TokenizerPair,
+    padding_side: PaddingSide = "right",
+) -> PairBatch:
+    """Put sources and targets side by side.
+
+    Args:
+        sources: token ids of every source, without special tokens around them.
+        targets: token ids of every target, without special tokens around them.
+        indices: numbers of the examples [B].
+        tokenizers: for their special tokens.
+        padding_side: where shorter ones are filled up.
+    """
     source, source_positions = source_tensors(sources, tokenizers.source, padding_side)
     target = tokenizers.target
     target_input, target_positions = pad(

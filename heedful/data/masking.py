@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from heedful.data.order import uniform
 from heedful.data.rows import RowBatch, Rows, frame_rows
 from heedful.data.stream import EncodedTexts
 from heedful.data.windows import NO_TARGET
@@ -73,12 +74,12 @@ class Masking:
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
         units = self._units(pieces)
         total = int(units[-1]) + 1
-        count = max(1, int(self.share * total + _uniform(bits, 1)[0]))
+        count = max(1, int(self.share * total + uniform(bits, 1)[0]))
         keys = np.atleast_1d(bits.random_raw(total))
         unit_chosen = np.zeros(total, np.bool_)
         unit_chosen[np.argsort(keys, kind="stable")[:count]] = True
         chosen: npt.NDArray[np.bool_] = unit_chosen[units]
-        fate = _uniform(bits, len(pieces))
+        fate = uniform(bits, len(pieces))
         drawn = np.atleast_1d(bits.random_raw(len(pieces))) % np.uint64(len(self.ordinary))
         shown = np.where(chosen & (fate < HIDDEN), self.mask, pieces)
         replaced = chosen & (fate >= HIDDEN) & (fate < HIDDEN + REPLACED)
@@ -154,9 +155,3 @@ def masked_batch(
         torch.from_numpy(starts),
         int((targets != NO_TARGET).sum()),
     )
-
-
-def _uniform(bits: np.random.PCG64, count: int) -> npt.NDArray[np.float64]:
-    """Numbers in [0, 1), evenly spread."""
-    high: npt.NDArray[np.uint64] = np.atleast_1d(bits.random_raw(count)) >> np.uint64(11)
-    return high.astype(np.float64) * 2.0**-53

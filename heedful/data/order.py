@@ -99,6 +99,12 @@ def shuffle(values: Indices, bits: np.random.PCG64) -> Indices:
     return values[np.argsort(keys, kind="stable")]
 
 
+def uniform(bits: np.random.PCG64, count: int) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1), evenly spread."""
+    high: npt.NDArray[np.uint64] = np.atleast_1d(bits.random_raw(count)) >> np.uint64(11)
+    return high.astype(np.float64) * 2.0**-53
+
+
 def _pools(order: Indices, sizes: Indices, positions: int) -> list[Indices]:
     """Consecutive parts of the order, each of about so many positions."""
     ends = np.cumsum(sizes)

@@ -125,6 +125,7 @@ def plan_rows(
     *,
     seed: int,
     epoch: int,
+    sizes: Indices | None = None,
 ) -> list[Indices]:
     """The row numbers of every batch of an epoch, in the order of training.
 
@@ -135,15 +136,15 @@ def plan_rows(
         data: the token budget and the size of pools.
         seed: of the run.
         epoch: counted from 0.
+        sizes: tokens that count for each row [N]; its pieces and their frame if None.
     """
     bounds = np.searchsorted(rows.starts, texts.starts)
     groups = [
         (np.arange(start, end, dtype=np.int64), weight)
         for start, end, weight in zip(bounds[:-1], bounds[1:], weights, strict=True)
     ]
-    lengths = (rows.counts + rows.frame - 1).astype(
-        np.int32
-    )  # the plan itself counts one token more
+    sizes = rows.counts + rows.frame if sizes is None else sizes
+    lengths = (sizes - 1).astype(np.int32)  # the plan itself counts one token more
     return plan_batches(
         lengths,
         lengths,
@@ -155,11 +156,13 @@ def plan_rows(
     )
 
 
-def validation_rows(rows: Rows, texts: EncodedTexts, data: DataSpec) -> list[Indices]:
+def validation_rows(
+    rows: Rows, texts: EncodedTexts, data: DataSpec, sizes: Indices | None = None
+) -> list[Indices]:
     """The row numbers of batches in which every row is once, always the same ones."""
     weights = [1.0] * len(texts.readers)
     whole = data.model_copy(update={"pool_batches": max(1, len(rows))})
-    return plan_rows(rows, texts, weights, whole, seed=0, epoch=0)
+    return plan_rows(rows, texts, weights, whole, seed=0, epoch=0, sizes=sizes)
 
 
 def frame_rows(

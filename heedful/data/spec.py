@@ -51,6 +51,15 @@ class DataSpec(Config):
     pool_batches: PositiveInt = Field(
         100, description="batches in a shuffled pool within which pairs are sorted by length"
     )
+    stride: PositiveInt | None = Field(
+        None,
+        description="tag and answer: tokens from the beginning of one window of a long text to "
+        "that of the next; half a window if unset",
+    )
+    word_column: PositiveInt = Field(1, description="tag: column of the words, from 1")
+    tag_column: PositiveInt | None = Field(
+        None, description="tag: column of the tags, from 1; the last if unset"
+    )
     cache: str | None = Field(
         None, description="folder of encoded corpora, shared between runs; RUN/data if unset"
     )

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from heedful.decode.batching import plan_batches
-from heedful.errors import ConfigError, DataError, ModelError
+from heedful.errors import ConfigError, DataError
 from heedful.models.encoder import EncoderModel
 from heedful.models.family import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
-from heedful.text.imported import ImportedTokenizer
+from heedful.text.framing import framed
 from heedful.text.protocol import TextTokenizer
 
 BATCH_TOKENS = 4096
@@ -48,18 +48,15 @@ def frame(
     Raises:
         ModelError: when there are two texts and the model takes no pairs.
     """
-    first = len(tokenizer.first)
-    if isinstance(tokenizer, ImportedTokenizer):
-        whole = tokenizer.framed(ids, other)
-    elif other is None:
-        whole = [*tokenizer.first, *ids, *tokenizer.last]
-    else:
-        raise ModelError(
-            "This model's tokenizer does not say how two texts are put together",
-            remedy="Give one text at a time",
-        )
+    whole = framed(tokenizer, ids, other)
     second = len(whole) if other is None else len(whole) - len(tokenizer.last) - len(other)
-    return EncoderInput(tuple(whole), first, second)
+    return EncoderInput(tuple(whole), len(tokenizer.first), second)
+
+
+def longest_input(spec: EncoderSpec) -> int | None:
+    """Most tokens that a model can read at once, special ones included; None for any number."""
+    bounds = (spec.max_length, spec.embedding.positions.max_length)
+    return min((bound for bound in bounds if bound is not None), default=None)
 
 
 def check_length(spec: EncoderSpec, item: EncoderInput, where: str) -> None:
@@ -73,8 +70,7 @@ def check_length(spec: EncoderSpec, item: EncoderInput, where: str) -> None:
     Raises:
         DataError: naming it, its length and the longest that can be read.
     """
-    bounds = (spec.max_length, spec.embedding.positions.max_length)
-    longest = min((bound for bound in bounds if bound is not None), default=None)
+    longest = longest_input(spec)
     if longest is not None and len(item.ids) > longest:
         raise DataError(
             f"{len(item.ids)} tokens, special ones included, are more than the {longest} "
@@ -134,11 +130,22 @@ def encode(
         ids = torch.tensor([_filled(row.ids, size, padding) for row in rows], device=device)
         places = [_filled(range(len(row.ids)), size, NOTHING_HERE) for row in rows]
         positions = torch.tensor(places, device=device)
-        segments = None
-        if (model.spec.embedding.num_segments or 1) > 1:
-            second = torch.tensor([row.second for row in rows], device=device)
-            segments = (positions >= second[:, None]).long()
+        second = torch.tensor([row.second for row in rows], device=device)
+        segments = segments_of(model.spec, positions, second)
         yield Encoded(numbers, ids, model(ids, positions, segments), positions)
+
+
+def segments_of(spec: EncoderSpec, positions: Tensor, second: Tensor) -> Tensor | None:
+    """Which text every token is of; None for a model that is not told.
+
+    Args:
+        spec: of the model.
+        positions: [B, L] int64.
+        second: [B] int64, where each row's second text begins.
+    """
+    if (spec.embedding.num_segments or 1) < 2:
+        return None
+    return (positions >= second[:, None]).long()
 
 
 def _filled(row: Sequence[int], size: int, filling: int) -> list[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Self, TypedDict, Unpack
+from typing import Self, TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
@@ -17,23 +17,25 @@ from heedful.decode.encoder_input import (
     check_length,
     encode,
     frame,
+    longest_input,
 )
+from heedful.decode.long_texts import Part, parts_of, word_pieces
 from heedful.decode.predictions import (
     NO_ANSWER,
     Answer,
     Candidate,
     Label,
     TokenLabel,
-    best_span,
-    cut,
-    first_pieces,
 )
+from heedful.decode.reading import Reading, choose, read_answer
 from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import SequenceHeadSpec, TokenHeadSpec
+from heedful.models.family import HeadSpec, SequenceHeadSpec, SpanHeadSpec, TokenHeadSpec
 from heedful.text.protocol import TextTokenizer
+
+Key = TypeVar("Key")
 
 MASK = "[MASK]"
 """What stands for a hidden token in a text, whatever a model calls it."""
@@ -160,6 +162,7 @@ class EncoderPipeline:
                     where=_line(number, options),
                     remedy=f"Write {MASK} for a word",
                 )
+            check_length(self.model.spec, item, _line(number, options))
             items[number] = item
 
         def at_masks(batch: Encoded) -> Sequence[Tensor]:
@@ -196,7 +199,8 @@ class EncoderPipeline:
             text = texts[number]
             parts = self.tokenizer.encode_batch([text] if isinstance(text, str) else text)
             items[number] = frame(self.tokenizer, *parts)
-        names = self._labels("sequence")
+            check_length(self.model.spec, items[number], _line(number, options))
+        names = self.labels("sequence")
         found: list[list[Label]] = [[] for _ in texts]
         for number, logits in self._scores(
             items, options, lambda b: self.model.sequence_logits(b.states, b.positions)
@@ -208,13 +212,16 @@ class EncoderPipeline:
 
     def tag(
         self,
-        texts: Sequence[str],
+        texts: Sequence[str | Sequence[str]],
         **options: Unpack[EncodingOptions],
     ) -> list[list[TokenLabel]]:
-        """A label for each word; words are what white space separates.
+        """A label for each word.
+
+        A text that is longer than the model can read is read in windows that overlap; a word has
+        the label of the window that shows most of what stands around it.
 
         Args:
-            texts: to be tagged; how much white space there is between words does not matter.
+            texts: to be tagged: strings, in which white space separates words, or lists of words.
             **options: see `EncodingOptions`.
 
         Returns:
@@ -222,29 +229,31 @@ class EncoderPipeline:
 
         Raises:
             ModelError: when the model has no labels for tokens.
-            DataError: naming the line that is too long.
+            DataError: when the model can read nothing but special tokens.
         """
         self.require("token")
-        items: dict[int, EncoderInput] = {}
+        words = [text.split() if isinstance(text, str) else list(text) for text in texts]
         pieces: dict[int, list[int | None]] = {}
-        for number, text in _spoken(texts):
-            words = text.split()
-            ids, spans = self.tokenizer.encode_spans(" ".join(words))
-            items[number] = frame(self.tokenizer, ids)
-            pieces[number] = first_pieces(words, spans)
-        names = self._labels("token")
-        found: list[list[TokenLabel]] = [[] for _ in texts]
-        for number, logits in self._scores(
-            items, options, lambda batch: self.model.token_logits(batch.states)
+        parts: dict[tuple[int, int], Part] = {}
+        for number, row in enumerate(words):
+            if row:
+                ids, pieces[number] = word_pieces(self.tokenizer, row)
+                parts |= self._parts(number, ids, options)
+        names = self.labels("token")
+        found = [[TokenLabel(word, None, None) for word in row] for row in words]
+        for key, logits in self._scores(
+            {key: part.input for key, part in parts.items()},
+            options,
+            lambda batch: self.model.token_logits(batch.states),
         ):
+            number, part = key[0], parts[key]
             best = logits.softmax(-1).max(-1)
             values, indices = best.values.tolist(), best.indices.tolist()
-            for word, piece in zip(texts[number].split(), pieces[number], strict=True):
-                if piece is None:
-                    found[number].append(TokenLabel(word, None, None))
-                    continue
-                at = items[number].first + piece
-                found[number].append(TokenLabel(word, names[indices[at]], values[at]))
+            for place, piece in enumerate(pieces[number]):
+                if piece is not None and part.window.own_start <= piece < part.window.own_end:
+                    at = piece + part.shift
+                    label = TokenLabel(words[number][place], names[indices[at]], values[at])
+                    found[number][place] = label
         return found
 
     def answer(
@@ -252,67 +261,91 @@ class EncoderPipeline:
         pairs: Sequence[tuple[str, str]],
         *,
         max_answer: int = 30,
+        unanswerable: bool | None = None,
         **options: Unpack[EncodingOptions],
     ) -> list[Answer]:
         """The part of each context that answers its question.
 
+        A context that is longer than the model can read with its question is read in windows that
+        overlap, and the most probable answer of all windows is taken.
+
         Args:
             pairs: a question and a context each.
             max_answer: most tokens of an answer.
+            unanswerable: whether an answer may be empty, which the first token stands for; as the
+                model was trained if unset.
             **options: see `EncodingOptions`.
 
         Raises:
             ModelError: when the model cannot answer, or takes no pairs of texts.
             ConfigError: when no answer may be as short as asked for.
-            DataError: naming the line that is too long or has no question.
+            DataError: naming the line that has no question, or one that leaves no room.
         """
         self.require("span")
         if max_answer < 1:
             raise ConfigError("An answer has a token at least", where=f"max_answer = {max_answer}")
-        items: dict[int, EncoderInput] = {}
+        if unanswerable is None:
+            head = self._head("span")
+            unanswerable = isinstance(head, SpanHeadSpec) and head.unanswerable
+        parts: dict[tuple[int, int], Part] = {}
         spans: dict[int, list[tuple[int, int]]] = {}
         for number, context in _spoken([context for _, context in pairs]):
             question = pairs[number][0]
             if not question.strip():
                 raise DataError("There is no question", where=_line(number, options))
-            ids, places = self.tokenizer.encode_spans(context)
-            item = frame(self.tokenizer, self.tokenizer.encode(question), ids)
+            ids, spans[number] = self.tokenizer.encode_spans(context)
             if ids:  # else nothing in the context is anything to the tokenizer
-                items[number], spans[number] = item, places
-        found = [NO_ANSWER for _ in pairs]
-        for number, logits in self._scores(
-            items, options, lambda batch: self.model.span_logits(batch.states)
+                parts |= self._parts(number, ids, options, self.tokenizer.encode(question))
+        readings: dict[int, list[Reading]] = {number: [] for number in spans}
+        for key, logits in self._scores(
+            {key: part.input for key, part in parts.items()},
+            options,
+            lambda batch: self.model.span_logits(batch.states),
         ):
-            item, places = items[number], spans[number]
-            logs = logits[: len(item.ids)].log_softmax(0)
-            starts, ends = logs[item.second : item.second + len(places)].unbind(1)
-            first, last = best_span(starts, ends, max_answer)
-            probability = float((starts[first] + ends[last]).exp())
-            context = pairs[number][1]
-            found[number] = cut(context, places[first][0], places[last][1], probability)
+            readings[key[0]].append(read_answer(logits, parts[key], max_answer))
+        found = [NO_ANSWER for _ in pairs]
+        for number, several in readings.items():
+            if several:
+                context = pairs[number][1]
+                found[number] = choose(several, context, spans[number], unanswerable=unanswerable)
         return found
 
-    def _labels(self, kind: str) -> tuple[str, ...]:
-        head = next(head for head in self.model.spec.heads if head.kind == kind)
+    def _parts(
+        self,
+        number: int,
+        ids: Sequence[int],
+        options: EncodingOptions,
+        before: Sequence[int] | None = None,
+    ) -> dict[tuple[int, int], Part]:
+        """The windows of a text under its number and theirs."""
+        longest = longest_input(self.model.spec)
+        where = _line(number, options)
+        parts = parts_of(self.tokenizer, ids, longest=longest, where=where, before=before)
+        return {(number, place): part for place, part in enumerate(parts)}
+
+    def _head(self, kind: str) -> HeadSpec:
+        return next(head for head in self.model.spec.heads if head.kind == kind)
+
+    def labels(self, kind: str) -> tuple[str, ...]:
+        """The labels of a head that the model has: `sequence` or `token`."""
+        head = self._head(kind)
         assert isinstance(head, SequenceHeadSpec | TokenHeadSpec)
         return head.labels
 
     def _scores(
         self,
-        items: Mapping[int, EncoderInput],
+        items: Mapping[Key, EncoderInput],
         options: EncodingOptions,
         head: Callable[[Encoded], Iterable[Tensor]],
-    ) -> Iterator[tuple[int, Tensor]]:
-        """What a head makes of each text, in float32, after all are known to fit.
+    ) -> Iterator[tuple[Key, Tensor]]:
+        """What a head makes of each input, in float32.
 
         Args:
-            items: the texts under their numbers.
+            items: the inputs under their names.
             options: as the methods take them.
             head: a batch to a tensor for each of its rows.
         """
-        for number, item in items.items():
-            check_length(self.model.spec, item, _line(number, options))
-        numbers = list(items)
+        keys = list(items)
         batches = encode(
             self.model,
             list(items.values()),
@@ -326,7 +359,7 @@ class EncoderPipeline:
                 scores = [] if batch is None else [row.float() for row in head(batch)]
             if batch is None:
                 return
-            yield from zip([numbers[row] for row in batch.numbers], scores, strict=True)
+            yield from zip([keys[row] for row in batch.numbers], scores, strict=True)
 
     @contextmanager
     def _computing(self) -> Iterator[None]:

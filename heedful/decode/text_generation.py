@@ -95,7 +95,7 @@ class GenerationPipeline:
         with self._computing():
             return generate(
                 self.model,
-                [self._ids(prompt) for prompt in prompts],
+                [prompt_ids(self.tokenizer, prompt) for prompt in prompts],
                 self.tokenizer,
                 ends=(self.tokenizer.eos,),
                 settings=settings,
@@ -115,7 +115,7 @@ class GenerationPipeline:
         """Continue one prompt, giving text as soon as it is certain; arguments as `generate`."""
         pieces = stream(
             self.model,
-            self._ids(prompt),
+            prompt_ids(self.tokenizer, prompt),
             self.tokenizer,
             ends=(self.tokenizer.eos,),
             settings=settings,
@@ -128,14 +128,14 @@ class GenerationPipeline:
                 return
             yield piece
 
-    def _ids(self, prompt: str) -> list[int]:
-        """A prompt's ids as the model's texts begin in training."""
-        tokenizer = self.tokenizer
-        first = (tokenizer.bos,) if isinstance(tokenizer, Tokenizer) else tokenizer.first
-        return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]
-
     @contextmanager
     def _computing(self) -> Iterator[None]:
         """No gradients, and products in the precision chosen."""
         with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
             yield
+
+
+def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """A prompt's ids, at least one, as a language model's texts begin in training."""
+    first = (tokenizer.bos,) if isinstance(tokenizer, Tokenizer) else tokenizer.first
+    return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

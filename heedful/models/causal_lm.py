@@ -90,9 +90,7 @@ class CausalLM(nn.Module):
             ModelError: when a learned position lies past its table, or when there are segments and
                 the model's mask would let them see each other.
         """
-        if segments is not None and not _heeds_segments(
-            self.spec.decoder.block.self_attention.mask
-        ):
+        if segments is not None and not heeds_segments(self.spec.decoder.block.self_attention.mask):
             raise ModelError(
                 "Packed texts would see each other: the model's mask does not heed segments",
                 where="decoder.block.self_attention.mask",
@@ -170,7 +168,8 @@ class CausalLM(nn.Module):
         return CausalLMState(caches, state.next_positions.reshape(-1)[rows])
 
 
-def _heeds_segments(mask: MaskSpec) -> bool:
+def heeds_segments(mask: MaskSpec) -> bool:
+    """Whether texts that share a row do not see each other under a mask."""
     if isinstance(mask, AllOfSpec | AnyOfSpec):
-        return any(map(_heeds_segments, mask.parts))
+        return any(map(heeds_segments, mask.parts))
     return isinstance(mask, SegmentSpec)

@@ -114,6 +114,9 @@ def write_directory(directory: Path, write: Callable[[Path], None]) -> None:
             where=str(directory),
             remedy="Free some space or give a directory that can be written",
         ) from error
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
 
 
 ReadModel = Callable[[Path], tuple["AnyModel", "TokenizerPair | None"]]

@@ -1,6 +1,6 @@
 """What a model costs: parameters, floating-point operations and bytes, without building it.
 
-Everything here is arithmetic on a `TranslatorSpec`; nothing needs torch.
+Everything here is arithmetic on a `TranslatorSpec`, or on a `VisionSpec`; nothing needs torch.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from heedful.models.cost_flops import (
     Work,
     decoding_cost,
     encoding_work,
+    image_work,
     step_work,
     training_cost,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "decoding_memory",
     "encoding_work",
     "human_bytes",
+    "image_work",
     "largest_batch",
     "parameter_table",
     "step_work",

@@ -18,7 +18,8 @@ from heedful.models.cost_parameters import (
     key_value_width,
     query_width,
 )
-from heedful.models.spec import TranslatorSpec
+from heedful.models.family import VisionSpec
+from heedful.models.spec import StackSpec, TranslatorSpec
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, RelativeKeysSpec
 
 BACKWARD_PER_FORWARD = 2
@@ -151,18 +152,16 @@ def training_cost(spec: TranslatorSpec, source_tokens: int, target_tokens: int) 
 
 def encoding_work(spec: TranslatorSpec, source_tokens: int) -> Work:
     """Forward work of the encoder for one sentence."""
-    block = spec.encoder.block
-    own = block.self_attention
-    per_token = (
-        _query_side(own, spec.width)
-        + _key_side(own, spec.width)
-        + _feedforward(block.feedforward, spec.width)
-    )
-    layer = Work(
-        weights=2 * source_tokens * per_token,
-        attention=_pairs(own, spec.width, source_tokens, source_tokens),
-    )
-    return layer.times(spec.encoder.num_layers)
+    return _stack_work(spec.encoder, spec.width, source_tokens)
+
+
+def image_work(spec: VisionSpec) -> Work:
+    """Forward work for one image; `output` is the classifier with what is before it."""
+    patches = spec.num_states - (spec.pooling == "first")
+    cut = 2 * patches * spec.channels * spec.patch_size**2 * spec.width
+    pooler = 2 * spec.width**2 if spec.pooler else 0
+    output = Work(output=pooler + 2 * spec.width * len(spec.class_names))
+    return Work(weights=cut) + _stack_work(spec.encoder, spec.width, spec.num_states) + output
 
 
 def step_work(spec: TranslatorSpec, source_tokens: int, step: int, beam: int = 1) -> Work:
@@ -215,6 +214,20 @@ def decoding_cost(
             output=both.output * target_tokens // 2,
         ),
     )
+
+
+def _stack_work(stack: StackSpec, width: int, tokens: int) -> Work:
+    """Forward work of a stack of self-attention for one sequence."""
+    block = stack.block
+    own = block.self_attention
+    per_token = (
+        _query_side(own, width) + _key_side(own, width) + _feedforward(block.feedforward, width)
+    )
+    layer = Work(
+        weights=2 * tokens * per_token,
+        attention=_pairs(own, width, tokens, tokens),
+    )
+    return layer.times(stack.num_layers)
 
 
 def _query_side(spec: AttentionSpec, width: int) -> int:

@@ -146,5 +146,5 @@ def first_states(states: Tensor, positions: Tensor) -> Tensor:
         [B, D]; arbitrary for a row that holds nothing.
     """
     first = (positions == 0).int().argmax(dim=1)
-    rows = torch.arange(len(first), device=first.device)
+    rows = torch.arange(first.shape[0], device=first.device)
     return states[rows, first]

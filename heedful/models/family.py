@@ -13,7 +13,8 @@ from pydantic import Field, model_validator
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError, suggest
 from heedful.models.spec import StackSpec, TranslatorSpec, check_heads
-from heedful.nn.spec import EmbeddingSpec, NormSpec, PlainActivation
+from heedful.nn.kinds import PlainActivation
+from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec
 
 
 class CausalLMSpec(Config):
@@ -79,6 +80,9 @@ class SpanHeadSpec(Config):
     """Where an answer starts and ends (Rajpurkar 2016)."""
 
     kind: Literal["span"] = "span"
+    unanswerable: bool = Field(
+        False, description="trained to point at the first token where a text holds no answer"
+    )
 
 
 HeadSpec = Annotated[
@@ -140,6 +144,9 @@ class VisionSpec(Config):
         None, description="how many, where they have no names; with neither there is no classifier"
     )
     dropout: Probability = Field(0.0, description="after patches and positions are added")
+    pixels: PixelSpec | None = Field(
+        None, description="how pixels become numbers; unset where that is not known"
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -150,6 +157,8 @@ class VisionSpec(Config):
             )
         if self.labels and self.num_classes not in (None, len(self.labels)):
             raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
+        if self.pixels and not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
+            raise ValueError(f"pixels needs a mean and std for each of {self.channels} channels")
         if self.encoder.block.cross_attention is not None:
             raise ValueError("an encoder of images has no memory to cross-attend to")
         return self

@@ -1,7 +1,7 @@
 """The config tree of a model, the same tree as its modules.
 
 `TranslatorSpec` is complete and explicit: what `config.json` of a model directory holds.
-`TranslatorShape` is the handful of dials a person turns; `expand` gives the complete tree.
+The handful of dials a person turns is `heedful.models.shape`; `expand` gives the complete tree.
 """
 
 from __future__ import annotations
@@ -12,23 +12,11 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.nn.spec import (
-    Activation,
-    AlibiSpec,
-    AllOfSpec,
     AttentionSpec,
     BiasSpec,
-    CausalSpec,
     EmbeddingSpec,
-    EverythingSpec,
-    ExpertsSpec,
     FeedForwardSpec,
-    MaskSpec,
     NormSpec,
-    PositionSpec,
-    RelativeKeysSpec,
-    RotarySpec,
-    T5BiasSpec,
-    WindowSpec,
 )
 
 
@@ -101,120 +89,3 @@ def check_heads(attention: AttentionSpec, width: int) -> None:
     """
     if attention.head_width is None and width % attention.num_heads:
         raise ValueError(f"width {width} is not a multiple of num_heads {attention.num_heads}")
-
-
-PositionScheme = Literal["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"]
-
-
-class TranslatorShape(Config):
-    """The dials of a translator; everything else of its spec follows from them."""
-
-    width: PositiveInt = 512
-    encoder_layers: PositiveInt = 6
-    decoder_layers: PositiveInt = 6
-    num_heads: PositiveInt = 8
-    num_kv_heads: PositiveInt | None = None
-    feedforward: PositiveInt = 2048
-    num_experts: PositiveInt | None = Field(
-        None, description="feed-forward networks in each layer of which a token uses a few"
-    )
-    experts_per_token: PositiveInt = 2
-    activation: Activation = "relu"
-    norm: Literal["layer", "rms"] = "layer"
-    norm_placement: Literal["post", "pre"] = "post"
-    positions: PositionScheme = "sinusoidal"
-    window: PositiveInt | None = Field(None, description="self-attention sees only this near")
-    share_embeddings: Literal["all", "target", "none"] = "all"
-    dropout: Probability = 0.1
-    attention_dropout: Probability = 0.0
-    feedforward_dropout: Probability = 0.0
-    bias: bool = True
-    max_length: PositiveInt = 256
-
-    def expand(self, source_vocabulary: int, target_vocabulary: int) -> TranslatorSpec:
-        """The complete spec for vocabularies of these sizes (in types)."""
-        final_norm = NormSpec(kind=self.norm) if self.norm_placement == "pre" else None
-        embedding_positions: Literal["sinusoidal", "learned", "none"] = "none"
-        if self.positions == "sinusoidal" or self.positions == "learned":
-            embedding_positions = self.positions
-        return TranslatorSpec(
-            width=self.width,
-            source_vocabulary=source_vocabulary,
-            target_vocabulary=target_vocabulary,
-            share_embeddings=self.share_embeddings,
-            embedding=EmbeddingSpec(
-                positions=PositionSpec(
-                    kind=embedding_positions,
-                    max_length=self.max_length + 1 if embedding_positions == "learned" else None,
-                ),
-                dropout=self.dropout,
-            ),
-            encoder=StackSpec(
-                num_layers=self.encoder_layers,
-                block=self._block(decoder=False),
-                final_norm=final_norm,
-                shared_position_bias=self._shared_bias(bidirectional=True),
-            ),
-            decoder=StackSpec(
-                num_layers=self.decoder_layers,
-                block=self._block(decoder=True),
-                final_norm=final_norm,
-                shared_position_bias=self._shared_bias(bidirectional=False),
-            ),
-            max_length=self.max_length,
-        )
-
-    def _block(self, *, decoder: bool) -> BlockSpec:
-        return BlockSpec(
-            norm_placement=self.norm_placement,
-            norm=NormSpec(kind=self.norm),
-            self_attention=self._self_attention(causal=decoder),
-            cross_attention=self._attention() if decoder else None,
-            feedforward=FeedForwardSpec(
-                width=self.feedforward,
-                activation=self.activation,
-                bias=self.bias,
-                dropout=self.feedforward_dropout,
-                experts=self._experts(),
-            ),
-            dropout=self.dropout,
-        )
-
-    def _experts(self) -> ExpertsSpec | None:
-        if self.num_experts is None:
-            return None
-        several = self.experts_per_token > 1
-        return ExpertsSpec(
-            num_experts=self.num_experts,
-            per_token=self.experts_per_token,
-            renormalize=several,  # the weight of a single one would always be 1
-        )
-
-    def _attention(self) -> AttentionSpec:
-        return AttentionSpec(
-            num_heads=self.num_heads,
-            num_kv_heads=self.num_kv_heads,
-            bias=self.bias,
-            dropout=self.attention_dropout,
-        )
-
-    def _self_attention(self, *, causal: bool) -> AttentionSpec:
-        mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
-        if self.window is not None:
-            near = WindowSpec(size=self.window)
-            mask = AllOfSpec(parts=(mask, near)) if causal else near
-        per_layer: BiasSpec | None = None
-        if self.positions == "alibi":
-            per_layer = AlibiSpec()
-        elif self.positions == "relative_keys":
-            per_layer = RelativeKeysSpec()
-        return self._attention().model_copy(
-            update={
-                "mask": mask,
-                "rotary": RotarySpec() if self.positions == "rotary" else None,
-                "position_bias": per_layer,
-            }
-        )
-
-    def _shared_bias(self, *, bidirectional: bool) -> T5BiasSpec | None:
-        return T5BiasSpec(bidirectional=bidirectional) if self.positions == "t5" else None

@@ -56,7 +56,7 @@ class VisionModel(nn.Module):
         """
         x = self.patches(images)
         if self.class_token is not None:
-            x = torch.cat([self.class_token.to(x.dtype).expand(len(x), 1, -1), x], dim=1)
+            x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
         at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         x = self.dropout(x + self.positions(at))
         states: Tensor = self.encoder(x, Sight(Positions.of_self(at), capture=capture))[0]

@@ -99,7 +99,8 @@ class Positions:
     def shows_all(self, mask: Mask) -> bool:
         """Whether every query is known to see every key, so that no mask is needed.
 
-        On an accelerator it is not known: looking would wait for the device.
+        On an accelerator it is not known: looking would wait for the device. Nor is it while a
+        graph is made, which must serve any positions.
         """
         return self._facts(mask)[0]
 
@@ -112,7 +113,7 @@ class Positions:
         return real & mask.allow(self)
 
     def _facts(self, mask: Mask) -> tuple[bool, bool]:
-        if self.key.device.type != "cpu":
+        if self.key.device.type != "cpu" or torch.compiler.is_compiling():
             return False, True
 
         def look() -> tuple[bool, bool]:
@@ -191,7 +192,8 @@ class LearnedPositions(nn.Module):
         Raises:
             ModelError: when a position lies past the table.
         """
-        if positions.numel() and (last := int(positions.max())) >= self.max_length:
+        look = positions.numel() and not torch.compiler.is_compiling()  # a graph cannot
+        if look and (last := int(positions.max())) >= self.max_length:
             raise ModelError(
                 f"Position {last} lies past the learned positions, "
                 f"which end at {self.max_length - 1}",

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+from heedful.nn.kinds import Activation
 
 
 class EverythingSpec(Config):
@@ -149,10 +150,6 @@ class NormSpec(Config):
     epsilon: Annotated[float, Field(gt=0)] = 1e-5
 
 
-PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
-
-
 class ExpertsSpec(Config):
     """Several feed-forward networks, of which each token uses a few (Shazeer 2017; Fedus 2021)."""
 
@@ -225,3 +222,21 @@ class EmbeddingSpec(Config):
     positions: PositionSpec = PositionSpec()
     norm: NormSpec | None = None
     dropout: Probability = 0.0
+
+
+Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hamming"]
+
+
+class PixelSpec(Config):
+    """How an image's pixels, 0 to 255, become the numbers a model reads.
+
+    They are resized, multiplied by `rescale`, then a channel's mean is taken away and the rest
+    divided by its standard deviation.
+    """
+
+    resample: Resampling | None = Field(
+        None, description="how other sizes become the model's; unset: they are refused"
+    )
+    rescale: Annotated[float, Field(gt=0)] = 1 / 255
+    mean: tuple[float, ...] = Field(description="of each channel, after `rescale`")
+    std: tuple[Annotated[float, Field(gt=0)], ...] = Field(description="of each channel")

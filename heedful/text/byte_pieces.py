@@ -17,6 +17,7 @@ def _table() -> dict[str, int]:
 
 
 _BYTE_OF = _table()
+_PIECE_OF = {byte: stand_in for stand_in, byte in _BYTE_OF.items()}
 
 
 def alphabet() -> list[str]:
@@ -31,3 +32,8 @@ def piece_bytes(piece: str) -> bytes:
         KeyError: when the piece holds a character outside the table.
     """
     return bytes(_BYTE_OF[stand_in] for stand_in in piece)
+
+
+def bytes_piece(content: bytes) -> str:
+    """The byte-level piece that stands for bytes."""
+    return "".join(_PIECE_OF[byte] for byte in content)

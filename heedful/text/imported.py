@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +12,17 @@ from typing import Any, Self
 import tokenizers
 
 from heedful.errors import ConfigError, ModelError
-from heedful.text.byte_pieces import piece_bytes
-from heedful.text.tokenizer import UNKNOWN, damaged, not_unicode
+from heedful.text.byte_pieces import bytes_piece, piece_bytes
+from heedful.text.extension import Added, adds_nothing_but_case, with_tokens
+from heedful.text.framing import framed
+from heedful.text.reading import damaged, not_unicode
+from heedful.text.tokenizer import UNKNOWN, stand_ins
 from heedful.text.words import MARK
 
 KIND = "imported"
 SCHEMA_VERSION = 1
 REQUIRED = ("pad", "bos", "eos", "unk")
+_SENTINEL = "<extra_id_{}>"
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,7 @@ class ImportedTokenizer:
         size: V, one more than the highest id.
         pad, bos, eos, unk: ids; where the original has no such token, that of the nearest.
         mask: id of the token that hides another, or None.
+        sentinels: ids of <extra_id_0>, <extra_id_1> …, T5's names for gaps; empty for others.
         first, last, between: see `Frame`.
         fingerprint: SHA-256 of the content, in hexadecimal.
     """
@@ -79,6 +85,8 @@ class ImportedTokenizer:
         self._pieces = [""] * self.size
         for piece, id in own_ids.items():
             self._pieces[id] = piece
+        named = itertools.takewhile(own_ids.__contains__, map(_SENTINEL.format, itertools.count()))
+        self.sentinels = tuple(own_ids[name] for name in named)
         self._renumbered: list[int] | None = None
         if vocabulary is not None:
             self._renumbered = [self.unk] * (max(library_ids.values()) + 1)
@@ -86,7 +94,12 @@ class ImportedTokenizer:
                 self._renumbered[id] = vocabulary.get(piece, self.unk)
         self._silent = self._find_silent()
         decoder = state.get("decoder") or {}
-        self._in_bytes = decoder.get("type") == "ByteLevel"
+        steps = decoder.get("decoders", [decoder])
+        self._in_bytes = any(step.get("type") == "ByteLevel" for step in steps)
+        if self._in_bytes:  # the decoder wants added tokens, which are spelled as they are, so too
+            for id, token in self._library.get_added_tokens_decoder().items():
+                if not token.special:
+                    self._pieces[id] = bytes_piece(token.content.encode())
         self.fingerprint = hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
@@ -144,14 +157,20 @@ class ImportedTokenizer:
             return ids, spans
         return [self.vocabulary.get(code, self.unk), *ids], [(0, cut), *spans]
 
-    def encode_masked(self, text: str, name: str) -> list[int]:
-        """Ids of a text in which `name` stands for the mask token; so does its own spelling.
+    def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
+        """Ids of a text in which `name` stands for a hidden part; so does a token's own spelling.
+
+        Args:
+            text: with any number of such places.
+            name: what they are called in it.
+            gaps: the ids that stand there, one for each place; the mask token if None.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
-        assert self.mask is not None
-        return self.encode(text.replace(name, self._piece(self.mask)))
+        parts = text.split(name)
+        pieces = map(self._piece, stand_ins(gaps, self.mask, len(parts) - 1))
+        return self.encode("".join(itertools.chain(*zip(parts, [*pieces, ""], strict=True))))
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
         """BPE-dropout is for tokenizers trained here.
@@ -175,14 +194,7 @@ class ImportedTokenizer:
         Raises:
             ModelError: when there are two texts and the model takes no pairs.
         """
-        if second is None:
-            return [*self.first, *ids, *self.last]
-        if self.between is None:
-            raise ModelError(
-                "This model's tokenizer does not say how two texts are put together",
-                remedy="Give one text at a time",
-            )
-        return [*self.first, *ids, *self.between, *second, *self.last]
+        return framed(self, ids, second)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids. Special tokens are left out; an unknown token shows as U+2047."""
@@ -254,6 +266,26 @@ class ImportedTokenizer:
         except Exception as error:
             # The library raises bare exceptions of its own for content it does not understand.
             raise damaged(where, f"{type(error).__name__}: {error}") from None
+
+    def extended(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with more tokens, whose ids come after all others.
+
+        Args:
+            tokens: as a text spells them. One that is a piece already adds nothing.
+        """
+        fresh: list[Added] = []
+        for token in tokens:
+            ids = self.encode(token)
+            if len(ids) != 1 or ids[0] == self.unk:
+                normalized = adds_nothing_but_case(self._library.normalizer, token)
+                fresh.append(Added(token, normalized=normalized))
+        if self.vocabulary is None:
+            state = with_tokens(self.state, fresh, first=self.size)
+            return type(self)(self.special, self.frame, state)
+        state = with_tokens(self.state, fresh, first=None)
+        names = [token.content for token in fresh if token.content not in self.vocabulary]
+        numbers = {name: self.size + place for place, name in enumerate(dict.fromkeys(names))}
+        return type(self)(self.special, self.frame, state, {**self.vocabulary, **numbers})
 
     def _piece(self, id: int) -> str:
         # Models often have more rows than their tokenizer has pieces; such a row says nothing.

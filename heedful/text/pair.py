@@ -10,8 +10,9 @@ from typing import Self
 
 from heedful.text.imported import ImportedTokenizer, is_imported
 from heedful.text.protocol import TextTokenizer
+from heedful.text.reading import read_text
 from heedful.text.spec import TokenizerSpec
-from heedful.text.tokenizer import Tokenizer, read_text
+from heedful.text.tokenizer import Tokenizer
 from heedful.text.trainer import train_tokenizer
 
 _FILE = "tokenizer.json"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class TextTokenizer(Protocol):
     """Text to ids and back. The ids of special tokens are fields.
 
-    `first` and `last` stand before and after a text where an encoder reads it; `mask` is None
-    where no token hides another.
+    `first` and `last` stand before and after a text where an encoder reads it, and `between` two
+    that it reads at once; it is None where a model reads one only. `mask` is None where no token
+    hides another. `sentinels` stand for gaps in a text, each for another; most tokenizers have
+    none.
     """
 
     size: int
@@ -19,8 +21,10 @@ class TextTokenizer(Protocol):
     eos: int
     unk: int
     mask: int | None
+    sentinels: tuple[int, ...]
     first: tuple[int, ...]
     last: tuple[int, ...]
+    between: tuple[int, ...] | None
     fingerprint: str
 
     def encode(self, text: str) -> list[int]:
@@ -35,8 +39,8 @@ class TextTokenizer(Protocol):
         """Ids of a text, and for each the first character and the one after the last."""
         ...
 
-    def encode_masked(self, text: str, name: str) -> list[int]:
-        """Ids of a text in which `name` stands for the mask token, which there must be."""
+    def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
+        """Ids of a text in which `name` stands for the mask token, or in turn for `gaps`."""
         ...
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
@@ -57,4 +61,8 @@ class TextTokenizer(Protocol):
 
     def to_json(self) -> str:
         """The whole tokenizer as JSON."""
+        ...
+
+    def extended(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with more tokens; those that are one piece already add nothing."""
         ...

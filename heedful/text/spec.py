@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt
 
@@ -23,3 +23,22 @@ class TokenizerSpec(Config):
         "use whitespace for text that is tokenised already",
     )
     lowercase: bool = Field(False, description="fold the source's and target's case")
+    extend: tuple[str, ...] = Field(
+        (), description="whole tokens that the tokenizer of a model to begin with gets besides"
+    )
+    extend_file: str | None = Field(None, description="file of such tokens, one a line")
+
+    @model_validator(mode="after")
+    def _tokens_can_be_found(self) -> Self:
+        wrong = [token for token in self.extend if not can_be_added(token)]
+        if wrong:
+            raise ValueError(
+                f"{wrong[0]!r} in extend is empty, or white space begins or ends it, or breaks it "
+                "into lines"
+            )
+        return self
+
+
+def can_be_added(token: str) -> bool:
+    """Whether a line of text can hold a token for sure: no white space around it, one line."""
+    return bool(token) and token == token.strip() and len(token.splitlines()) == 1

@@ -12,15 +12,18 @@ from typing import Any, Literal, Self, cast, get_args
 
 import tokenizers
 
-from heedful.errors import ConfigError, DataError, ModelError
+from heedful.errors import ConfigError, ModelError
 from heedful.text.byte_pieces import piece_bytes
+from heedful.text.extension import Added, added_spans, with_tokens
 from heedful.text.merges import MergeTable
+from heedful.text.reading import damaged, not_unicode, read_text
 from heedful.text.words import MARK, Marking
 
 Kind = Literal["bpe", "byte-bpe", "unigram", "characters"]
 
 SCHEMA_VERSION = 1
 SPECIALS = ("pad", "bos", "eos", "unk")
+SENTINEL = "sentinel"
 MASK = "mask"
 """A fifth special token, of tokenizers that `for_encoder` made."""
 UNKNOWN = "\u2047"
@@ -49,17 +52,25 @@ class Tokenizer:
         lowercase: whether case is folded before splitting.
         special: ids of pad, bos, eos and unk, and of mask where there is one.
         state: the `tokenizers` library's serialisation, as nested plain data.
+        sentinels: ids of tokens that stand for gaps in a text, in their order.
 
     Attributes:
         size: V, the number of ids.
         pad, bos, eos, unk: ids of the special tokens.
         mask: id of the token that hides another, or None.
+        sentinels: see above.
         first, last: ids before and after a text where an encoder reads it.
+        between: ids between two texts that an encoder reads at once.
         fingerprint: SHA-256 of the content, in hexadecimal.
     """
 
     def __init__(
-        self, kind: Kind, lowercase: bool, special: Mapping[str, int], state: Mapping[str, Any]
+        self,
+        kind: Kind,
+        lowercase: bool,
+        special: Mapping[str, int],
+        state: Mapping[str, Any],
+        sentinels: Sequence[int] = (),
     ) -> None:
         self.kind = kind
         self.lowercase = lowercase
@@ -68,13 +79,16 @@ class Tokenizer:
         self.mask = special.get(MASK)
         if self.mask is not None:
             self._special[MASK] = self.mask
+        self.sentinels = tuple(sentinels)
         self.pad, self.bos, self.eos, self.unk = (special[name] for name in SPECIALS)
         self.first: tuple[int, ...] = () if self.mask is None else (self.bos,)
         self.last: tuple[int, ...] = (self.eos,)
+        self.between: tuple[int, ...] | None = None if self.mask is None else self.last
         self._library = tokenizers.Tokenizer.from_str(json.dumps(state))
         self.size: int = self._library.get_vocab_size()
         self._marking = Marking(kind, lowercase)
         self._merge_table: MergeTable | None = None
+        self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
         self._pieces = self._read_pieces()
         self.fingerprint = hashlib.sha256(self.to_json().encode()).hexdigest()
 
@@ -119,20 +133,25 @@ class Tokenizer:
         spans = [(origin[start][0], origin[end - 1][1]) for start, end in encoding.offsets]
         return encoding.ids, spans
 
-    def encode_masked(self, text: str, name: str) -> list[int]:
-        """Ids of a text in which `name` stands for a hidden piece and the space before it.
+    def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
+        """Ids of a text in which `name` stands for hidden pieces and the space before them.
+
+        Args:
+            text: with any number of such places.
+            name: what they are called in it.
+            gaps: the ids that stand there, one for each place; the mask token if None.
 
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
-        assert self.mask is not None
         parts = self._marking.mark_around(text, name)
         try:
             encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
         except (TypeError, UnicodeEncodeError):
             raise not_unicode([text]) from None
         first, *others = [encoding.ids for encoding in encodings]
-        return first + [id for ids in others for id in (self.mask, *ids)]
+        hidden = zip(stand_ins(gaps, self.mask, len(others)), others, strict=True)
+        return first + [id for gap, ids in hidden for id in (gap, *ids)]
 
     def encode_dropout(self, text: str, dropout: float, seed: int) -> list[int]:
         """Ids of a text with BPE-dropout (Provilkov 2020).
@@ -150,12 +169,19 @@ class Tokenizer:
         assert 0 <= dropout <= 1, dropout
         splitter = self._library.pre_tokenizer
         assert splitter is not None
+        marked = self._marking.mark(text)
+        draw = random.Random(seed).random
+        ids: list[int] = []
         try:
-            words = splitter.pre_tokenize_str(self._marking.mark(text))
+            for part in added_spans(self._library, marked) if self._added else [marked]:
+                if isinstance(part, int):
+                    ids.append(part)
+                    continue
+                for word, _ in splitter.pre_tokenize_str(part):
+                    ids += table.split(word, dropout, draw)
         except (TypeError, UnicodeEncodeError):
             raise not_unicode([text]) from None
-        draw = random.Random(seed).random
-        return [piece for word, _ in words for piece in table.split(word, dropout, draw)]
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids. Special tokens are left out; an unknown token shows as U+2047.
@@ -170,6 +196,8 @@ class Tokenizer:
         for name, special in self._special.items():
             if id == special:
                 return _SHOWN[name]
+        if id in self.sentinels:
+            return f"<{SENTINEL}{self.sentinels.index(id)}>"
         piece = self._pieces[id].decode("utf-8", errors="replace")
         return piece.replace(" ", MARK) if self.kind == "byte-bpe" else piece
 
@@ -179,13 +207,15 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """The whole tokenizer as JSON; equal tokenizers give equal text."""
-        content = {
+        content: dict[str, Any] = {
             "schema_version": SCHEMA_VERSION,
             "kind": self.kind,
             "lowercase": self.lowercase,
             "special": self._special,
             "tokenizer": self._state,
         }
+        if self.sentinels:
+            content["sentinels"] = self.sentinels
         return json.dumps(content, sort_keys=True, ensure_ascii=False, indent=1) + "\n"
 
     @classmethod
@@ -203,7 +233,11 @@ class Tokenizer:
         try:
             # The library raises bare exceptions of its own for content it does not understand.
             return cls(
-                content["kind"], content["lowercase"], content["special"], content["tokenizer"]
+                content["kind"],
+                content["lowercase"],
+                content["special"],
+                content["tokenizer"],
+                content.get("sentinels", ()),
             )
         except Exception as error:
             raise damaged(where, str(error)) from None
@@ -226,21 +260,59 @@ class Tokenizer:
         """
         if self.mask is not None:
             return self
+        special = {**self._special, MASK: self.size}
+        return type(self)(self.kind, self.lowercase, special, self._with([MASK]), self.sentinels)
+
+    def with_sentinels(self, count: int) -> Self:
+        """The same tokenizer with tokens that stand for gaps in a text, after all other ids.
+
+        No text can be cut into them, so every text has the ids it had.
+
+        Args:
+            count: how many.
+        """
+        assert not self.sentinels
+        state = self._with([f"{SENTINEL}{number}" for number in range(count)])
+        sentinels = range(self.size, self.size + count)
+        return type(self)(self.kind, self.lowercase, self._special, state, sentinels)
+
+    def extended(self, tokens: Sequence[str]) -> Self:
+        """The same tokenizer with more tokens, whose ids come after all others.
+
+        Args:
+            tokens: as a text spells them. One that is a piece already adds nothing.
+        """
+        rows = zip(tokens, self.encode_batch(tokens), strict=True)
+        fresh = [
+            Added(self._marking.within(token), normalized=False)
+            for token, ids in rows
+            if len(ids) != 1 or ids[0] == self.unk
+        ]
+        state = with_tokens(self._state, fresh, first=self.size)
+        return type(self)(self.kind, self.lowercase, self._special, state, self.sentinels)
+
+    def _with(self, names: Sequence[str]) -> dict[str, Any]:
+        """The library's state with more special pieces, whose ids come after all others."""
+        assert not self._added  # whole tokens come last of all
         state = copy.deepcopy(dict(self._state))
-        vocabulary, piece = state["model"]["vocab"], special_piece(MASK)
-        if isinstance(vocabulary, list):
-            vocabulary.append([piece, 0.0])  # unigram: pieces in the order of their ids
-        else:
-            vocabulary[piece] = self.size
-        return type(self)(self.kind, self.lowercase, {**self._special, MASK: self.size}, state)
+        vocabulary = state["model"]["vocab"]
+        for number, piece in enumerate(map(special_piece, names), start=self.size):
+            if isinstance(vocabulary, list):
+                vocabulary.append([piece, 0.0])  # unigram: pieces in the order of their ids
+            else:
+                vocabulary[piece] = number
+        return state
 
     def _read_pieces(self) -> list[bytes]:
-        """What every id says in UTF-8, marks included; pad, bos, eos and mask say nothing."""
+        """What every id says in UTF-8, marks included; special tokens say nothing."""
+        silent = {*self._special.values(), *self.sentinels}
         pieces = [b""] * self.size
         for piece, id in self._library.get_vocab(with_added_tokens=False).items():
-            if id in self._special.values():
+            if id in silent:
                 continue
             pieces[id] = piece_bytes(piece) if self.kind == "byte-bpe" else piece.encode()
+        for id, content in self._added.items():
+            pieces[id] = content.encode()
         pieces[self.unk] = UNKNOWN.encode()
         return pieces
 
@@ -259,22 +331,12 @@ class Tokenizer:
         return self._merge_table
 
 
-def read_text(path: Path) -> str:
-    """The content of a tokenizer file.
-
-    Raises:
-        ModelError: when it is missing or no text.
-    """
-    try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ModelError(
-            "There is no tokenizer here",
-            where=str(path),
-            remedy="Check that the path is a model directory",
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise damaged(str(path), str(error)) from None
+def stand_ins(gaps: Sequence[int] | None, mask: int | None, count: int) -> Sequence[int]:
+    """The ids that stand for the hidden parts of a text: the ones given, or the mask token."""
+    if gaps is not None:
+        return gaps
+    assert mask is not None
+    return [mask] * count
 
 
 def _check_content(text: str, where: str) -> dict[str, Any]:
@@ -304,29 +366,9 @@ def _check_content(text: str, where: str) -> dict[str, Any]:
         and isinstance(special, dict)
         and all(type(special.get(name)) is int for name in SPECIALS)
         and type(special.get(MASK, 0)) is int
+        and isinstance(content.get("sentinels", []), list)
+        and all(type(id) is int for id in content.get("sentinels", []))
     )
     if not sound:
         raise damaged(where, "a field is missing or of the wrong type")
     return content
-
-
-def damaged(where: str, detail: str) -> ModelError:
-    """The error about a tokenizer file that is not whole, to be raised."""
-    return ModelError(
-        f"The tokenizer cannot be read ({detail})",
-        where=where,
-        remedy="The file is damaged; restore it from where the model came from",
-    )
-
-
-def not_unicode(texts: Sequence[str]) -> DataError:
-    """The error about the first of these texts that no tokenizer can take, to be raised."""
-    for number, text in enumerate(texts, start=1):
-        for position, character in enumerate(text):
-            if "\ud800" <= character <= "\udfff":
-                return DataError(
-                    f"Text {number} holds half a surrogate pair (U+{ord(character):04X}) at "
-                    f"character {position + 1}, which is not Unicode text",
-                    remedy="Read the text as UTF-8",
-                )
-    return DataError("The text is not Unicode text", remedy="Pass strings, read as UTF-8")

@@ -40,6 +40,10 @@ class Marking:
             text = text.lower()
         return self._prefix + (text if self._bytes else text.translate(_TRADE))
 
+    def within(self, text: str) -> str:
+        """The text as the splitter sees it in the middle of a line."""
+        return self.mark(text).removeprefix(self._prefix)
+
     def mark_around(self, text: str, name: str) -> list[str]:
         """The parts of a text between pieces that `name` hides, as the splitter sees them.
 

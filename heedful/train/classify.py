@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch import Tensor, nn
 
 from heedful.data.labelled import LabelledReader, labelled_reader
 from heedful.data.rows import RowBatch, first_rows, frame_rows, plan_rows, validation_rows
 from heedful.errors import DataError
-from heedful.evaluate.classification import accuracy, macro_f1
-from heedful.models.encoder import EncoderModel
 from heedful.models.family import SequenceHeadSpec
 from heedful.models.shapes import encoder_spec
-from heedful.train.initial import begin_with, tokenizers_of
+from heedful.train.beginning import first_labels, first_model, first_tokenizers
+from heedful.train.labels import LabelMeasure, LabelObjective
 from heedful.train.language_model import all_texts, encode_and_tell, weighted_fingerprint
 from heedful.train.masked import encoder_tokenizers
-from heedful.train.objective import Context, LossSum, with_penalty
-from heedful.train.randomness import mix
+from heedful.train.objective import with_penalty
 from heedful.train.task_settings import check_room, check_task_settings
-from heedful.train.validation import Measured, Validator
+from heedful.train.validation import Validator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -35,9 +33,7 @@ if TYPE_CHECKING:
     from heedful.text.pair import TokenizerPair
     from heedful.text.protocol import TextTokenizer
     from heedful.train.objective import Objective
-    from heedful.train.settings import RunSettings, ValidationSettings
-
-_METRICS = {"accuracy": accuracy, "macro_f1": macro_f1}
+    from heedful.train.settings import RunSettings
 
 
 class LabelledTexts:
@@ -103,21 +99,17 @@ class ClassifierTask:
         self.fingerprint = hashlib.sha256(content.encode()).hexdigest()
         self.source = LabelledSource(data, settings)
 
-    def new_model(self) -> EncoderModel:
+    def new_model(self) -> nn.Module:
         """The model with its first weights, a function of the seed."""
         settings = self.settings
-        torch.manual_seed(mix(settings.seed))
         head = SequenceHeadSpec(labels=self.names, source="first", dropout=settings.model.dropout)
         size = self.tokenizers.source.size
-        model = EncoderModel(encoder_spec(settings.model, size, settings.data.max_length, (head,)))
-        if settings.init is not None:
-            for line in begin_with(model, Path(settings.init)):
-                self.events.note(line)
-        return model
+        spec = encoder_spec(settings.model, size, settings.data.max_length, (head,))
+        return first_model(spec, settings, self.tokenizers, self.events)
 
-    def objective(self) -> ClassifierObjective:
+    def objective(self) -> LabelObjective:
         """Cross-entropy of the labels."""
-        return ClassifierObjective(self.settings.objective.label_smoothing)
+        return LabelObjective(text_scores, self.settings.objective.label_smoothing)
 
     def validator(
         self, objective: Objective, precision: Precision, events: Events
@@ -127,69 +119,31 @@ class ClassifierTask:
             return None
         settings = self.settings
         batches = ValidationTexts(self.valid, settings)
-        measure = ClassifierMeasure(self.valid, settings, precision)
+        measure = LabelMeasure(
+            text_scores,
+            self.valid.batch,
+            self._by_length,
+            self.valid.labels,
+            settings.validation,
+            precision=precision,
+        )
         return Validator(
             batches, objective, settings.validation, precision=precision, measure=measure
         )
 
-
-class ClassifierObjective:
-    """Cross-entropy of the labels, summed over texts.
-
-    Args:
-        label_smoothing: in training.
-    """
-
-    def __init__(self, label_smoothing: float) -> None:
-        self.label_smoothing = label_smoothing
-
-    def loss(self, model: Any, batch: RowBatch, context: Context) -> LossSum:
-        """The summed loss over the batch's texts; `tokens` counts these."""
-        states, added = with_penalty(model, batch.ids, batch.positions, None)
-        logits = model.sequence_logits(states, batch.positions).float()
-        smoothing = self.label_smoothing if model.training else 0.0
-        loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
-        nll = F.cross_entropy(logits.detach(), batch.targets, reduction="sum")
-        count = batch.target_tokens
-        return LossSum(loss + count * added, count, {"nll": nll})
+    def _by_length(self, count: int) -> Iterator[Indices]:
+        """The first validation texts in batches, those of like length side by side."""
+        assert self.valid is not None
+        data = self.settings.data
+        size = max(1, data.batch_tokens // data.max_length)
+        order = np.argsort(self.valid.rows.counts[:count], kind="stable")
+        yield from (order[first : first + size] for first in range(0, count, size))
 
 
-class ClassifierMeasure:
-    """Labels validation texts and compares.
-
-    Args:
-        data: the validation texts.
-        settings: of the run: metrics and how many texts.
-        precision: of the forward passes.
-    """
-
-    def __init__(self, data: LabelledTexts, settings: RunSettings, precision: Precision) -> None:
-        self.data = data
-        self.settings: ValidationSettings = settings.validation
-        self.budget = max(1, settings.data.batch_tokens // settings.data.max_length)
-        self.precision = precision
-
-    def count(self, *, everything: bool) -> int:
-        """How many texts are labelled."""
-        if not self.settings.metrics:
-            return 0
-        limit, total = self.settings.max_sentences, len(self.data.labels)
-        return total if everything or limit is None else min(limit, total)
-
-    def __call__(self, model: Any, count: int) -> Measured:
-        """Score the labels of the first texts."""
-        device = next(model.parameters()).device
-        # Texts of like length side by side; what a text is labelled does not depend on its company.
-        order = np.argsort(self.data.rows.counts[:count], kind="stable")
-        given = np.zeros(count, np.int64)
-        for first in range(0, count, self.budget):
-            indices = order[first : first + self.budget]
-            batch = self.data.batch(indices).to(device)
-            with self.precision.autocast():
-                logits = model.sequence_logits(model(batch.ids, batch.positions), batch.positions)
-            given[indices] = logits.argmax(-1).cpu().numpy()
-        ours, right = given.tolist(), self.data.labels[:count].tolist()
-        return Measured({name: _METRICS[name](ours, right) for name in self.settings.metrics}, {})
+def text_scores(model: Any, batch: RowBatch) -> tuple[Tensor, Tensor | float]:
+    """Scores [B, labels] of texts, and what the model's layers add to the loss."""
+    states, added = with_penalty(model, batch.ids, batch.positions, None)
+    return model.sequence_logits(states, batch.positions), added
 
 
 class LabelledSource:
@@ -258,11 +212,11 @@ def prepare_classifier(
     data = settings.data
     train = [labelled_reader(spec) for spec in data.train]
     valid_readers = [labelled_reader(spec) for spec in data.valid]
-    names = _label_names(train)
+    names = first_labels(settings, "sequence", _label_names(train))
     events.note(f"{len(names)} labels: {', '.join(names[:10])}{' …' * (len(names) > 10)}")
     valid_labels = _labels(valid_readers, names)  # what is unknown is told before any work
-    if tokenizers is None and settings.init is not None:
-        tokenizers = tokenizers_of(Path(settings.init))
+    if tokenizers is None:
+        tokenizers = first_tokenizers(settings, events)
     if tokenizers is None:
         events.note("Training the tokenizer")
         tokenizers = encoder_tokenizers(settings, all_texts(train))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from heedful.models.checkpoint import load_model
-from heedful.train.averaging import average_checkpoints, using, weights_of
+from heedful.train.averaging import average_checkpoints, using
 from heedful.train.checkpoints import whole_models
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ def _judge_fully(model: nn.Module, publisher: Publisher, validator: Validator) -
     if facts.get("sentences") == validator.sentences(everything=True):
         return
     best, _ = load_model(publisher.directory)
-    with using(model, weights_of(best)):
-        scores = validator(model, everything=True)
-        publisher.publish(model, facts["step"], facts["kind"], scores)
+    best.to(next(model.parameters()).device)
+    publisher.publish(best, facts["step"], facts["kind"], validator(best, everything=True))
 
 
 def _tell(events: Events, validator: Validator, average: Scores, single: float, kind: str) -> None:

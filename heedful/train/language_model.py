@@ -7,7 +7,6 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import nn
 
 from heedful.data.documents import TextReader, document_reader
@@ -19,15 +18,13 @@ from heedful.data.windows import (
     make_windows,
     window_starts,
 )
-from heedful.models.causal_lm import CausalLM
 from heedful.models.family import CausalLMSpec
 from heedful.models.shapes import causal_lm_spec
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.text.pair import TokenizerPair
 from heedful.text.trainer import train_tokenizer
-from heedful.train.initial import begin_with, tokenizers_of
+from heedful.train.beginning import first_model, first_tokenizers
 from heedful.train.objective import Context, LossSum, with_penalty
-from heedful.train.randomness import mix
 from heedful.train.task_settings import check_room, check_task_settings
 from heedful.train.validation import Validator
 
@@ -68,11 +65,7 @@ class LanguageModelTask:
 
     def new_model(self) -> nn.Module:
         """The model with its first weights, a function of the seed."""
-        torch.manual_seed(mix(self.settings.seed))
-        model = CausalLM(self._spec())
-        if self.settings.init is not None:
-            begin_with(model, Path(self.settings.init))
-        return model
+        return first_model(self._spec(), self.settings, self.tokenizers)
 
     def objective(self) -> CausalLMObjective:
         """Cross-entropy of the next token."""
@@ -188,8 +181,8 @@ def prepare_language_model(
     check_room(settings)
     data = settings.data
     train = [document_reader(spec, data.documents) for spec in data.train]
-    if tokenizers is None and settings.init is not None:
-        tokenizers = tokenizers_of(Path(settings.init))
+    if tokenizers is None:
+        tokenizers = first_tokenizers(settings, events)
     if tokenizers is None:
         events.note("Training the tokenizer")
         tokenizer = train_tokenizer(settings.tokenizer, all_texts(train))

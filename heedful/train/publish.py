@@ -1,4 +1,4 @@
-"""RUN/model: always the best model so far."""
+"""RUN/model: always the best model so far, and beside it what a low-rank run learned."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.models.checkpoint import CONFIG_FILE, save_model
+from heedful.train.adapter import ADAPTER_DIRECTORY, adapter_of
+from heedful.train.lora import merged
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,12 +25,23 @@ class Publisher:
 
     Args:
         directory: RUN/model.
-        tokenizers: saved beside the weights.
+        tokenizers: saved beside the weights; None for a model of images.
+        origin: where an imported model came from that training began with, JSON types.
+        grown: whether the tokenizers have more tokens than that model.
     """
 
-    def __init__(self, directory: Path, tokenizers: TokenizerPair) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        tokenizers: TokenizerPair | None,
+        *,
+        origin: Mapping[str, Any] | None = None,
+        grown: bool = False,
+    ) -> None:
         self.directory = directory
         self.tokenizers = tokenizers
+        self.origin = origin
+        self.grown = grown
 
     def publish(self, model: nn.Module, step: int, kind: str, scores: Scores | None) -> None:
         """Write the model.
@@ -43,7 +56,11 @@ class Publisher:
         if scores is not None:
             facts |= {"score": scores.score, "sentences": scores.sentences}
             facts |= {"scores": dict(scores.values), "signatures": dict(scores.signatures)}
-        save_model(model, self.tokenizers, self.directory, training=facts)
+        whole = merged(model)
+        if whole is not model:
+            adapter = adapter_of(model, self.tokenizers if self.grown else None)
+            adapter.save(self.directory.with_name(ADAPTER_DIRECTORY))
+        save_model(whole, self.tokenizers, self.directory, training=facts, origin=self.origin)
 
     def offer(self, model: nn.Module, step: int, kind: str, scores: Scores) -> bool:
         """Publish unless what is there scored better on as many sentences; whether it did."""

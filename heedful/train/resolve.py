@@ -53,7 +53,10 @@ def resolve_settings(
     below = read_preset(name) if isinstance(name, str) else {}
     values = merge(below, from_file, flags, {"preset": name} if name is not None else {})
     task = values.get("task")
-    values = merge(TASK_DEFAULTS.get(task, {}) if isinstance(task, str) else {}, values)
+    usual = dict(TASK_DEFAULTS.get(task, {})) if isinstance(task, str) else {}
+    if values.get("init") is not None and task != "images":
+        usual.pop("model", None)  # the model to begin with has dials of its own
+    values = merge(usual, values)
     return RunSettings.parse(values, where=str(config_file) if config_file is not None else None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -15,9 +15,11 @@ from heedful.durable import replace_synced
 from heedful.errors import DataError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
 from heedful.text.pair import TokenizerPair
+from heedful.train.beginning import first_origin, grows
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
 from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
+from heedful.train.lora import is_adapted, merged_parameters, parameter_counts
 from heedful.train.objective import Objective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.publish import Publisher
@@ -32,6 +34,7 @@ from heedful.train.validation import Scores, Validator
 if TYPE_CHECKING:
     from torch import nn
 
+    from heedful.models.build import AnyModel
     from heedful.train.settings import RunSettings
 
 METRICS_FILE = "metrics.jsonl"
@@ -61,12 +64,13 @@ def run_training(
         store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
         checkpoint = store.newest(events) if resume else None
         device = resolve_device(settings.device)
-        precision = _precision(settings, device, checkpoint)
-        tokenizers = TokenizerPair.load(run_dir / "tokenizer") if resume else None
+        had_tokenizers = resume and settings.has_text
+        tokenizers = TokenizerPair.load(run_dir / "tokenizer") if had_tokenizers else None
         task = prepare_task(run_dir, settings, tokenizers, events)
         if checkpoint is not None:
             _check_same_data(checkpoint, task)
         model = task.new_model().to(device)
+        precision = _precision(settings, device, model, checkpoint)
         _write_run(run_dir, settings, task.tokenizers)
         store.open()
         sinks = _sinks(run_dir, settings, checkpoint)
@@ -98,11 +102,21 @@ class _Run:
         self.precision = precision
         self.store = store
         self.events = events
-        self.publisher = Publisher(run_dir / "model", task.tokenizers)
+        self.publisher = Publisher(
+            run_dir / "model",
+            task.tokenizers,
+            origin=first_origin(settings),
+            grown=grows(settings),
+        )
 
     def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
         """Train from a checkpoint or from the start, then choose the final model."""
         self.events.note(f"Training in {self.precision.describe()}")
+        if is_adapted(self.model):
+            some, all_of_them = parameter_counts(self.model)
+            self.events.note(
+                f"{some:,} of {all_of_them:,} parameters are trained, the others are frozen"
+            )
         objective = self.task.objective()
         validator = self._validator(objective)
         trainer = self._trainer(objective, validator)
@@ -144,7 +158,7 @@ class _Run:
             updater,
             self.task.source,
             settings,
-            width=settings.model.width,
+            width=_width(self.model),
             store=self.store,
             hooks=Hooks(validator, self._offer, self._facts()),
             events=self.events,
@@ -198,7 +212,8 @@ class _Run:
             epochs=state.epoch,
             target_tokens=state.tokens,
             seconds=state.seconds,
-            parameters=sum(p.numel() for p in self.model.parameters()),
+            parameters=merged_parameters(self.model),
+            trained_parameters=parameter_counts(self.model)[0],
             model=facts.get("kind"),
             model_step=facts.get("step"),
             scores=facts.get("scores", {}),
@@ -230,12 +245,17 @@ def _check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> N
 
 
 def _precision(
-    settings: RunSettings, device: torch.device, checkpoint: Checkpoint | None
+    settings: RunSettings, device: torch.device, model: nn.Module, checkpoint: Checkpoint | None
 ) -> Precision:
     """Measured once in a run's life: with another choice it would not resume exactly."""
     if checkpoint is not None:
         return Precision(**checkpoint.state["precision"])
-    return resolve_precision(settings.precision, device, width=settings.model.width)
+    return resolve_precision(settings.precision, device, width=_width(model))
+
+
+def _width(model: nn.Module) -> int:
+    """D; a model that training begins with has its own."""
+    return cast("AnyModel", model).spec.width
 
 
 def _sinks(run_dir: Path, settings: RunSettings, checkpoint: Checkpoint | None) -> list[Sink]:
@@ -246,11 +266,12 @@ def _sinks(run_dir: Path, settings: RunSettings, checkpoint: Checkpoint | None) 
     return sinks
 
 
-def _write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair) -> None:
+def _write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None) -> None:
     """What makes the directory a run; config.toml comes last."""
-    (run_dir / "tokenizer").mkdir(exist_ok=True)
-    for name, content in tokenizers.files().items():
-        replace_synced(run_dir / "tokenizer" / name, content.encode())
+    if tokenizers is not None:
+        (run_dir / "tokenizer").mkdir(exist_ok=True)
+        for name, content in tokenizers.files().items():
+            replace_synced(run_dir / "tokenizer" / name, content.encode())
     replace_synced(run_dir / CONFIG_FILE, dump_toml(settings.plain()).encode())
 
 

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+from heedful.data.image_spec import AugmentSpec, ImageSpec
 from heedful.data.spec import DataSpec
-from heedful.models.spec import TranslatorShape
+from heedful.models.shape import TranslatorShape
 from heedful.text.spec import TokenizerSpec
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -37,10 +38,23 @@ class ObjectiveSettings(Config):
         0.0, description="probability of leaving out a BPE merge in training (Provilkov 2020)"
     )
     mask_share: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.15, description="masked language models: share of the tokens that are to be guessed"
+        0.15,
+        description="masked language models, span corruption, denoising: share of the tokens that "
+        "are hidden",
     )
     whole_words: bool = Field(
         False, description="masked language models: hide all pieces of a word or none"
+    )
+    mean_span: Annotated[float, Field(ge=1, le=100)] = Field(
+        3.0, description="span corruption, denoising: mean length in tokens of what a gap hides"
+    )
+    sentinels: Annotated[int, Field(ge=2)] | None = Field(
+        None,
+        description="span corruption: sentinels of a new tokenizer; as many as its longest text "
+        "needs if unset",
+    )
+    permute_sentences: bool = Field(
+        False, description="denoising: also put the sentences of a text in a random order"
     )
 
 
@@ -69,7 +83,8 @@ class ScheduleSettings(Config):
     )
 
 
-Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1"]
+Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
+Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
 
 
 class ValidationSettings(Config):
@@ -77,7 +92,7 @@ class ValidationSettings(Config):
 
     every_steps: PositiveInt = 1000
     metrics: tuple[Metric, ...] = ("bleu", "chrf")
-    choose_by: Literal["loss", "bleu", "chrf", "accuracy", "macro_f1"] = Field(
+    choose_by: Choice = Field(
         "bleu", description="which score decides on the best model and early stopping"
     )
     beam: PositiveInt = 4
@@ -89,6 +104,20 @@ class ValidationSettings(Config):
     )
     patience: PositiveInt | None = Field(
         None, description="validations without improvement after which training stops"
+    )
+
+
+class LoraSettings(Config):
+    """Training small changes of some matrices of a model to begin with (LoRA, Hu 2021)."""
+
+    rank: Count = Field(0, description="inner width of the changes; 0 trains all weights")
+    alpha: Annotated[float, Field(gt=0)] = Field(
+        16.0, description="alpha / rank is the factor of the changes"
+    )
+    targets: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
+        ("query", "value"),
+        description="which matrices change: ends of their addresses (query, feedforward.up), or "
+        "patterns with * (decoder.*.value)",
     )
 
 
@@ -110,6 +139,8 @@ _ENCODER_DEFAULTS: dict[str, Any] = {
     "optimizer": {"kind": "adamw", "weight_decay": 0.01, "clip_norm": 1.0},
 }
 
+_DENOISING_DEFAULTS = {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}}
+
 TASK_DEFAULTS: dict[str, dict[str, Any]] = {
     # As GPT-2's successors are trained: no smoothing, as the loss itself is what is wanted.
     "causal_lm": {
@@ -119,14 +150,43 @@ TASK_DEFAULTS: dict[str, dict[str, Any]] = {
         "validation": {"metrics": [], "choose_by": "loss"},
     },
     "masked_lm": {**_ENCODER_DEFAULTS, "validation": {"metrics": [], "choose_by": "loss"}},
+    "span_corruption": _DENOISING_DEFAULTS,
+    # The share of BART.
+    "denoising": {
+        **_DENOISING_DEFAULTS,
+        "objective": {**_ENCODER_DEFAULTS["objective"], "mask_share": 0.3},
+    },
     "classify": {
         **_ENCODER_DEFAULTS,
         "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
     },
+    "images": {
+        **_ENCODER_DEFAULTS,
+        "model": {**_ENCODER_DEFAULTS["model"], "positions": "learned"},
+        "validation": {"metrics": ["accuracy", "macro_f1"], "choose_by": "accuracy"},
+    },
+    "tag": {
+        **_ENCODER_DEFAULTS,
+        "validation": {"metrics": ["accuracy"], "choose_by": "accuracy"},
+    },
+    "answer": {
+        **_ENCODER_DEFAULTS,
+        "validation": {"metrics": ["exact_match", "f1"], "choose_by": "f1"},
+    },
 }
 """What a task other than translation has instead of the defaults below."""
 
-Task = Literal["translation", "causal_lm", "masked_lm", "classify"]
+Task = Literal[
+    "translation",
+    "causal_lm",
+    "masked_lm",
+    "span_corruption",
+    "denoising",
+    "classify",
+    "images",
+    "tag",
+    "answer",
+]
 
 
 class RunSettings(Config):
@@ -134,20 +194,25 @@ class RunSettings(Config):
 
     task: Task = Field(
         "translation",
-        description="sentence pairs to a translator, text to a language model (causal_lm, or "
-        "masked_lm for an encoder), or labelled texts to a classifier",
+        description="sentence pairs to a translator; text to a language model (causal_lm), an "
+        "encoder (masked_lm) or a translator to be (span_corruption, denoising); labelled texts or "
+        "images to a classifier; words with tags to a tagger (tag), or questions to a reader "
+        "(answer)",
     )
     init: str | None = Field(
         None,
-        description="model or run directory whose weights and tokenizer training begins with; "
-        "its dials must be those of the new model, but for dropout and an encoder's heads",
+        description="model, run or Hugging Face directory that training begins with: its weights, "
+        "architecture and tokenizer",
     )
     preset: str | None = None
     model: TranslatorShape = TranslatorShape()
     tokenizer: TokenizerSpec = TokenizerSpec()
     data: DataSpec
+    images: ImageSpec = ImageSpec()
+    augment: AugmentSpec = AugmentSpec()
     objective: ObjectiveSettings = ObjectiveSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
+    lora: LoraSettings = LoraSettings()
     schedule: ScheduleSettings = ScheduleSettings()
     validation: ValidationSettings = ValidationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -161,6 +226,19 @@ class RunSettings(Config):
         "skip", description="what a non-finite loss does after naming its layer and lines"
     )
     tensorboard: bool = Field(False, description="also write TensorBoard events (an extra)")
+
+    @property
+    def has_text(self) -> bool:
+        """Whether the examples are text, for which there are tokenizers."""
+        return self.task != "images"
+
+    def plain(self) -> dict[str, Any]:
+        """The settings as nested plain data, without dials that a model to begin with decides."""
+        values = super().plain()
+        if self.init is not None and self.has_text:
+            given = self.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+            values["model"] = given
+        return values
 
     @model_validator(mode="after")
     def _choice_is_measured(self) -> Self:

@@ -21,6 +21,7 @@ class RunSummary:
         target_tokens: trained on, repeats counted.
         seconds: wall-clock time of training and validation, over all resumes.
         parameters: of the model.
+        trained_parameters: those that training changed; with low-rank changes, of these.
         model: what RUN/model holds: `weights`, `moving average`, or an average of checkpoints.
         model_step: the step it is of.
         scores: its validation figures.
@@ -36,6 +37,7 @@ class RunSummary:
     target_tokens: int
     seconds: float
     parameters: int
+    trained_parameters: int
     model: str | None
     model_step: int | None
     scores: Mapping[str, float] = field(default_factory=dict)

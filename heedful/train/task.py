@@ -22,8 +22,8 @@ class Task(Protocol):
     """A task whose data is read, checked and encoded."""
 
     @property
-    def tokenizers(self) -> TokenizerPair:
-        """Trained from the data, or those of the run."""
+    def tokenizers(self) -> TokenizerPair | None:
+        """Trained from the data, or those of the run; None where the examples are no text."""
         ...
 
     @property
@@ -69,7 +69,8 @@ def prepare_task(
     Args:
         run_dir: where encoded data is kept unless `data.cache` is set.
         settings: of the run.
-        tokenizers: those of the run when it is resumed; trained from the data if None.
+        tokenizers: those of the run when it is resumed; trained from the data if None, unless
+            there is no text in it.
         events: who is told about progress and doubtful data.
 
     Raises:
@@ -83,10 +84,26 @@ def prepare_task(
         from heedful.train.masked import prepare_masked
 
         return prepare_masked(run_dir, settings, tokenizers, events)
+    if settings.task in ("span_corruption", "denoising"):
+        from heedful.train.denoise import prepare_denoising
+
+        return prepare_denoising(run_dir, settings, tokenizers, events)
     if settings.task == "classify":
         from heedful.train.classify import prepare_classifier
 
         return prepare_classifier(run_dir, settings, tokenizers, events)
+    if settings.task == "images":
+        from heedful.train.images import prepare_images
+
+        return prepare_images(run_dir, settings, events)
+    if settings.task == "tag":
+        from heedful.train.tag import prepare_tagger
+
+        return prepare_tagger(settings, tokenizers, events)
+    if settings.task == "answer":
+        from heedful.train.answer import prepare_reader
+
+        return prepare_reader(settings, tokenizers, events)
     from heedful.train.translation import prepare_translation
 
     return prepare_translation(run_dir, settings, tokenizers, events)

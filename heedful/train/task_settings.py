@@ -4,25 +4,42 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from heedful.data.image_spec import AugmentSpec, ImageSpec
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
-    from heedful.train.settings import Metric, RunSettings
+    from heedful.train.settings import Metric, RunSettings, Task
 
-_OBJECTIVES = {
-    "scheduled_sampling": "translation",
-    "r_drop": "translation",
-    "bpe_dropout": "translation",
-    "mask_share": "masked_lm",
-    "whole_words": "masked_lm",
+_OWNERS: dict[str, dict[str, tuple[Task, ...]]] = {
+    "objective": {
+        "scheduled_sampling": ("translation",),
+        "r_drop": ("translation",),
+        "bpe_dropout": ("translation",),
+        "mask_share": ("masked_lm", "span_corruption", "denoising"),
+        "whole_words": ("masked_lm",),
+        "mean_span": ("span_corruption", "denoising"),
+        "sentinels": ("span_corruption",),
+        "permute_sentences": ("denoising",),
+    },
+    "data": {"stride": ("tag", "answer"), "word_column": ("tag",), "tag_column": ("tag",)},
+    "images": dict.fromkeys(ImageSpec.model_fields, ("images",)),
+    "augment": dict.fromkeys(AugmentSpec.model_fields, ("images",)),
 }
-"""Of which task a setting of the objective is; the others leave it as it is by default."""
+"""Of which tasks a setting is; the others leave it as it is by default."""
+
+_OF_TEXT = ("tokenizer", "lora")
+"""Sections that a task without text does not know."""
 
 _METRICS: dict[str, tuple[Metric, ...]] = {
     "translation": ("bleu", "chrf", "ter"),
     "causal_lm": (),
     "masked_lm": (),
+    "span_corruption": (),
+    "denoising": (),
     "classify": ("accuracy", "macro_f1"),
+    "tag": ("accuracy", "span_f1"),
+    "answer": ("exact_match", "f1"),
+    "images": ("accuracy", "macro_f1"),
 }
 """What each task is measured by beside its loss."""
 
@@ -33,15 +50,18 @@ def check_task_settings(settings: RunSettings) -> None:
     Raises:
         ConfigError: naming the setting.
     """
-    objective = settings.objective
-    for name, task in _OBJECTIVES.items():
-        default = type(objective).model_fields[name].default
-        if task != settings.task and getattr(objective, name) != default:
-            raise ConfigError(
-                f"objective.{name} is for {task}; this task is {settings.task}",
-                where=f"objective.{name}",
-                remedy=f"Leave it at {str(default).lower()}",
-            )
+    if not settings.has_text:
+        _refuse_text_settings(settings)
+    for section, owners in _OWNERS.items():
+        given = getattr(settings, section)
+        for name, tasks in owners.items():
+            default = type(given).model_fields[name].default
+            if settings.task not in tasks and getattr(given, name) != default:
+                raise ConfigError(
+                    f"{section}.{name} is for {' and '.join(tasks)}; this task is {settings.task}",
+                    where=f"{section}.{name}",
+                    remedy="Leave it out",
+                )
     known = _METRICS[settings.task]
     unknown = [name for name in settings.validation.metrics if name not in known]
     if unknown and not known:
@@ -56,6 +76,18 @@ def check_task_settings(settings: RunSettings) -> None:
             where="validation.metrics",
             remedy=f"Choose among {', '.join(known)}",
         )
+
+
+def _refuse_text_settings(settings: RunSettings) -> None:
+    for section in _OF_TEXT:
+        given = getattr(settings, section)
+        for name, default in type(given)():
+            if getattr(given, name) != default:
+                raise ConfigError(
+                    f"The settings of [{section}] are for text; this task is {settings.task}",
+                    where=f"{section}.{name}",
+                    remedy="Leave it out",
+                )
 
 
 def check_room(settings: RunSettings) -> None:

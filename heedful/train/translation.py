@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
+from torch import nn
 
 from heedful.data.batches import make_batch
 from heedful.data.check import check_corpora
@@ -14,11 +14,9 @@ from heedful.data.encoded import EncodedPairs, encode_corpora
 from heedful.data.order import plan_batches
 from heedful.data.selection import Selection, select_pairs
 from heedful.errors import ConfigError
-from heedful.models.translator import Translator
 from heedful.text.pair import TokenizerPair, train_pair
-from heedful.train.initial import begin_with, tokenizers_of
+from heedful.train.beginning import first_model, first_tokenizers
 from heedful.train.objective import TranslationObjective
-from heedful.train.randomness import mix
 from heedful.train.source import PairSource
 from heedful.train.task_settings import check_task_settings
 from heedful.train.translating import TranslationMeasure
@@ -58,14 +56,15 @@ class TranslationTask:
         self.fingerprint = pairs.fingerprint
         self.source = PairSource(pairs, selection, settings)
 
-    def new_model(self) -> Translator:
+    def new_model(self) -> nn.Module:
         """The translator with its first weights, a function of the seed.
 
         Raises:
             ConfigError: when the model cannot hold what the data asks for.
         """
         shape, data = self.settings.model, self.settings.data
-        if shape.positions == "learned" and data.max_length > shape.max_length:
+        fresh = self.settings.init is None
+        if fresh and shape.positions == "learned" and data.max_length > shape.max_length:
             raise ConfigError(
                 f"data.max_length = {data.max_length} is more than the {shape.max_length} "
                 "positions the model learns",
@@ -73,11 +72,7 @@ class TranslationTask:
                 remedy="Raise model.max_length or lower data.max_length",
             )
         spec = shape.expand(self.tokenizers.source.size, self.tokenizers.target.size)
-        torch.manual_seed(mix(self.settings.seed))
-        model = Translator(spec)
-        if self.settings.init is not None:
-            begin_with(model, Path(self.settings.init))
-        return model
+        return first_model(spec, self.settings, self.tokenizers)
 
     def objective(self) -> TranslationObjective:
         """Label-smoothed cross-entropy and its regularisers."""
@@ -131,8 +126,8 @@ def prepare_translation(
     """
     check_task_settings(settings)
     data = settings.data
-    if tokenizers is None and settings.init is not None:
-        tokenizers = tokenizers_of(Path(settings.init))
+    if tokenizers is None:
+        tokenizers = first_tokenizers(settings, events)
     if tokenizers is None:
         events.note("Training the tokenizer")
         sources, targets = CorpusTexts(data.train, "source"), CorpusTexts(data.train, "target")

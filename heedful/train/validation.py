@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch.nn.utils import parametrize
 
 from heedful.evaluate.perplexity import bits_per_unit, perplexity
 from heedful.train.objective import Context, Objective
@@ -93,7 +94,8 @@ class Validator:
             everything: measure on all examples, whatever the settings say for training.
         """
         count = self.sentences(everything=everything)
-        with torch.no_grad():
+        # An adapted model's matrices are put together once, not at each step of the decoder.
+        with torch.no_grad(), parametrize.cached():
             values = self._loss(model)
             measured = self.measure(model, count) if self.measure and count else Measured({}, {})
         values |= measured.values

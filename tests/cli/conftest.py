@@ -12,7 +12,7 @@ import torch
 
 from heedful.cli.main import main
 from heedful.models.checkpoint import save_model
-from heedful.models.spec import TranslatorShape
+from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec

@@ -12,8 +12,8 @@ import torch
 import heedful
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
+from heedful.models.shape import TranslatorShape
 from heedful.models.shapes import causal_lm_spec
-from heedful.models.spec import TranslatorShape
 from heedful.text.pair import TokenizerPair
 from heedful.text.spec import TokenizerSpec
 from heedful.text.trainer import train_tokenizer

@@ -233,12 +233,9 @@ def test_masks_of_tokenizers_trained_here(make_encoder, tmp_path):
 
 def test_mistakes_name_the_line(pipeline):
     long = "the " * 23
-    pipeline.tag(["the " * 22])
     for method, text in (
         (pipeline.fill, "[MASK] " + long),
         (pipeline.classify, (long, long)),
-        (pipeline.tag, long),
-        (pipeline.answer, ("who", long)),
     ):
         fine = ("who", "ran") if isinstance(text, tuple) else "[MASK]"
         with pytest.raises(DataError, match=r"^line 12: \d+ tokens.* than the 24 "):
@@ -247,6 +244,8 @@ def test_mistakes_name_the_line(pipeline):
         pipeline.fill(["[MASK]", "the cat"])
     with pytest.raises(DataError, match=r"^line 1: There is no question"):
         pipeline.answer([(" ", "the cat")])
+    with pytest.raises(DataError, match=r"^line 3: 26 tokens.* leave no room .* 24 is the most"):
+        pipeline.answer([("who", "ran"), ("", " "), (long, "cat")])
     with pytest.raises(ConfigError, match="top = 0"):
         pipeline.fill(["[MASK]"], top=0)
     with pytest.raises(ConfigError, match="max_answer = 0"):

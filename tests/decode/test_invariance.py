@@ -17,7 +17,7 @@ from heedful.decode.protocol import Specials
 from heedful.decode.search import search
 from heedful.decode.settings import SearchSettings
 from heedful.decode.uncached import Uncached
-from heedful.models.spec import TranslatorShape
+from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 
 SPECIALS = Specials(pad=0, bos=1, eos=2)

@@ -18,7 +18,7 @@ from heedful.decode.segments import clean, cut_texts, one_line
 from heedful.decode.settings import SearchOptions, SearchSettings
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import save_model
-from heedful.models.spec import TranslatorShape
+from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec

@@ -7,7 +7,8 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from heedful.models.spec import PositionScheme, TranslatorShape
+from heedful.models.shape import TranslatorShape
+from heedful.models.spec import PositionScheme
 from heedful.models.translator import Translator
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.spec import Activation

@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.models import cost
-from heedful.models.spec import TranslatorShape, TranslatorSpec
+from heedful.models.family import VisionSpec
+from heedful.models.shape import TranslatorShape
+from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
+from heedful.models.vision import VisionModel
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, NormSpec, PositionSpec
 
@@ -183,6 +186,20 @@ def test_operations_of_training_are_counted_by_pytorch_too(name: str) -> None:
         loss, _ = smoothed_cross_entropy(hidden[0], model.output_weight, target[0][0], 0.1)
         loss.backward()
     assert counter.get_total_flops() == expected.total.total
+
+
+@pytest.mark.parametrize("pooling", ["first", "mean"])
+@pytest.mark.parametrize("pooler", [True, False])
+def test_operations_for_an_image_are_counted_by_pytorch_too(pooling: str, pooler: bool) -> None:
+    block = {"self_attention": {"num_heads": 2}, "feedforward": {"width": 24}}
+    stack = {"num_layers": 3, "block": block}
+    parts = {"width": 16, "image_size": 12, "patch_size": 4, "encoder": stack, "num_classes": 5}
+    spec = VisionSpec.parse(parts | {"pooling": pooling, "pooler": pooler})
+    model = VisionModel(spec)
+    image = torch.randn(1, 3, 12, 12)
+    with FlopCounterMode(display=False) as counter:
+        model.class_logits(model(image))
+    assert counter.get_total_flops() == cost.image_work(spec).total
 
 
 @pytest.mark.parametrize("name", ["paper's", "grouped", "gated", "pre-norm"])

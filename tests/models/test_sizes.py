@@ -5,6 +5,7 @@ import torch
 
 from heedful.errors import ModelError
 from heedful.models.build import count_built, parameter_counts
+from heedful.models.shape import TranslatorShape
 from heedful.models.sizes import (
     describe_preset,
     has_spec,
@@ -13,7 +14,6 @@ from heedful.models.sizes import (
     read_preset,
     read_preset_spec,
 )
-from heedful.models.spec import TranslatorShape
 
 
 def test_every_preset_builds_a_spec():

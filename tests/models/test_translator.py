@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from heedful.data.batches import PairBatch
 from heedful.models.cost_parameters import count_parameters
-from heedful.models.spec import TranslatorShape, TranslatorSpec
+from heedful.models.shape import TranslatorShape
+from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.nn.dropout import Dropout
 from heedful.train.objective import Context, TranslationObjective

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.errors import ConfigError, DataError, ModelError
+from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.encoder import EncoderModel
@@ -247,11 +247,20 @@ def test_a_run_from_an_encoder_resumes_the_same(
 
 def test_what_else_differs_is_refused(tmp_path: Path, files: dict[str, Any], masked: Path) -> None:
     other = settings(files, init=str(masked), model={**SHAPE, "feedforward": 16})
-    with pytest.raises(ModelError, match=r"feedforward\.width \(32 there, 16 here\)"):
+    with pytest.raises(ConfigError, match=r"feedforward is 16, and the model's 32"):
         prepared(tmp_path / "a", other).new_model()
+
+
+def test_labels_are_those_of_the_classifier_or_new(tmp_path: Path, files: dict[str, Any]) -> None:
     run_training(tmp_path / "run", settings(files, max_steps=2), events=Events([]))
-    (tmp_path / "two.tsv").write_text("sun\tgood\nrain\tbad\n", encoding="utf-8")
-    fewer = {**files, "train": [{"file": str(tmp_path / "two.tsv")}], "valid": []}
-    labels = settings(fewer, init=str(tmp_path / "run"))
-    with pytest.raises(ModelError, match=r"heads\.sequence\.labels"):
-        prepared(tmp_path / "b", labels).new_model()
+    stored = read_weights(tmp_path / "run" / "model")["heads.sequence.output.weight"]
+
+    def begun(labels: str) -> Any:
+        (tmp_path / "two.tsv").write_text(labels, encoding="utf-8")
+        fewer = {**files, "train": [{"file": str(tmp_path / "two.tsv")}], "valid": []}
+        chosen = settings(fewer, init=str(tmp_path / "run"))
+        return prepared(tmp_path / labels.split()[1], chosen).new_model()
+
+    fewer, others = begun("sun\tgood\nrain\tbad\n"), begun("sun\tyes\nrain\tno\n")
+    assert fewer.heads["sequence"].output.weight.equal(stored)
+    assert others.spec.heads[0].labels == ("no", "yes")

@@ -16,8 +16,8 @@ from heedful.data.windows import make_windows, window_starts
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.causal_lm import CausalLM
+from heedful.models.shape import TranslatorShape
 from heedful.models.shapes import causal_lm_spec
-from heedful.models.spec import TranslatorShape
 from heedful.text.spec import TokenizerSpec
 from heedful.text.trainer import train_tokenizer
 from heedful.train.language_model import CausalLMObjective

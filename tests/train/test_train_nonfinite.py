@@ -57,14 +57,15 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 bad[0] = torch.inf
         return output + bad
 
-    original = translation.Translator
+    original = translation.first_model
 
-    def build(spec: Any) -> Translator:
-        model = original(spec)
+    def build(*arguments: Any) -> Translator:
+        model = original(*arguments)
+        assert isinstance(model, Translator)
         model.encoder.blocks[0].feedforward.register_forward_hook(poison)
         return model
 
-    monkeypatch.setattr(translation, "Translator", build)
+    monkeypatch.setattr(translation, "first_model", build)
     return lengths
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.data.batches import PairBatch
 from heedful.device import Precision
-from heedful.models.spec import TranslatorShape
+from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.optimizers import build_optimizer, export_moments, import_moments

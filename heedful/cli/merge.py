@@ -1,0 +1,48 @@
+"""`heedful merge`: a model and what a low-rank run learned become one ordinary model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from heedful.cli.import_ import refuse_existing
+from heedful.cli.output import PLAIN, Output, Report
+from heedful.cli.tables import say
+
+
+def merge(
+    base: Annotated[
+        Path,
+        Parameter(help="What the run began with: a model, run or Hugging Face directory."),
+    ],
+    adapter: Annotated[
+        Path, Parameter(help="The run, or its folder `adapter`, or a copy of that folder.")
+    ],
+    out: Annotated[Path, Parameter(help="The directory to write; must not exist yet.")],
+    /,
+    *,
+    output: Output = PLAIN,
+) -> None:
+    """Put what a low-rank run learned into the model it began with.
+
+    A run with `--lora.rank` keeps its changes in RUN/adapter, a small folder that can be handed on
+    without the model. OUT is an ordinary model directory in float32, the same as RUN/model. An
+    adapter of another model is refused and nothing is written.
+
+    For example:
+
+        heedful merge base run/adapter merged
+    """
+    report = Report("merge", output, {"base": str(base), "adapter": str(adapter), "out": str(out)})
+    refuse_existing(out)
+    from heedful.train.adapter import merge_into
+
+    model = merge_into(base, adapter, out)
+    facts = {
+        "kind": model.spec.kind,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+    say(f"{out} holds the merged model now, {facts['parameters']:,} parameters.")
+    report.finish(facts)

@@ -1,0 +1,306 @@
+"""Texts with gaps and what belongs there: T5's spans and BART's infilling.
+
+A row of pieces becomes a source, which has gaps, and a target. All of it is a function of the seed,
+the epoch and the row, and only the raw bits of a generator are used: NumPy keeps those the same
+between versions.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.order import shuffle, uniform
+from heedful.errors import ConfigError
+from heedful.text.protocol import TextTokenizer
+from heedful.text.words import MARK
+
+Ids = npt.NDArray[np.int64]
+
+
+class Corruption(Protocol):
+    """Makes a source and a target of a row of pieces."""
+
+    def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+        """Corrupt a row.
+
+        Args:
+            pieces: [n] int64, at least one, without special tokens around them.
+            seed: of the run.
+            epoch: counted from 0.
+            start: number of the row's first piece in the stream.
+
+        Returns:
+            The source's and the target's ids, without special tokens around them.
+        """
+        ...
+
+    def longest(self, counts: Ids) -> tuple[Ids, Ids]:
+        """The most ids of sources and of targets [N] of rows of so many pieces [N]."""
+        ...
+
+
+class SpanCorruption:
+    """Each span of a row that is dropped leaves a sentinel; the target lists them (Raffel 2020).
+
+    The target is the first sentinel, the first span, the second sentinel … and one sentinel more
+    after the last span. How many pieces are dropped, and in how many spans, follows from the
+    length alone: the share and the mean length, rounded. Which spans is drawn from all choices
+    that keep at least one piece between two, all equally likely. Unlike in the first
+    implementation a row may also end with a piece that is kept.
+
+    Args:
+        sentinels: ids, in the order of the gaps.
+        share: of the pieces that are dropped; one at least.
+        mean_span: pieces of a span on the average.
+    """
+
+    def __init__(self, sentinels: tuple[int, ...], share: float, mean_span: float) -> None:
+        self.sentinels = np.array(sentinels, np.int64)
+        self.share = share
+        self.mean_span = mean_span
+
+    def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+        """See `Corruption`."""
+        bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
+        dropped, spans = (int(n) for n in span_counts(len(pieces), self.share, self.mean_span))
+        assert spans < len(self.sentinels), "a sentinel for each span and one more"
+        lengths = _parts(dropped - spans, spans, bits) + 1
+        kept = _kept(len(pieces) - dropped, spans, bits)
+        source: list[Ids] = []
+        target: list[Ids] = []
+        here = 0
+        for number, (before, length) in enumerate(
+            zip(kept.tolist(), lengths.tolist(), strict=False)
+        ):
+            sentinel = self.sentinels[number : number + 1]
+            source += [pieces[here : here + before], sentinel]
+            target += [sentinel, pieces[here + before : here + before + length]]
+            here += before + length
+        source.append(pieces[here:])
+        target.append(self.sentinels[spans : spans + 1])
+        return np.concatenate(source), np.concatenate(target)
+
+    def longest(self, counts: Ids) -> tuple[Ids, Ids]:
+        """See `Corruption`; it is also the least."""
+        dropped, spans = span_counts(counts, self.share, self.mean_span)
+        return counts - dropped + spans, dropped + spans + 1
+
+
+def span_counts(
+    counts: int | Ids, share: float, mean_span: float
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """How many pieces of rows are dropped, and in how many spans.
+
+    At least one piece is dropped and, of two or more, at least one is kept. There are never more
+    spans than can have a kept piece between them.
+
+    Args:
+        counts: pieces of each row.
+        share: of the pieces that are dropped.
+        mean_span: pieces of a span on the average.
+    """
+    lengths = np.asarray(counts, np.int64)
+    dropped = np.floor(share * lengths + 0.5).astype(np.int64)
+    dropped = np.clip(dropped, 1, np.maximum(lengths - 1, 1))
+    spans = np.floor(dropped / mean_span + 0.5).astype(np.int64)
+    return dropped, np.clip(spans, 1, np.minimum(dropped, lengths - dropped + 1))
+
+
+class Denoising:
+    """A row with gaps, its sentences in any order if wished; the target is the row (Lewis 2020).
+
+    The lengths of gaps are drawn from a Poisson distribution until they hold the share of the
+    pieces, the last one cut to fit. Each gap is one mask, however long it is; one of no length is
+    a mask where nothing is missing. Two gaps have a piece between them as long as there are enough
+    pieces. A source is never longer than its row: where there would be more masks than pieces are
+    hidden, those that hide nothing are left out.
+
+    Args:
+        mask: id that stands for a gap.
+        share: of the pieces that are hidden, rounded up or down at random so that it is right on
+            the average; one at least.
+        mean_span: mean of the Poisson distribution.
+        sentences: says where sentences end, to put them in a random order first; None keeps them.
+        lead: ids before the row in the target; see `target_lead`.
+    """
+
+    def __init__(
+        self,
+        mask: int,
+        share: float,
+        mean_span: float,
+        sentences: SentenceEnds | None = None,
+        lead: tuple[int, ...] = (),
+    ) -> None:
+        self.mask = np.array([mask], np.int64)
+        self.share = share
+        self.cumulative = _poisson(mean_span)
+        self.sentences = sentences
+        self.lead = np.array(lead, np.int64)
+
+    def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
+        """See `Corruption`."""
+        bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
+        shown = pieces
+        if self.sentences is not None:
+            parts = self.sentences.cut(pieces)
+            order = shuffle(np.arange(len(parts)), bits)
+            shown = np.concatenate([parts[number] for number in order])
+        hidden = max(1, int(self.share * len(pieces) + uniform(bits, 1)[0]))
+        lengths = self._lengths(hidden, bits)
+        kept = _kept(len(pieces) - hidden, len(lengths), bits)
+        source: list[Ids] = []
+        here = 0
+        for before, length in zip(kept.tolist(), lengths.tolist(), strict=False):
+            source += [shown[here : here + before], self.mask]
+            here += before + length
+        source.append(shown[here:])
+        return np.concatenate(source), np.concatenate([self.lead, pieces])
+
+    def longest(self, counts: Ids) -> tuple[Ids, Ids]:
+        """See `Corruption`."""
+        return counts, counts + len(self.lead)
+
+    def _lengths(self, hidden: int, bits: np.random.PCG64) -> Ids:
+        """Lengths of gaps that together hold so many pieces, at most as many as these."""
+        lengths = np.empty(0, np.int64)
+        while lengths.sum() < hidden:
+            drawn = np.searchsorted(self.cumulative, uniform(bits, hidden), side="right")
+            lengths = np.concatenate([lengths, drawn])
+        last = int(np.searchsorted(np.cumsum(lengths), hidden))
+        lengths = lengths[: last + 1]
+        lengths[-1] -= lengths.sum() - hidden
+        surplus = max(0, len(lengths) - hidden)
+        return np.delete(lengths, np.flatnonzero(lengths == 0)[:surplus])
+
+
+class SentenceEnds:
+    """Where sentences end, by their pieces.
+
+    A sentence ends with a piece that ends in a full stop, a question or an exclamation mark, if
+    the next piece begins a word, and in scripts without spaces wherever such a mark is.
+
+    Args:
+        tokenizer: whose pieces they are.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer) -> None:
+        shown = tokenizer.pieces(range(tokenizer.size))
+        self.begins = np.array([piece.startswith(MARK) or piece[:1].isspace() for piece in shown])
+        self.maybe = np.array([piece.endswith((".", "!", "?", "…")) for piece in shown])
+        self.surely = np.array([piece.endswith(("。", "！", "？")) for piece in shown])
+
+    def cut(self, pieces: Ids) -> list[Ids]:
+        """The sentences of a row [n], in their order; one at least."""
+        before, after = pieces[:-1], pieces[1:]
+        ends = self.surely[before] | (self.maybe[before] & self.begins[after])
+        return np.split(pieces, np.flatnonzero(ends) + 1)
+
+
+def span_corruption(
+    tokenizer: TextTokenizer, share: float, mean_span: float, most_pieces: int
+) -> SpanCorruption:
+    """Span corruption with a tokenizer's sentinels.
+
+    Args:
+        tokenizer: which has them.
+        share: see `SpanCorruption`.
+        mean_span: see `SpanCorruption`.
+        most_pieces: of a row.
+
+    Raises:
+        ConfigError: when it has fewer than the longest row needs.
+    """
+    needed = sentinels_needed(share, mean_span, most_pieces)
+    have = len(tokenizer.sentinels)
+    if have < needed:
+        raise ConfigError(
+            f"Texts of {most_pieces} tokens need {needed} sentinels, and the tokenizer has {have}",
+            where="data.max_length",
+            remedy="Lower it, raise objective.mean_span, or begin with another model"
+            if have
+            else "Begin with a model that was trained with task = 'span_corruption', such as T5, "
+            "or leave out init",
+        )
+    return SpanCorruption(tokenizer.sentinels, share, mean_span)
+
+
+def sentinels_needed(share: float, mean_span: float, most_pieces: int) -> int:
+    """How many sentinels a row of so many pieces needs: one for each span, and the last."""
+    return int(span_counts(most_pieces, share, mean_span)[1]) + 1
+
+
+def denoising(
+    tokenizer: TextTokenizer, share: float, mean_span: float, *, permute_sentences: bool
+) -> Denoising:
+    """Denoising with a tokenizer's mask.
+
+    Args:
+        tokenizer: which has one.
+        share: see `Denoising`.
+        mean_span: see `Denoising`.
+        permute_sentences: also put sentences in a random order.
+
+    Raises:
+        ConfigError: when it has none, or a sentinel for each gap instead.
+    """
+    gaps = gap_tokens(tokenizer)
+    if len(gaps) != 1:
+        raise ConfigError(
+            f"The tokenizer has {len(gaps)} sentinels, one for each gap, but no mask for them all"
+            if gaps
+            else "The tokenizer has no mask token",
+            where="init",
+            remedy="Begin with a model that was trained with task = 'denoising', such as BART, or "
+            "leave out init" + (", or set task = 'span_corruption'" if gaps else ""),
+        )
+    ends = SentenceEnds(tokenizer) if permute_sentences else None
+    return Denoising(gaps[0], share, mean_span, ends, target_lead(tokenizer))
+
+
+def gap_tokens(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """What stands for gaps: one mask for all, or several sentinels; nothing if there are neither.
+
+    A tokenizer's only sentinel is such a mask.
+    """
+    return tokenizer.sentinels if tokenizer.mask is None else (tokenizer.mask,)
+
+
+def target_lead(tokenizer: TextTokenizer) -> tuple[int, ...]:
+    """What stands before a whole text in a decoder that is told to begin by another token.
+
+    BART's decoder reads </s> first and then predicts <s>, which begins its texts.
+    """
+    return () if tokenizer.first[:1] == (tokenizer.bos,) else tokenizer.first
+
+
+def _kept(total: int, gaps: int, bits: np.random.PCG64) -> Ids:
+    """How many pieces are kept before, between and after gaps; one between two, if there is one."""
+    between = int(total >= gaps - 1)
+    kept = _parts(total - between * (gaps - 1), gaps + 1, bits)
+    kept[1:-1] += between
+    return kept
+
+
+def _parts(total: int, count: int, bits: np.random.PCG64) -> Ids:
+    """So many numbers, 0 or more, of this sum; all choices are equally likely.
+
+    Of `total` stars and `count` − 1 bars in a row, the bars are drawn.
+    """
+    places = total + count - 1
+    bars = np.sort(shuffle(np.arange(places), bits)[: count - 1])
+    return np.diff(bars, prepend=-1, append=places) - 1
+
+
+def _poisson(mean: float) -> npt.NDArray[np.float64]:
+    """The probabilities of at most 0, 1, 2 … of a Poisson distribution, until they are 1."""
+    probability, total, found = math.exp(-mean), 0.0, []
+    while total < 1 - 1e-12:
+        total += probability
+        found.append(total)
+        probability *= mean / len(found)
+    return np.array(found)

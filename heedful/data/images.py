@@ -1,0 +1,194 @@
+"""Images with a label each, read once and kept as bytes in memory maps, keyed by their content."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heedful.data.image_corpora import ImageReader
+from heedful.data.image_files import Pixels, wrong_size
+from heedful.data.order import Indices
+from heedful.data.store import SCHEMA_VERSION, Array, DamagedStore, read_store, writing
+from heedful.errors import DataError
+
+Notice = Callable[[str], None]
+
+_AT_ONCE = 1024
+
+
+class EncodedImages:
+    """The images of several corpora, numbered through.
+
+    Args:
+        readers: of the corpora.
+        parts: the arrays of each.
+        facts: what is written beside them.
+        keys: what their folders are named by.
+
+    Attributes:
+        shape: channels, height and width of the first, which all must have.
+        starts: number of the first image of every corpus, and the number of all.
+        fingerprint: changes with the content.
+    """
+
+    def __init__(
+        self,
+        readers: Sequence[ImageReader],
+        parts: Sequence[dict[str, Array]],
+        facts: Sequence[dict[str, Any]],
+        keys: Sequence[str],
+    ) -> None:
+        self.readers = tuple(readers)
+        self.shape: tuple[int, int, int] = tuple(facts[0]["shape"])
+        self.pixels = [
+            part["pixels"].reshape(-1, *fact["shape"])
+            for part, fact in zip(parts, facts, strict=True)
+        ]
+        self.starts = np.cumsum([0, *(len(part) for part in self.pixels)], dtype=np.int64)
+        self._labels = [part["labels"] for part in parts]
+        self._facts = facts
+        self.fingerprint = hashlib.sha256("\n".join(keys).encode()).hexdigest()
+        for fact, first in zip(facts, self.starts.tolist(), strict=False):
+            if tuple(fact["shape"]) != self.shape:
+                raise _differing(fact["shape"], self.shape, self.name(first))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def label_names(self) -> list[str]:
+        """All labels: numbers in their order, other names in alphabetical order."""
+        names = {name for fact in self._facts for name in fact["labels"]}
+        return sorted(names, key=int if all(name.isdecimal() for name in names) else None)
+
+    def labels(self, names: Sequence[str]) -> Indices:
+        """The number of each image's label among these names [N] int64.
+
+        Raises:
+            DataError: naming an image whose label is not among them.
+        """
+        numbers = {name: number for number, name in enumerate(names)}
+        found = []
+        for labels, fact, start in zip(self._labels, self._facts, self.starts, strict=False):
+            of_part = np.array([numbers.get(name, -1) for name in fact["labels"]], np.int64)[labels]
+            if (of_part < 0).any():
+                first = int(np.argmax(of_part < 0))
+                raise DataError(
+                    f"No training image has the label {fact['labels'][labels[first]]!r}",
+                    where=self.name(int(start) + first),
+                    remedy="Mend the label, leave the image out, or train on such images too",
+                )
+            found.append(of_part)
+        return np.concatenate(found)
+
+    def gather(self, indices: Indices) -> Pixels:
+        """Images [B, C, h, w] by their numbers."""
+        found = np.empty((len(indices), *self.shape), np.uint8)
+        part = np.searchsorted(self.starts, indices, side="right") - 1
+        for number in np.unique(part):
+            here = part == number
+            found[here] = self.pixels[number][indices[here] - self.starts[number]]
+        return found
+
+    def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Mean and standard deviation of each channel over all images, in pixel values.
+
+        Where all are alike there is nothing to divide by, and the deviation is given as 1.
+        """
+        count = sum(len(part) for part in self.pixels) * self.shape[1] * self.shape[2]
+        sums, squares = (
+            np.sum([fact[name] for fact in self._facts], axis=0) for name in ("sums", "squares")
+        )
+        mean = sums / count
+        deviation = np.sqrt(np.maximum(squares / count - mean**2, 0.0))
+        std = np.where(deviation > 0, deviation, 1.0)
+        return tuple(mean.tolist()), tuple(std.tolist())
+
+    def name(self, number: int) -> str:
+        """What to call an image, in messages."""
+        part = int(np.searchsorted(self.starts, number, side="right")) - 1
+        return self.readers[part].name(number - int(self.starts[part]))
+
+
+def encode_images(
+    readers: Sequence[ImageReader], cache: Path, notice: Notice | None = None
+) -> EncodedImages:
+    """Open corpora from the cache, reading those that are not there yet.
+
+    Args:
+        readers: of the corpora.
+        cache: folder of read corpora; may be shared between runs.
+        notice: called with a sentence when a damaged folder is made anew.
+
+    Raises:
+        DataError: naming the image that cannot be used.
+        RunError: when the cache cannot be written.
+    """
+    parts, facts, keys = [], [], []
+    for reader in readers:
+        content = f"images {SCHEMA_VERSION} {reader.content_hash()}"
+        key = hashlib.sha256(content.encode()).hexdigest()
+        arrays, metadata = _encoded(reader, cache / key[:32], notice)
+        parts.append(arrays)
+        facts.append(metadata)
+        keys.append(key)
+    return EncodedImages(readers, parts, facts, keys)
+
+
+def _encoded(
+    reader: ImageReader, folder: Path, notice: Notice | None
+) -> tuple[dict[str, Array], dict[str, Any]]:
+    if folder.exists():
+        try:
+            return read_store(folder)
+        except DamagedStore as damage:
+            if notice:
+                notice(f"{folder}: the images there are damaged ({damage}) and are read anew.")
+    numbers: dict[str, int] = {}
+    shape: tuple[int, ...] | None = None
+    sums: Any = 0
+    squares: Any = 0
+    with writing(folder, {"pixels": "|u1", "labels": "<i4"}) as store:
+        examples = iter(reader)
+        done = 0
+        while chunk := list(itertools.islice(examples, _AT_ONCE)):
+            shape = shape or _square(chunk[0].pixels.shape, reader.name(0))
+            for number, example in enumerate(chunk, start=done):
+                if example.pixels.shape != shape:
+                    raise _differing(example.pixels.shape, shape, reader.name(number))
+            pixels = np.stack([example.pixels for example in chunk])
+            wide = pixels.astype(np.int64)
+            sums += wide.sum(axis=(0, 2, 3))
+            squares += (wide**2).sum(axis=(0, 2, 3))
+            store.append("pixels", pixels)
+            labels = [numbers.setdefault(example.label, len(numbers)) for example in chunk]
+            store.append("labels", np.array(labels))
+            done += len(chunk)
+        facts = {"sums": sums.tolist(), "squares": squares.tolist()}
+        store.finish({"shape": shape, "labels": list(numbers), **facts})
+    return read_store(folder)
+
+
+def _square(shape: tuple[int, ...], where: str) -> tuple[int, ...]:
+    if shape[1] != shape[2]:
+        raise DataError(
+            f"The image has {shape[1]} × {shape[2]} pixels (height × width) and is no square",
+            where=where,
+            remedy="Set images.size, to which height and width are then resized",
+        )
+    return shape
+
+
+def _differing(shape: Sequence[int], wanted: Sequence[int], where: str) -> DataError:
+    if tuple(shape[1:]) != tuple(wanted[1:]):
+        return wrong_size(shape[1], shape[2], wanted[1], where)
+    return DataError(
+        f"The image has {shape[0]} channels, the first one {wanted[0]}",
+        where=where,
+        remedy="Set images.channels to 1 for grey or 3 for colour",
+    )

@@ -1,0 +1,230 @@
+"""Low-rank adaptation (LoRA, Hu 2021): the model is frozen, and small changes of it are learned.
+
+A change is a parametrisation of a matrix, W + alpha/rank · B A, so the model's code knows nothing
+of it and what is validated is what the merged model computes. There is no dropout within
+a change: it acts on the input of B A alone, which then could not be one matrix with W.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from heedful.errors import ConfigError, suggest
+from heedful.models.build import build_model
+from heedful.models.vocabulary import NewTokens, Side, tables
+from heedful.models.weights import canonical_weights
+from heedful.nn.low_rank import LowRank, NewRows
+from heedful.nn.projection import FusedLinear
+from heedful.train.randomness import mix
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from heedful.models.build import AnyModel
+    from heedful.train.settings import LoraSettings
+
+_STREAM = 7  # of random numbers, apart from those of the model's first weights
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A linear map of a model, which may be some rows of a larger matrix.
+
+    Args:
+        name: its canonical address, such as `encoder.blocks.0.self_attention.query`.
+        module: holds the matrix as `weight`.
+        start: its first row.
+        stop: the row after its last.
+    """
+
+    name: str
+    module: nn.Module
+    start: int
+    stop: int
+
+
+def adapt(
+    model: nn.Module,
+    settings: LoraSettings,
+    *,
+    new_parts: Sequence[str],
+    new_tokens: Mapping[Side, NewTokens],
+    seed: int,
+) -> None:
+    """Freeze a model and give it changes to learn, under which it computes what it did.
+
+    Args:
+        model: with the weights it begins with.
+        settings: rank, factor and which matrices.
+        new_parts: addresses of modules that begin anew, which are learned whole.
+        new_tokens: tokens whose rows in the tables are learned, by vocabulary.
+        seed: of the run.
+
+    Raises:
+        ConfigError: when a target is no matrix of the model.
+    """
+    chosen = _choose(list(_matrices(model, new_parts)), settings.targets)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(any(name.startswith(f"{part}.") for part in new_parts))
+    torch.manual_seed(mix(seed, _STREAM))
+    by_module: dict[int, list[Matrix]] = {}
+    for matrix in chosen:
+        by_module.setdefault(id(matrix.module), []).append(matrix)
+    for group in by_module.values():
+        module = group[0].module
+        weight = cast(Tensor, module.weight)
+        maps = {matrix.name.rpartition(".")[2]: (matrix.start, matrix.stop) for matrix in group}
+        change = LowRank(maps, weight.shape[1], settings.rank, settings.alpha / settings.rank)
+        parametrize.register_parametrization(module, "weight", change.to(weight.device))
+    for name, side in tables(canonical_weights(model)):
+        tokens = new_tokens[side]
+        path, _, leaf = name.rpartition(".")
+        if not tokens.pieces or any(name.startswith(f"{part}.") for part in new_parts):
+            continue
+        module = model.get_submodule(path)
+        whole = cast(Tensor, getattr(module, leaf))
+        rows = whole[tokens.first : tokens.first + len(tokens.pieces)]
+        parametrize.register_parametrization(module, leaf, NewRows(rows, tokens.first), unsafe=True)
+
+
+def is_adapted(model: nn.Module) -> bool:
+    """Whether a model learns changes of frozen weights."""
+    return any(parametrize.is_parametrized(module) for module in model.modules())
+
+
+def merged(model: nn.Module) -> nn.Module:
+    """The ordinary model that an adapted one computes, on the processor; another one is itself."""
+    if not is_adapted(model):
+        return model
+    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+        plain = build_model(cast("AnyModel", model).spec)
+    own = [*plain.named_parameters(), *plain.named_buffers()]
+    with torch.no_grad():
+        for name, tensor in own:
+            path, _, leaf = name.rpartition(".")
+            tensor.copy_(getattr(model.get_submodule(path), leaf))
+    return plain.train(model.training)
+
+
+def learned(model: nn.Module) -> dict[str, Tensor]:
+    """What an adapted model learns beside what is frozen.
+
+    Returns:
+        By the canonical name of a matrix, NAME.down [r, in] and NAME.up [out, r]; by that of a
+        table, NAME.rows; and the tensors of new parts under their own names.
+    """
+    found = {
+        name: parameter.detach()
+        for name, parameter in model.named_parameters()
+        if parameter.requires_grad and ".parametrizations." not in f".{name}"
+    }
+    for path, leaf, part, _ in _parametrisations(model):
+        if isinstance(part, LowRank):
+            for key in part.maps:
+                name = _beside(path, key)
+                found[f"{name}.down"] = part.down[key].detach()
+                found[f"{name}.up"] = part.up[key].detach()
+        elif isinstance(part, NewRows):
+            found[f"{_below(path, leaf)}.rows"] = part.rows.detach()
+    return found
+
+
+def frozen(model: nn.Module) -> dict[str, Tensor]:
+    """The matrices that changes belong to, as they were, by canonical name."""
+    return {
+        _beside(path, key): original[start:stop].detach()
+        for path, _, part, original in _parametrisations(model)
+        if isinstance(part, LowRank)
+        for key, (start, stop) in part.maps.items()
+    }
+
+
+def factor(model: nn.Module) -> float:
+    """The factor of an adapted model's changes."""
+    parts = [part for _, _, part, _ in _parametrisations(model)]
+    return next(part.scale for part in parts if isinstance(part, LowRank))
+
+
+def first_rows(model: nn.Module) -> dict[str, int]:
+    """The first new row of each table that grew, by canonical name."""
+    return {
+        _below(path, leaf): part.first
+        for path, leaf, part, _ in _parametrisations(model)
+        if isinstance(part, NewRows)
+    }
+
+
+def parameter_counts(model: nn.Module) -> tuple[int, int]:
+    """How many numbers are learned, and how many there are with those that are not."""
+    counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    return sum(n for n, learns in counts if learns), sum(n for n, _ in counts)
+
+
+def merged_parameters(model: nn.Module) -> int:
+    """How many numbers the ordinary model has, low-rank changes merged."""
+    changes = [part for _, _, part, _ in _parametrisations(model) if isinstance(part, LowRank)]
+    added = sum(p.numel() for change in changes for p in change.parameters())
+    return parameter_counts(model)[1] - added
+
+
+def _parametrisations(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
+    """Each one with the address of its module, the name of its tensor and the frozen tensor."""
+    for path, module in model.named_modules():
+        if parametrize.is_parametrized(module):
+            for leaf, parts in cast(nn.ModuleDict, module.parametrizations).items():
+                for part in cast(nn.ModuleList, parts):
+                    yield path, leaf, part, cast(Tensor, parts.original)
+
+
+def _beside(path: str, name: str) -> str:
+    """The address of a map, from that of the module that holds it, alone or with others."""
+    return _below(path.rpartition(".")[0], name)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _matrices(model: nn.Module, new_parts: Sequence[str]) -> Iterator[Matrix]:
+    """The linear maps of a model that may learn a change."""
+    for path, module in model.named_modules():
+        if any(path.startswith(part) for part in new_parts):
+            continue
+        if isinstance(module, FusedLinear):
+            start = 0
+            for name, rows in module.out_widths.items():
+                yield Matrix(_beside(path, name), module, start, start + rows)
+                start += rows
+        elif isinstance(module, nn.Linear):
+            yield Matrix(path, module, 0, module.out_features)
+
+
+def _choose(matrices: Sequence[Matrix], targets: Sequence[str]) -> list[Matrix]:
+    """Those that a target means.
+
+    Raises:
+        ConfigError: naming a target that means none.
+    """
+    chosen: set[str] = set()
+    for target in targets:
+        meant = {
+            matrix.name
+            for matrix in matrices
+            if fnmatchcase(matrix.name, target) or fnmatchcase(matrix.name, f"*.{target}")
+        }
+        if not meant:
+            kinds = {matrix.name.rpartition(".")[2] for matrix in matrices}
+            raise ConfigError(
+                f"The model has no matrix {target!r}",
+                where="lora.targets",
+                remedy=suggest(target, kinds),
+            )
+        chosen |= meant
+    return [matrix for matrix in matrices if matrix.name in chosen]

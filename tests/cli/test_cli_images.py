@@ -1,0 +1,188 @@
+"""`heedful classify` and `heedful info` on a model of images."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import heedful
+from heedful.models.checkpoint import save_model
+from heedful.models.family import VisionSpec
+from heedful.models.vision import VisionModel
+
+SPEC = {
+    "width": 16,
+    "image_size": 8,
+    "patch_size": 4,
+    "channels": 1,
+    "encoder": {
+        "num_layers": 2,
+        "block": {
+            "norm_placement": "pre",
+            "self_attention": {"num_heads": 2},
+            "feedforward": {"width": 24},
+        },
+    },
+    "labels": ["cat", "dog", "tab\there"],
+    "pixels": {"resample": "bilinear", "mean": [0.4], "std": [0.3]},
+}
+
+
+def write_model(directory: Path, **changes) -> Path:
+    torch.manual_seed(0)
+    model = VisionModel(VisionSpec.parse(SPEC | changes))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    save_model(model, None, directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def seer(tmp_path_factory) -> Path:
+    return write_model(tmp_path_factory.mktemp("seers") / "seer")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Four pictures, two of them in a folder below."""
+    place = tmp_path_factory.mktemp("pictures")
+    (place / "more").mkdir()
+    draw = np.random.default_rng(0)
+    for name, size in (("b.png", 8), ("a.jpg", 11), ("more/c.jpeg", 8), ("more/d.PNG", 20)):
+        pixels = draw.integers(0, 256, (size, size, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(place / name)
+    (place / "notes.txt").write_text("of pictures")
+    return place
+
+
+@pytest.fixture(scope="module")
+def names(folder: Path) -> list[str]:
+    return [str(folder / name) for name in ("a.jpg", "b.png", "more/c.jpeg", "more/d.PNG")]
+
+
+@pytest.fixture(scope="module")
+def python(seer: Path, names: list[str]):
+    """What the library says of the same pictures."""
+    return heedful.load_vision(seer).classify(names)
+
+
+def close(found: list[dict], expected: list[list]) -> bool:
+    """Whether the labels of JSON items are these; batches differ in the last digits."""
+    pairs = zip((item["labels"] for item in found), expected, strict=True)
+    return all(
+        (mine["label"], mine["probability"])
+        == (one.label, pytest.approx(one.probability, abs=1e-6))
+        for labels, wanted in pairs
+        for mine, one in zip(labels, wanted, strict=True)
+    )
+
+
+def plain(names, python) -> list[str]:
+    return [
+        f"{name}\t{labels[0].label}\t{labels[0].probability:.4f}".replace("tab\t", "tab\\t")
+        for name, labels in zip(names, python, strict=True)
+    ]
+
+
+def test_files_and_folders(run, seer, folder, names, python) -> None:
+    assert run("classify", seer, folder).lines == plain(names, python)
+    assert run("classify", seer, *reversed(names)).lines == plain(names, python)[::-1]
+    mixed = run("classify", seer, names[3], folder / "more", "--json").lines
+    items = [json.loads(line) for line in mixed]
+    assert [item["image"] for item in items] == [names[n] for n in (3, 2, 3)]
+    assert close(items, [python[n] for n in (3, 2, 3)])
+    assert len(python[0]) == 3
+    assert sum(label.probability for label in python[0]) == pytest.approx(1)
+
+
+def test_top(run, seer, names, python) -> None:
+    two = run("classify", seer, names[0], "--top", 2)
+    first, second = python[0][:2]
+    shown = [
+        f"{one.label}\t{one.probability:.4f}".replace("b\t", "b\\t") for one in (first, second)
+    ]
+    assert two.lines == ["\t".join([names[0], *shown])]
+    (line,) = run("classify", seer, names[0], "--top", 1, "--json").lines
+    assert close([json.loads(line)], [[first]])
+    assert heedful.load_vision(seer).classify(names, top=2)[0] == [first, second]
+    wrong = run("classify", seer, names[0], "--top", 0)
+    assert (wrong.status, "--top 0" in wrong.err) == (2, True)
+
+
+def test_a_list_of_files(run, seer, names, python, tmp_path: Path) -> None:
+    listed, out, report = (tmp_path / name for name in ("list", "out", "report"))
+    lines = [names[1], "", names[0], "  "]
+    listed.write_text("\n".join(lines) + "\n")
+    expected = plain(names, python)
+    words = ("-i", listed, "-o", out, "--report", report, "--batch-size", 1)
+    done = run("classify", seer, *words)
+    assert (done.status, done.out) == (0, "")
+    assert out.read_text().splitlines() == [expected[1], "", expected[0], ""]
+    told = json.loads(report.read_text())
+    assert (told["command"], told["items"]) == ("classify", 4)
+    piped = run("classify", seer, "--json", stdin=listed.read_bytes()).lines
+    assert close([json.loads(line) for line in piped], [python[1], [], python[0], []])
+    assert run("classify", seer).lines == []
+
+
+def test_idx_files(run, seer, tmp_path: Path) -> None:
+    pixels = np.random.default_rng(1).integers(0, 256, (70, 8, 8)).astype(np.uint8)
+    file = tmp_path / "test.idx"
+    file.write_bytes(struct.pack(">HBB3i", 0, 8, 3, *pixels.shape) + pixels.tobytes())
+    expected = heedful.load_vision(seer).classify(list(pixels))
+    items = [json.loads(line) for line in run("classify", seer, file, "--json").lines]
+    assert [item["image"] for item in items] == [f"{file}:{n}" for n in range(1, 71)]
+    found = [label["probability"] for item in items for label in item["labels"]]
+    wanted = [label.probability for labels in expected for label in labels]
+    assert found == pytest.approx(wanted, abs=1e-6)
+
+
+def test_what_an_image_is_labelled_does_not_depend_on_its_company(seer, names, python) -> None:
+    pipeline = heedful.load_vision(seer)
+    for number, name in enumerate(names):
+        (alone,) = pipeline.classify([name])
+        assert [one.label for one in alone] == [one.label for one in python[number]]
+        for one, other in zip(alone, python[number], strict=True):
+            assert one.probability == pytest.approx(other.probability, abs=1e-6)
+
+
+def test_mistakes_are_told(run, seer, names, model, folder, tmp_path: Path) -> None:
+    text = folder / "notes.txt"
+    out = tmp_path / "out"
+    for words, told in (
+        ((names[0], text), f"{text}: It is no PNG or JPEG picture"),
+        ((tmp_path / "nowhere.png",), "nowhere.png: No such file"),
+        ((tmp_path,), "There is no picture in the folder"),
+        ((names[0], "-i", text), "not both"),
+        ((names[0], "--batch-size", 0), "batch_size = 0"),
+    ):
+        done = run("classify", seer, *words, "-o", out)
+        assert (done.status, done.out) == (2, ""), words
+        assert told in done.err
+        assert "Traceback" not in done.err
+        assert not out.exists()
+    two = run("classify", model, "a", "b")
+    assert (two.status, "2 texts" in two.err) == (2, True)
+    wrong = run("classify", model, "a")
+    assert "no encoder of text" in wrong.err
+    unlabelled = write_model(tmp_path / "unlabelled", labels=[])
+    assert "no classifier" in run("classify", unlabelled, names[0]).err
+    strict = write_model(tmp_path / "strict", pixels={"mean": [0.4], "std": [0.3]})
+    assert "11 × 11 pixels" in run("classify", strict, names[0]).err
+
+
+def test_info(run, seer) -> None:
+    facts = json.loads(run("info", seer, "--json").lines[0])
+    model = VisionModel(VisionSpec.parse(SPEC))
+    assert facts["parameters"]["total"] == sum(p.numel() for p in model.parameters())
+    assert facts["operations"]["training_image"] == 3 * facts["operations"]["image"]
+    shown = run("info", seer)
+    assert shown.status == 0
+    assert "training image" in shown.err
