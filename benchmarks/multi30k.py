@@ -4,8 +4,11 @@
     python benchmarks/multi30k.py raw --data DIR     raw cased text, detokenised sacreBLEU
 
 DIR holds multi30k/tok and multi30k/raw (or set HEEDFUL_DATA). The settings stand in
-benchmarks/multi30k/*.toml. The beam's length penalty is chosen on the validation set; the test set
-is translated once, at the end, with that choice. Everything goes through the `heedful` command.
+benchmarks/multi30k/*.toml. Where there is one of a teacher, that model is trained first; the second
+learns from people's translations of the training set and from the teacher's (self-distillation:
+Kim and Rush 2016, Nguyen 2020). The search is that of the published figure: beam 5, length penalty
+1. The test set is translated once, at the end. Everything goes through the `heedful` command; with
+--resume a command that was stopped goes on where it was.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from typing import Any
 from driver import HERE, heedful, hide_paths, new_parser, parse, write_curve
 from machine import describe_machine
 
-LENGTH_PENALTIES = (0.2, 0.6, 1.0, 1.4, 1.8)
+SEARCH = ("--beam", "5", "--length-penalty", "1.0")
+TEST = "test_2016_flickr"
 PUBLISHED = {"tok": 41.02}
 """Transformer-Tiny on test_2016_flickr, lower-cased and tokenised (Wu et al. 2021, table 2)."""
 
@@ -53,7 +57,7 @@ class Task:
 
 
 def main() -> None:
-    """Train, choose the length penalty, evaluate, write the results."""
+    """Train, evaluate, write the results."""
     arguments = _parse()
     task = _task(arguments)
     started = datetime.now(UTC)
@@ -61,44 +65,61 @@ def main() -> None:
     name = f"multi30k-{arguments.variant}-{task.source}-{task.target}"
     out = arguments.results / name
     out.mkdir(parents=True, exist_ok=True)
-    train = [
-        "train",
-        str(arguments.run),
-        *("--preset", "tiny", "--config", str(HERE / "multi30k" / f"{arguments.variant}.toml")),
-        *("--train", *task.files("train"), "--valid", *task.files("val")),
-        *arguments.extra,
-    ]
-    if arguments.resume:
-        train = ["train", str(arguments.run), "--resume", *arguments.extra]
-    if not arguments.evaluate_only:
-        heedful(train, out / "train.log")
-        hide_paths(out / "train.log", {task.folder: "DIR", arguments.run: "RUN"})
-    training = _summary(arguments.run / "metrics.jsonl")
-    validation = {
-        penalty: _evaluate(arguments.run, task, "val", penalty, out) for penalty in LENGTH_PENALTIES
-    }
-    chosen = max(validation, key=lambda penalty: validation[penalty]["scores"]["bleu"]["score"])
-    test = _evaluate(arguments.run, task, "test_2016_flickr", chosen, out)
-    write_curve(arguments.run / "metrics.jsonl", out / "curve.csv", ("bleu", "chrf"))
+    recipe = HERE / "multi30k" / arguments.variant
+    corpora = task.files("train")
+    teacher: dict[str, Any] | None = None
+    if recipe.with_name(f"{recipe.name}-teacher.toml").exists():
+        run = arguments.run.with_name(f"{arguments.run.name}-teacher")
+        teacher = _train(run, recipe.name + "-teacher", corpora, task, arguments, out)
+        corpora = [*corpora, corpora[0], str(_taught(run, corpora[0]))]
+    training = _train(arguments.run, recipe.name, corpora, task, arguments, out)
+    scores = {part: _evaluate(arguments.run, task, part, out) for part in ("val", TEST)}
     result = {
         "benchmark": name,
         "command": " ".join(["python", "benchmarks/multi30k.py", *_without_paths(arguments)]),
         "started": started.isoformat(timespec="seconds"),
         "machine": describe_machine(),
         # over all sittings of a run that was resumed, without training the tokenizer
-        "training_minutes": round(training["seconds"] / 60, 1),
+        "training_minutes": [round(s["seconds"] / 60, 1) for s in (teacher, training) if s],
         "sitting_minutes": round((time.monotonic() - clock) / 60, 1),
+        "teacher": teacher,
         "training": training,
-        "beam": 5,
-        "length_penalty": chosen,
-        "validation_bleu": {
-            str(p): report["scores"]["bleu"]["score"] for p, report in validation.items()
-        },
-        "test": test["scores"],
+        "search": " ".join(SEARCH),
+        "validation": scores["val"]["scores"],
+        "test": scores[TEST]["scores"],
         "published": PUBLISHED.get(arguments.variant),
     }
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))
+
+
+def _train(
+    run: Path,
+    recipe: str,
+    corpora: list[str],
+    task: Task,
+    arguments: argparse.Namespace,
+    out: Path,
+) -> dict[str, Any]:
+    """Train, or go on with a run that was stopped; what its summary says."""
+    begun = arguments.resume and (run / "config.toml").exists()
+    log = out / f"{recipe}.log"
+    if not (begun and _summary(run).get("finished")):
+        config = HERE / "multi30k" / f"{recipe}.toml"
+        new = ["--preset", "tiny", "--config", str(config), "--train", *corpora]
+        words = ["--resume"] if begun else [*new, "--valid", *task.files("val")]
+        heedful(["train", str(run), *words, *arguments.extra], log)
+        hide_paths(log, {task.folder: "DIR", run: "RUN", run.parent: "RUNS"})
+    write_curve(run / "metrics.jsonl", out / f"{recipe}-curve.csv", ("bleu", "chrf"))
+    return _summary(run)
+
+
+def _taught(run: Path, source: str) -> Path:
+    """The teacher's translations of the training set."""
+    made = run / "taught.txt"
+    if not made.exists():
+        heedful(["translate", str(run), "-i", source, "-o", str(made), *SEARCH])
+    return made
 
 
 def _parse() -> argparse.Namespace:
@@ -106,7 +127,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("variant", choices=["tok", "raw"])
     parser.add_argument("--target", default="de", choices=["de", "fr"])
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
-    parser.add_argument("--evaluate-only", action="store_true", help="the run is finished already")
     arguments = parse(parser)
     if arguments.run is None:
         arguments.run = Path("runs") / f"multi30k-{arguments.variant}-en-{arguments.target}"
@@ -124,14 +144,14 @@ def _task(arguments: argparse.Namespace) -> Task:
     )
 
 
-def _evaluate(run: Path, task: Task, part: str, penalty: float, out: Path) -> dict[str, Any]:
+def _evaluate(run: Path, task: Task, part: str, out: Path) -> dict[str, Any]:
     source, reference = task.files(part)
     report = out / f"{part}.json"
     heedful(
         [
             *("evaluate", str(run), "--source", source, "--reference", reference),
-            *("--metrics", "bleu", "chrf", "ter", "--beam", "5"),
-            *("--length-penalty", str(penalty), "--report", str(report), *task.scoring),
+            *("--metrics", "bleu", "chrf", "ter", *SEARCH),
+            *("--report", str(report), *task.scoring),
         ]
     )
     result: dict[str, Any] = json.loads(report.read_text(encoding="utf-8"))
@@ -139,9 +159,10 @@ def _evaluate(run: Path, task: Task, part: str, penalty: float, out: Path) -> di
     return result
 
 
-def _summary(metrics: Path) -> dict[str, Any]:
-    events = [json.loads(line) for line in metrics.read_text(encoding="utf-8").splitlines()]
-    summaries = [event for event in events if event.get("event") == "summary"]
+def _summary(run: Path) -> dict[str, Any]:
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+    summaries = [event for event in map(json.loads, lines) if event.get("event") == "summary"]
     return summaries[-1] if summaries else {}
 
 
