@@ -5,18 +5,32 @@
 
 DIR holds tinyshakespeare/input.txt (or set HEEDFUL_DATA). The first 90 % of the characters are
 trained on, the rest is validated on, as nanoGPT does. The settings stand in
-benchmarks/shakespeare/*.toml. Everything goes through the `heedful` command.
+benchmarks/shakespeare/*.toml. Everything goes through the `heedful` command. With --nanogpt CLONE
+nanoGPT's own scripts train by the recipe for processors in its README before, on the same machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
+import shutil
+import subprocess
+import sys
+import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from driver import HERE, heedful, hide_paths, new_parser, parse
 from machine import describe_machine
+
+NANOGPT = (
+    "config/train_shakespeare_char.py --device=cpu --compile=False --eval_iters=20 "
+    "--log_interval=100 --block_size=64 --batch_size=12 --n_layer=4 --n_head=4 --n_embd=128 "
+    "--max_iters=2000 --lr_decay_iters=2000 --dropout=0.0"
+)
+"""The recipe for a machine without a GPU in nanoGPT's README."""
 
 PROMPTS = ("ROMEO:", "What is love?", "First Citizen:\nBefore we proceed")
 
@@ -28,12 +42,16 @@ def main() -> None:
     out = arguments.results / f"shakespeare-{arguments.recipe}"
     out.mkdir(parents=True, exist_ok=True)
     arguments.run.parent.mkdir(parents=True, exist_ok=True)
-    train, valid = _split(arguments.data / "tinyshakespeare" / "input.txt", arguments.run)
+    text = arguments.data / "tinyshakespeare" / "input.txt"
+    peer = _nanogpt(arguments.nanogpt, text) if arguments.nanogpt else None
+    train, valid = _split(text, arguments.run)
     config = HERE / "shakespeare" / f"{arguments.recipe}.toml"
     report = arguments.run.with_suffix(".report.json")
     words = ["train", str(arguments.run), "--config", str(config), "--train", str(train)]
     words += ["--valid", str(valid), "--report", str(report), *arguments.extra]
+    clock = time.monotonic()
     heedful(words, out / "train.log")
+    seconds = time.monotonic() - clock
     hide_paths(out / "train.log", {arguments.run: "RUN", arguments.data: "DIR"})
     samples = [_sample(arguments.run, prompt) for prompt in PROMPTS]
     result = {
@@ -42,6 +60,8 @@ def main() -> None:
         "extra": arguments.extra,
         "started": started.isoformat(timespec="seconds"),
         "machine": describe_machine(),
+        "seconds": round(seconds, 1),
+        "nanogpt": peer,
         "training": json.loads(report.read_text(encoding="utf-8")),
         "samples": samples,
     }
@@ -57,10 +77,24 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("recipe", choices=["minute", "hour"])
+    parser.add_argument("--nanogpt", type=Path, help="a clone of nanoGPT, to run beside")
     arguments = parse(parser)
     if arguments.run is None:
         arguments.run = Path("runs") / f"shakespeare-{arguments.recipe}"
     return arguments
+
+
+def _nanogpt(clone: Path, text: Path) -> dict[str, Any]:
+    """Train by nanoGPT's recipe: its seconds from start to end, and its last validation loss."""
+    shutil.copyfile(text, clone / "data" / "shakespeare_char" / "input.txt")
+    prepare = [sys.executable, "data/shakespeare_char/prepare.py"]
+    subprocess.run(prepare, cwd=clone, check=True, stdout=subprocess.DEVNULL)
+    clock = time.monotonic()
+    command = [sys.executable, "train.py", *NANOGPT.split()]
+    done = subprocess.run(command, cwd=clone, check=True, stdout=subprocess.PIPE, text=True)
+    seconds = time.monotonic() - clock
+    losses = re.findall(r"val loss ([0-9.]+)", done.stdout)
+    return {"command": NANOGPT, "seconds": round(seconds, 1), "valid_loss": float(losses[-1])}
 
 
 def _split(text: Path, run: Path) -> tuple[Path, Path]:
