@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heedful.models.shape import TranslatorShape
-from heedful.models.spec import PositionScheme
+from heedful.models.shape import PositionScheme
 from heedful.models.translator import Translator
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.spec import Activation
