@@ -7,8 +7,7 @@ from typing import Any, get_args
 import pytest
 import torch
 
-from heedful.models.shape import TranslatorShape
-from heedful.models.shape import PositionScheme
+from heedful.models.shape import PositionScheme, TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.spec import Activation
