@@ -99,6 +99,14 @@ def serious(page: Any, rules: list[str] | None = None) -> list[str]:
     ]
 
 
+def numbers_of(figure: Any, row: int) -> list[str]:
+    """A row of the table below a figure, which is filled once it is opened."""
+    figure.locator("summary").click()
+    cells = figure.locator("tbody tr").nth(row)
+    cells.wait_for()
+    return list(cells.locator("td").all_inner_texts())
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_page_can_be_used_by_everyone(visit: Visit, axe: str, name: str) -> None:
     """No serious finding of axe-core, light and dark; no sideways scrolling on a phone."""
@@ -233,9 +241,8 @@ def test_masks(visit: Visit) -> None:
     assert page.locator(".problem").count() == 0
     page.get_by_label("Bias").select_option("alibi")
     visit.idle()
-    page.locator("figure", has_text="What is added").locator("summary").click()
-    cells = page.locator("figure", has_text="What is added").locator("tbody tr").nth(4)
-    assert cells.locator("td").all_inner_texts()[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
+    added = numbers_of(page.locator("figure", has_text="What is added"), 4)
+    assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
 
 
 # Positions
@@ -244,8 +251,7 @@ def test_masks(visit: Visit) -> None:
 def test_positions(visit: Visit, given: Any) -> None:
     page = visit.open("positions?width=4&length=16")
     table = page.locator("figure", has_text="The table")
-    table.locator("summary").click()
-    row = table.locator("tbody tr").nth(5).locator("td").all_inner_texts()
+    row = numbers_of(table, 5)
     expected = [math.sin(5), math.cos(5), math.sin(0.05), math.cos(0.05)]
     assert row == [shown(value, 3) for value in expected]
 
@@ -255,8 +261,7 @@ def test_positions(visit: Visit, given: Any) -> None:
     model, _ = load_model(given.learned)
     own = page.get_by_label("Table").input_value()
     assert own == "learned · source_input.positions"
-    table.locator("summary").click()
-    row = table.locator("tbody tr").nth(3).locator("td").all_inner_texts()
+    row = numbers_of(table, 3)
     weights = model.source_input.positions.weight.detach()
     assert row == [shown(float(value), 3) for value in weights[3]]
 
