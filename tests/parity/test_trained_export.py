@@ -29,7 +29,7 @@ SETTINGS = {
     "objective.label-smoothing": 0,
     "schedule.peak-learning-rate": 0.008,
     "schedule.warmup-steps": 20,
-    "max-steps": 150,
+    "max-steps": 300,
     "precision": "fp32",
     "seed": 3,
 }
@@ -69,8 +69,7 @@ def exported(run: Path) -> Path:
 
 def test_it_has_learned(run: Path) -> None:
     right = [" ".join(WORDS[word] for word in text.split()) for text in TEXTS]
-    found = [text for text, _ in ours(run)]
-    assert sum(a == b for a, b in zip(found, right, strict=True)) >= 3, found
+    assert [text for text, _ in ours(run)] == right
 
 
 def test_transformers_translates_alike(run: Path, exported: Path) -> None:
