@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 
 from cyclopts import Group, Parameter
 
 import heedful
+from heedful.cli.device_flags import DeviceFlag, PrecisionFlag
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import chunks, is_standard, output_to
 from heedful.cli.output import Output, Report
@@ -58,11 +59,8 @@ class Items:
             help="Where results go, once all are there; standard output if unset.",
         ),
     ] = None
-    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16", "fp16"],
-        Parameter(help="auto is float32 on the fastest route that is as exact."),
-    ] = "auto"
+    device: DeviceFlag = "auto"
+    precision: PrecisionFlag = "auto"
     batch_size: Annotated[
         int | None, Parameter(help="Texts in a batch, instead of --batch-tokens.")
     ] = None

@@ -6,11 +6,12 @@ import json
 import sys
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
 import heedful
+from heedful.cli.device_flags import DeviceFlag, PrecisionFlag
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import chunks, is_standard, output_to
 from heedful.cli.output import PLAIN, Output, Report, one_line
@@ -63,11 +64,8 @@ def generate(
         ),
     ] = False,
     settings: GenerationFlags | None = None,
-    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16", "fp16"],
-        Parameter(help="auto is float32 on the fastest route that is as exact."),
-    ] = "auto",
+    device: DeviceFlag = "auto",
+    precision: PrecisionFlag = "auto",
     batch_size: Annotated[int | None, Parameter(help="Prompts continued together.")] = None,
     output: Output = PLAIN,
 ) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from heedful.cli.device_flags import DeviceFlag
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import writing
 from heedful.cli.output import PLAIN, Output, Report, print_json
@@ -65,7 +66,7 @@ def inspect(
             help="Write what --json prints to this .json file.",
         ),
     ] = None,
-    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto",
+    device: DeviceFlag = "auto",
     output: Output = PLAIN,
 ) -> None:
     """Show what a model attends to.

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Group, Parameter
 
 import heedful
+from heedful.cli.device_flags import DeviceFlag, PrecisionFlag
 from heedful.cli.settings_flags import flags_of, overrides
 from heedful.decode.settings import SearchSettings
 
@@ -37,11 +38,8 @@ class Running:
             help="One more model whose probabilities are averaged in; may be repeated.",
         ),
     ] = ()
-    device: Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
-    precision: Annotated[
-        Literal["auto", "fp32", "bf16", "fp16"],
-        Parameter(help="auto is float32 on the fastest route that is as exact."),
-    ] = "auto"
+    device: DeviceFlag = "auto"
+    precision: PrecisionFlag = "auto"
     batch_size: Annotated[
         int | None, Parameter(help="Sentences in a batch, instead of --batch-tokens.")
     ] = None

@@ -19,6 +19,7 @@ from heedful.decode.encoder_input import (
     frame,
     longest_input,
 )
+from heedful.decode.loading import load_text_model
 from heedful.decode.long_texts import Part, parts_of, word_pieces
 from heedful.decode.predictions import (
     NO_ANSWER,
@@ -28,7 +29,7 @@ from heedful.decode.predictions import (
     TokenLabel,
 )
 from heedful.decode.reading import Reading, choose, read_answer
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.device import Precision, PrecisionName
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
@@ -94,16 +95,16 @@ class EncoderPipeline:
             ModelError: when there is no model, or one that is no encoder of text.
             ConfigError: when the device or precision is not to be had.
         """
-        where = resolve_device(device)
-        model, tokenizers = read(Path(path))
-        if not isinstance(model, EncoderModel) or tokenizers is None:
-            raise ModelError(
-                f"This model is no encoder of text; its kind is {model.spec.kind!r}",
-                where=str(path),
-                remedy="Give an encoder, such as an imported BERT or RoBERTa",
-            )
-        chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-        return cls(model.to(where), tokenizers.source, precision=chosen)
+        model, tokenizer, chosen = load_text_model(
+            EncoderModel,
+            path,
+            device,
+            precision,
+            read,
+            refusal="This model is no encoder of text",
+            remedy="Give an encoder, such as an imported BERT or RoBERTa",
+        )
+        return cls(model, tokenizer, precision=chosen)
 
     def require(self, head: str) -> None:
         """Refuse what the model has no head for.

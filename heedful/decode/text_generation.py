@@ -11,8 +11,8 @@ import torch
 
 from heedful.decode.generate import BATCH_TOKENS, Generation, generate, stream
 from heedful.decode.generation import GenerationOptions, GenerationSettings
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
-from heedful.errors import ModelError
+from heedful.decode.loading import load_text_model
+from heedful.device import Precision, PrecisionName
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.text.protocol import TextTokenizer
@@ -56,16 +56,16 @@ class GenerationPipeline:
             ModelError: when there is no model, or one that continues no text.
             ConfigError: when the device or precision is not to be had.
         """
-        where = resolve_device(device)
-        model, tokenizers = read(Path(path))
-        if not isinstance(model, CausalLM) or tokenizers is None:
-            raise ModelError(
-                f"This model continues no text; its kind is {model.spec.kind!r}",
-                where=str(path),
-                remedy="Give a language model, such as one trained with --task causal_lm",
-            )
-        chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-        return cls(model.to(where), tokenizers.source, precision=chosen)
+        model, tokenizer, chosen = load_text_model(
+            CausalLM,
+            path,
+            device,
+            precision,
+            read,
+            refusal="This model continues no text",
+            remedy="Give a language model, such as one trained with --task causal_lm",
+        )
+        return cls(model, tokenizer, precision=chosen)
 
     def generate(
         self,

@@ -14,8 +14,10 @@ from heedful.decode.encoder_input import segments_of
 from heedful.decode.long_texts import answer_pieces, parts_of
 from heedful.errors import ConfigError, DataError
 from heedful.models.family import SpanHeadSpec
-from heedful.train.framed import FramedData, FramedTask, Judge, plural, tokenizers_for
+from heedful.train.beginning import tokenizers_for
+from heedful.train.framed import FramedData, FramedTask, Judge, plural
 from heedful.train.judging import answer_scores
+from heedful.train.masked import encoder_tokenizers
 from heedful.train.objective import with_penalty
 from heedful.train.task_settings import check_room, check_task_settings
 
@@ -58,7 +60,9 @@ def prepare_reader(
             where=", ".join(str(spec.file) for spec in data.train),
             remedy="Give questions with answers too",
         )
-    tokenizers = tokenizers_for(settings, tokenizers, lambda: _texts(train), events)
+    tokenizers = tokenizers_for(
+        settings, tokenizers, lambda: encoder_tokenizers(settings, _texts(train)), events
+    )
     encoder = _Encoder(tokenizers.source, settings)
 
     def encoded(name: str, files: list[list[Question]]) -> FramedRows:

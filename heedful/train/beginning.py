@@ -6,7 +6,7 @@ else than it did, and the vocabulary may grow; what is new begins with first wei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,32 @@ def first_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair | N
         + (f"; {known:,} are pieces of it already" if known else "")
     )
     return now
+
+
+def tokenizers_for(
+    settings: RunSettings,
+    tokenizers: TokenizerPair | None,
+    train_new: Callable[[], TokenizerPair],
+    events: Events,
+) -> TokenizerPair:
+    """The tokenizers of a run: its own when it is resumed, those of a model, or new ones.
+
+    Args:
+        settings: of the run.
+        tokenizers: its own, if it has some.
+        train_new: makes new ones of the data.
+        events: who is told.
+
+    Raises:
+        ModelError: when the model to begin with is damaged.
+        ConfigError: when a setting contradicts it, or needs one.
+    """
+    if tokenizers is None:
+        tokenizers = first_tokenizers(settings, events)
+    if tokenizers is None:
+        events.note("Training the tokenizer")
+        tokenizers = train_new()
+    return tokenizers
 
 
 def first_model(

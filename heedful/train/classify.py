@@ -15,7 +15,7 @@ from heedful.data.rows import RowBatch, first_rows, frame_rows, plan_rows, valid
 from heedful.errors import DataError
 from heedful.models.family import SequenceHeadSpec
 from heedful.models.shapes import encoder_spec
-from heedful.train.beginning import first_labels, first_model, first_tokenizers
+from heedful.train.beginning import first_labels, first_model, tokenizers_for
 from heedful.train.labels import LabelMeasure, LabelObjective
 from heedful.train.language_model import all_texts, encode_and_tell, weighted_fingerprint
 from heedful.train.masked import encoder_tokenizers
@@ -215,11 +215,9 @@ def prepare_classifier(
     names = first_labels(settings, "sequence", _label_names(train))
     events.note(f"{len(names)} labels: {', '.join(names[:10])}{' …' * (len(names) > 10)}")
     valid_labels = _labels(valid_readers, names)  # what is unknown is told before any work
-    if tokenizers is None:
-        tokenizers = first_tokenizers(settings, events)
-    if tokenizers is None:
-        events.note("Training the tokenizer")
-        tokenizers = encoder_tokenizers(settings, all_texts(train))
+    tokenizers = tokenizers_for(
+        settings, tokenizers, lambda: encoder_tokenizers(settings, all_texts(train)), events
+    )
     cache = Path(data.cache) if data.cache is not None else run_dir / "data"
 
     def encoded(name: str, readers: list[LabelledReader], labels: Indices) -> LabelledTexts:

@@ -25,8 +25,8 @@ from heedful.models.translator import Translator
 from heedful.text.pair import TokenizerPair
 from heedful.text.tokenizer import SPECIALS
 from heedful.text.trainer import train_tokenizer
-from heedful.train.beginning import first_model, first_tokenizers
-from heedful.train.language_model import all_texts, encode_and_tell, weighted_fingerprint
+from heedful.train.beginning import first_model, tokenizers_for
+from heedful.train.language_model import all_texts, encode_documents, weighted_fingerprint
 from heedful.train.objective import TranslationObjective
 from heedful.train.row_source import RowSource, ValidationRows
 from heedful.train.task_settings import check_room, check_task_settings
@@ -157,18 +157,11 @@ def prepare_denoising(
     check_room(settings)
     data = settings.data
     train = [document_reader(spec, data.documents) for spec in data.train]
-    if tokenizers is None:
-        tokenizers = first_tokenizers(settings, events)
-    if tokenizers is None:
-        events.note("Training the tokenizer")
-        tokenizers = _new_tokenizers(settings, all_texts(train))
+    tokenizers = tokenizers_for(
+        settings, tokenizers, lambda: _new_tokenizers(settings, all_texts(train)), events
+    )
     rows = _corrupted_rows(settings, tokenizers)
-    cache = Path(data.cache) if data.cache is not None else run_dir / "data"
-    texts = encode_and_tell("training", train, tokenizers, cache, events)
-    valid = None
-    if data.valid:
-        readers = [document_reader(spec, data.documents) for spec in data.valid]
-        valid = encode_and_tell("validation", readers, tokenizers, cache, events)
+    texts, valid = encode_documents(run_dir, settings, train, tokenizers, events)
     return DenoisingTask(settings, rows, texts, valid, events)
 
 

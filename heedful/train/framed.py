@@ -12,9 +12,8 @@ from torch import nn
 from heedful.data.framed import FramedBatch, FramedRows
 from heedful.decode.encoding import EncoderPipeline
 from heedful.models.shapes import encoder_spec
-from heedful.train.beginning import first_model, first_tokenizers
+from heedful.train.beginning import first_model
 from heedful.train.labels import LabelObjective, Scorer
-from heedful.train.masked import encoder_tokenizers
 from heedful.train.validation import Measured, Validator
 
 if TYPE_CHECKING:
@@ -198,28 +197,6 @@ class FramedValidation:
     def __iter__(self) -> Iterator[FramedBatch]:
         for indices in self.batches:
             yield self.rows.batch(indices)
-
-
-def tokenizers_for(
-    settings: RunSettings,
-    tokenizers: TokenizerPair | None,
-    texts: Callable[[], list[str]],
-    events: Events,
-) -> TokenizerPair:
-    """The tokenizers of a run: its own when resumed, those of a model, or new ones.
-
-    Args:
-        settings: of the run.
-        tokenizers: its own, if it has some.
-        texts: to train new ones on.
-        events: who is told.
-    """
-    if tokenizers is None:
-        tokenizers = first_tokenizers(settings, events)
-    if tokenizers is None:
-        events.note("Training the tokenizer")
-        tokenizers = encoder_tokenizers(settings, texts())
-    return tokenizers
 
 
 def plural(count: int, name: str) -> str:

@@ -23,7 +23,7 @@ from heedful.models.shapes import causal_lm_spec
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.text.pair import TokenizerPair
 from heedful.text.trainer import train_tokenizer
-from heedful.train.beginning import first_model, first_tokenizers
+from heedful.train.beginning import first_model, tokenizers_for
 from heedful.train.objective import Context, LossSum, with_penalty
 from heedful.train.task_settings import check_room, check_task_settings
 from heedful.train.validation import Validator
@@ -181,19 +181,39 @@ def prepare_language_model(
     check_room(settings)
     data = settings.data
     train = [document_reader(spec, data.documents) for spec in data.train]
-    if tokenizers is None:
-        tokenizers = first_tokenizers(settings, events)
-    if tokenizers is None:
-        events.note("Training the tokenizer")
+
+    def train_new() -> TokenizerPair:
         tokenizer = train_tokenizer(settings.tokenizer, all_texts(train))
-        tokenizers = TokenizerPair(tokenizer, tokenizer)
+        return TokenizerPair(tokenizer, tokenizer)
+
+    tokenizers = tokenizers_for(settings, tokenizers, train_new, events)
+    texts, valid = encode_documents(run_dir, settings, train, tokenizers, events)
+    return LanguageModelTask(settings, tokenizers, texts, valid)
+
+
+def encode_documents(
+    run_dir: Path,
+    settings: RunSettings,
+    train: Sequence[TextReader],
+    tokenizers: TokenizerPair,
+    events: Events,
+) -> tuple[EncodedTexts, EncodedTexts | None]:
+    """Encode the training texts, and the validation texts where there are some.
+
+    Args:
+        run_dir: where encoded data is kept unless `data.cache` is set.
+        settings: of the run; they name the validation files.
+        train: the training files.
+        tokenizers: the same one twice.
+        events: who is told.
+    """
+    data = settings.data
     cache = Path(data.cache) if data.cache is not None else run_dir / "data"
     texts = encode_and_tell("training", train, tokenizers, cache, events)
-    valid = None
-    if data.valid:
-        readers = [document_reader(spec, data.documents) for spec in data.valid]
-        valid = encode_and_tell("validation", readers, tokenizers, cache, events)
-    return LanguageModelTask(settings, tokenizers, texts, valid)
+    if not data.valid:
+        return texts, None
+    readers = [document_reader(spec, data.documents) for spec in data.valid]
+    return texts, encode_and_tell("validation", readers, tokenizers, cache, events)
 
 
 def encode_and_tell(

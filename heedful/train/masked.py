@@ -16,8 +16,8 @@ from heedful.models.shapes import encoder_spec
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.text.pair import TokenizerPair
 from heedful.text.trainer import train_tokenizer
-from heedful.train.beginning import first_model, first_tokenizers
-from heedful.train.language_model import all_texts, encode_and_tell, weighted_fingerprint
+from heedful.train.beginning import first_model, tokenizers_for
+from heedful.train.language_model import all_texts, encode_documents, weighted_fingerprint
 from heedful.train.objective import Context, LossSum, with_penalty
 from heedful.train.row_source import RowSource, ValidationRows
 from heedful.train.task_settings import check_room, check_task_settings
@@ -151,17 +151,10 @@ def prepare_masked(
     check_room(settings)
     data = settings.data
     train = [document_reader(spec, data.documents) for spec in data.train]
-    if tokenizers is None:
-        tokenizers = first_tokenizers(settings, events)
-    if tokenizers is None:
-        events.note("Training the tokenizer")
-        tokenizers = encoder_tokenizers(settings, all_texts(train))
-    cache = Path(data.cache) if data.cache is not None else run_dir / "data"
-    texts = encode_and_tell("training", train, tokenizers, cache, events)
-    valid = None
-    if data.valid:
-        readers = [document_reader(spec, data.documents) for spec in data.valid]
-        valid = encode_and_tell("validation", readers, tokenizers, cache, events)
+    tokenizers = tokenizers_for(
+        settings, tokenizers, lambda: encoder_tokenizers(settings, all_texts(train)), events
+    )
+    texts, valid = encode_documents(run_dir, settings, train, tokenizers, events)
     return MaskedTask(settings, tokenizers, texts, valid, events)
 
 

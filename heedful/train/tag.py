@@ -11,9 +11,10 @@ from heedful.data.tagged import TaggedReader, TaggedSentence, tagged_reader
 from heedful.decode.long_texts import parts_of, word_pieces
 from heedful.errors import DataError
 from heedful.models.family import TokenHeadSpec
-from heedful.train.beginning import first_labels
-from heedful.train.framed import FramedData, FramedTask, Judge, plural, tokenizers_for
+from heedful.train.beginning import first_labels, tokenizers_for
+from heedful.train.framed import FramedData, FramedTask, Judge, plural
 from heedful.train.judging import tag_metrics, tag_scores
+from heedful.train.masked import encoder_tokenizers
 from heedful.train.objective import with_penalty
 from heedful.train.task_settings import check_room, check_task_settings
 
@@ -52,7 +53,10 @@ def prepare_tagger(
         _check_known(reader, sentences, numbers)
     metrics = tag_metrics(settings.validation.metrics, names)
     tokenizers = tokenizers_for(
-        settings, tokenizers, lambda: [s.text for file in train for s in file], events
+        settings,
+        tokenizers,
+        lambda: encoder_tokenizers(settings, [s.text for file in train for s in file]),
+        events,
     )
     encoder = _Encoder(tokenizers.source, numbers, settings)
 

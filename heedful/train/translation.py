@@ -15,7 +15,7 @@ from heedful.data.order import plan_batches
 from heedful.data.selection import Selection, select_pairs
 from heedful.errors import ConfigError
 from heedful.text.pair import TokenizerPair, train_pair
-from heedful.train.beginning import first_model, first_tokenizers
+from heedful.train.beginning import first_model, tokenizers_for
 from heedful.train.objective import TranslationObjective
 from heedful.train.source import PairSource
 from heedful.train.task_settings import check_task_settings
@@ -126,12 +126,12 @@ def prepare_translation(
     """
     check_task_settings(settings)
     data = settings.data
-    if tokenizers is None:
-        tokenizers = first_tokenizers(settings, events)
-    if tokenizers is None:
-        events.note("Training the tokenizer")
+
+    def train_new() -> TokenizerPair:
         sources, targets = CorpusTexts(data.train, "source"), CorpusTexts(data.train, "target")
-        tokenizers = train_pair(settings.tokenizer, sources, targets)
+        return train_pair(settings.tokenizer, sources, targets)
+
+    tokenizers = tokenizers_for(settings, tokenizers, train_new, events)
     cache = Path(data.cache) if data.cache is not None else run_dir / "data"
     pairs = _encode(data.train, tokenizers, cache, events, "encoding")
     valid = None
