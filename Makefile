@@ -1,5 +1,6 @@
 # make demo   set up, train on generated data in about a minute, translate
 # make test   set up, then format, lint, types, docs and tests; fails on any
+# make bench DATA=DIR   measure speed beside other projects, about an hour; DIR holds the corpora
 # make pictures   take the README's picture of the studio (needs Chromium)
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
 
@@ -11,7 +12,7 @@ DEMO := build/demo
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test lint types docs tests pictures format clean
+.PHONY: help demo test lint types docs tests bench pictures format clean
 
 help:
 	@sed -n 's/^# //p' Makefile
@@ -41,6 +42,10 @@ docs: $(READY)
 
 tests: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
+
+bench: $(READY)
+	test -n "$(DATA)" || { echo "Name the folder of the corpora: make bench DATA=DIR" >&2; exit 1; }
+	$(BIN)/python benchmarks/speed/run_all.py --data $(DATA) $(BENCH)
 
 pictures: $(READY)
 	$(BIN)/heedful demo --out $(DEMO)

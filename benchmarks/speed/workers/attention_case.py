@@ -1,0 +1,67 @@
+"""One attention over one long text, forward or backward too: its seconds and its peak memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import serve
+import torch
+
+from heedful.nn.attend import attend
+from heedful.nn.masks import Causal, Everything, Mask, Window
+from heedful.nn.positions import Positions
+
+
+def case(
+    length: int,
+    window: int,
+    kernel: str,
+    repeats: int,
+    *,
+    heads: int = 2,
+    width: int = 64,
+    backward: bool = False,
+) -> dict[str, Any]:
+    """Run it some times.
+
+    Args:
+        length: tokens, L.
+        window: keys that a query sees, itself and those before it; 0 for all keys.
+        kernel: of Heedful.
+        repeats: how often, after once to warm up.
+        heads: H.
+        width: E, of a head.
+        backward: whether gradients are computed too.
+    """
+    torch.manual_seed(1)
+    q, k, v = (torch.randn(1, heads, length, width, requires_grad=backward) for _ in range(3))
+    mask: Mask = Causal() & Window(window) if window else Everything()
+    seconds = []
+    before = _reset_peak()
+    for _ in range(repeats + 1):
+        positions = Positions.of_self(torch.arange(length)[None])
+        began = time.perf_counter()
+        with torch.set_grad_enabled(backward):
+            output = attend(q, k, v, positions, mask, kernel=kernel)
+            if backward:
+                torch.autograd.grad(output.sum(), (q, k, v))
+        seconds.append(time.perf_counter() - began)
+        del output
+    return {"seconds": seconds[1:], "memory_mb": round(_status("VmHWM") - before, 2)}
+
+
+def _reset_peak() -> float:
+    """Let the kernel count the peak of this process anew; its memory now, in MB."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _status("VmHWM")
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+
+if __name__ == "__main__":
+    serve.serve({"case": case})

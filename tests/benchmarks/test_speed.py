@@ -1,0 +1,158 @@
+"""The speed benchmarks, without peers: their flags, their arithmetic and what they write."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+ROOT = Path(__file__).parents[2]
+SPEED = ROOT / "benchmarks" / "speed"
+PROGRAMS = (
+    "characters",
+    "environments",
+    "gpu",
+    "kernels",
+    "long_attention",
+    "peers_cli",
+    "run_all",
+    "startup",
+    "training",
+    "translating",
+)
+
+
+def run(name: str, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    environment.pop("HEEDFUL_DATA", None)
+    command = [sys.executable, str(SPEED / f"{name}.py"), *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(f"speed_{name}", SPEED / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # its dataclasses look there
+    spec.loader.exec_module(module)
+    return module
+
+
+turns = load("turns")
+harness = load("harness")
+
+
+def test_all_programs_are_listed():
+    shared = {"corpus", "harness", "turns"}
+    assert {path.stem for path in SPEED.glob("*.py")} == {*PROGRAMS, *shared}
+
+
+@pytest.mark.parametrize("name", ["training", "peers_cli"])
+def test_without_data_a_program_is_skipped(name):
+    done = run(name, *(["base"] if name == "training" else []))
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "--data or HEEDFUL_DATA" in done.stderr
+
+
+def test_a_wrong_flag_is_refused():
+    done = run("startup", "--roundz", "3")
+    assert done.returncode == 2
+    assert "--roundz" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("speed")
+    words = ["--quick", "--rounds", "3", "--only", "matmul fp32", "--threads", "1"]
+    done = run("kernels", *words, "--work", str(folder), "--results", str(folder / "results"))
+    assert done.returncode == 0, done.stderr
+    return done, folder / "results" / "speed-kernels"
+
+
+def test_the_last_line_is_the_result_that_was_written(kernels):
+    done, folder = kernels
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result == json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    assert result["command"].startswith("python benchmarks/speed/kernels.py --quick")
+    assert str(folder.parent) not in json.dumps(result)
+    assert {"processor", "cores", "torch", "threads", "load"} <= result["machine"].keys()
+
+
+def test_the_table_has_a_line_for_every_row(kernels):
+    done, folder = kernels
+    rows = json.loads(done.stdout.splitlines()[-1])["rows"]
+    table = (folder / "table.txt").read_text(encoding="utf-8")
+    assert done.stdout.startswith(table)
+    names = [line.split("  ")[0] for line in table.splitlines()[1:]]
+    assert names == [row["work"] for row in rows]
+    assert {row["unit"] for row in rows} == {"GFLOP/s"}
+
+
+def test_every_run_stands_in_the_result(kernels):
+    for row in json.loads(kernels[0].stdout.splitlines()[-1])["rows"]:
+        runs = row["ours"]["runs"]
+        assert len(runs) == 3
+        assert row["ours"]["median"] == pytest.approx(statistics.median(runs), rel=1e-4)
+        assert (row["ours"]["lowest"], row["ours"]["highest"]) == (min(runs), max(runs))
+
+
+def test_all_take_turns_and_each_round_begins_with_another():
+    seen: list[str] = []
+
+    def turn(name):
+        return lambda number: seen.append(f"{name}{number}") or len(seen)
+
+    figures = turns.alternate({n: turn(n) for n in "abc"}, 3, lambda _: None, settle=0.0)
+    assert seen == ["a0", "b0", "c0", "b1", "c1", "a1", "c2", "a2", "b2"]
+    assert figures == {"a": [1, 6, 8], "b": [2, 4, 9], "c": [3, 5, 7]}
+
+
+@given(st.lists(st.tuples(st.floats(1, 1e4), st.floats(1, 1e4)), min_size=1, max_size=9))
+def test_a_ratio_is_that_of_the_rounds(pairs):
+    ours, theirs = zip(*pairs, strict=True)
+    found = turns.ratio(ours, theirs)
+    ratios = sorted(a / b for a, b in pairs)
+    assert found["lowest"] == pytest.approx(ratios[0], rel=1e-4)
+    assert found["highest"] == pytest.approx(ratios[-1], rel=1e-4)
+    assert found["median"] == pytest.approx(statistics.median(ratios), rel=1e-4)
+
+
+def test_a_worker_answers_and_refuses(tmp_path):
+    log = tmp_path / "worker.log"
+    worker = turns.Worker("attention_case.py", log, threads=1)
+    try:
+        case = {"length": 64, "window": 8, "repeats": 1}
+        found = worker.ask("case", **case, kernel="chunked")
+        assert found["memory_mb"] >= 0
+        assert len(found["seconds"]) == 1
+        with pytest.raises(turns.WorkerError, match="nonsense"):
+            worker.ask("case", **case, kernel="nonsense")
+        assert worker.ask("case", **case, kernel="matmul")["seconds"]
+        worker.process.kill()
+        with pytest.raises(turns.WorkerError, match="ended"):
+            worker.ask("case")
+    finally:
+        worker.close()
+
+
+def test_limits_and_ratios_are_shown():
+    row = {
+        "work": "training",
+        "unit": "tokens/s",
+        "ours": turns.summary([1800.0, 2000.0, 2200.0]),
+        "theirs": turns.summary([1000.0, 1000.0, 1000.0]),
+        "ratio": turns.ratio([1800.0, 2000.0, 2200.0], [1000.0] * 3),
+        "least": 1.8,
+        "aim": 2.3,
+    }
+    heads, line = harness.format_table([row]).splitlines()
+    assert heads.split()[-3:] == ["at", "least", "aim"]
+    shown = "training tokens/s 2,000 (20 %) 1,000 (0 %) 2.00 1.80-2.20 1.8 2.3"
+    assert " ".join(line.split()) == shown
