@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -11,3 +11,23 @@ PrecisionFlag = Annotated[
     Literal["auto", "fp32", "bf16", "fp16"],
     Parameter(help="auto is float32 on the fastest route that is as exact."),
 ]
+BatchTokens = int | Literal["auto"]
+
+
+def positions_of(asked: BatchTokens, pipeline: Any, beam: int = 1) -> int:
+    """The positions of a batch; for `auto` what the machine has room for, which is said.
+
+    Args:
+        asked: by the flag.
+        pipeline: the loaded model, or several.
+        beam: hypotheses of a text.
+    """
+    if isinstance(asked, int):
+        return asked
+    from heedful.cli.tables import say
+    from heedful.decode.fitting import room_for
+
+    models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
+    room = room_for(models, pipeline.precision, beam=beam)
+    say(room.reason)
+    return room.positions

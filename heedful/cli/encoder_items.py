@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.device_flags import DeviceFlag, PrecisionFlag
+from heedful.cli.device_flags import BatchTokens, DeviceFlag, PrecisionFlag, positions_of
 from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import chunks, is_standard, output_to
 from heedful.cli.output import Output, Report
@@ -65,7 +65,11 @@ class Items:
         int | None, Parameter(help="Texts in a batch, instead of --batch-tokens.")
     ] = None
     batch_tokens: Annotated[
-        int, Parameter(help="Positions in a batch: texts x longest, padding counted.")
+        BatchTokens,
+        Parameter(
+            help="Positions in a batch: texts x longest, padding counted. auto: what fits into "
+            "the memory that is free."
+        ),
     ] = 4096
 
 
@@ -124,10 +128,11 @@ def run(
 
     def results(pipeline: Any) -> Iterator[list[str]]:
         done = 0
+        positions = positions_of(items.batch_tokens, pipeline)
         for lines in [[text]] if text is not None else chunks(items.input, CHUNK):
             options: EncodingOptions = {
                 "batch_size": items.batch_size,
-                "batch_tokens": items.batch_tokens,
+                "batch_tokens": positions,
                 "first_line": done + 1,
             }
             found = verb.work(pipeline, lines, options)

@@ -169,12 +169,13 @@ class _Systems:
                 "A model needs text to translate", where=str(system), remedy="Add --source FILE"
             )
         texts = self._aligned(read_lines(self.source), self.source)
+        pipeline = self.running.load(system)
         return list(
-            self.running.load(system).translate(
+            pipeline.translate(
                 texts,
                 settings=self.settings,
                 batch_size=self.running.batch_size,
-                batch_tokens=self.running.batch_tokens,
+                batch_tokens=self.running.positions(pipeline, self.settings),
                 warn=events.warn,
                 progress=lambda done, total: events.progress(done, total, f"translating: {system}"),
             )

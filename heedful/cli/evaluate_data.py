@@ -65,7 +65,7 @@ def evaluate_data(
         )
     options: EncodingOptions = {
         "batch_size": running.batch_size,
-        "batch_tokens": running.batch_tokens,
+        "batch_tokens": running.positions(pipeline),
     }
     judged = judges[heads[0]](pipeline, data, columns, options)
     if not report.output.json:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import heedful
+from heedful.cli.device_flags import positions_of
 from heedful.cli.encoder_items import Items, deliver, json_line
 from heedful.cli.files import chunks
 from heedful.cli.output import Output, one_line
@@ -57,19 +58,22 @@ def classify_images(
 
     def results(pipeline: ImagePipeline) -> Iterator[list[str]]:
         images = _given(what) if what else _listed(items.input)
+        positions = positions_of(items.batch_tokens, pipeline)
         while chunk := list(islice(images, CHUNK)):
-            found = _labels(pipeline, chunk, items)
+            found = _labels(pipeline, chunk, items.batch_size, positions)
             yield [line(name, labels) for (name, _), labels in zip(chunk, found, strict=True)]
 
     deliver("classify", {"model": str(model), "top": top}, items, output, load, results)
 
 
-def _labels(pipeline: ImagePipeline, chunk: list[Named], items: Items) -> Iterator[list[Label]]:
+def _labels(
+    pipeline: ImagePipeline, chunk: list[Named], size: int | None, positions: int
+) -> Iterator[list[Label]]:
     found = iter(
         pipeline.classify(
             [image for _, image in chunk if image is not None],
-            batch_size=items.batch_size,
-            batch_tokens=items.batch_tokens,
+            batch_size=size,
+            batch_tokens=positions,
         )
     )
     return ([] if image is None else next(found) for _, image in chunk)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -28,17 +28,23 @@ def info(
     target_tokens: Annotated[int, Parameter(help="Length of its translation.")] = 25,
     beam: Annotated[int, Parameter(help="Hypotheses in a decoding step.")] = 4,
     batch_tokens: Annotated[
-        int, Parameter(help="Positions of a training batch, each side.")
+        int,
+        Parameter(help="Positions of a batch: in training on each side, decoding x hypotheses."),
     ] = 4096,
+    precision: Annotated[
+        Literal["fp32", "bf16"], Parameter(help="Of products, for the peaks of memory.")
+    ] = "fp32",
     output: Output = PLAIN,
 ) -> None:
     """What a model is made of and what it costs.
 
-    Parameters of every component, operations to learn from a pair and to translate a sentence,
-    memory for both; of other models than translators, the parameters, and of those of images the
-    operations for one. A directory of this name goes before a preset.
+    Parameters of every component, operations to learn from a pair and to translate a sentence, and
+    memory: what there is of weights and caches, and the most that a process takes while it trains
+    and decodes with such batches on a processor. Of other models than translators, the parameters
+    and those peaks, and of those of images the operations for one. A directory of this name goes
+    before a preset.
 
-    Example: `heedful info transformer-base --vocabulary 37000`
+    Example: `heedful info transformer-base --vocabulary 37000 --precision bf16`
     """
     counts = (source_tokens, target_tokens, beam, batch_tokens, vocabulary or 1)
     if min(counts) < 1:
@@ -47,21 +53,64 @@ def info(
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
     report = Report("info", output, {"model": model, "vocabulary": vocabulary})
     spec, facts = _find(model, vocabulary)
+    asked = _Asked(batch_tokens, max(source_tokens, target_tokens), beam, precision)
+    from heedful.models.cost import count_parameters
     from heedful.models.spec import TranslatorSpec
 
     if not isinstance(spec, TranslatorSpec):
-        _tell_family(model, spec, facts, report)
+        _tell_family(model, spec, facts, asked, report)
         return
     facts = {
         "parameters": _parameters(spec),
         "operations": _operations(spec, source_tokens, target_tokens, beam),
         "memory_bytes": _memory(spec, source_tokens, target_tokens, beam, batch_tokens),
+        "peak_memory": asked.peaks(spec, count_parameters(spec)),
         "model": spec.plain(),
         **facts,
     }
     if not output.json:
         _show(model, facts)
     report.finish(facts)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What peaks of memory are foreseen for."""
+
+    batch_tokens: int
+    length: int
+    beam: int
+    precision: Literal["fp32", "bf16"]
+
+    def peaks(self, spec: ModelSpec, parameters: int) -> dict[str, Any]:
+        """The peaks of training and decoding, in bytes, and what is free here."""
+        from heedful.memory import available_bytes
+        from heedful.models.cost import BFLOAT16, FLOAT32, decoding_peak, training_peak
+
+        number_bytes = FLOAT32 if self.precision == "fp32" else BFLOAT16
+        found = {
+            "training": training_peak(
+                spec,
+                self.batch_tokens,
+                length=self.length,
+                parameters=parameters,
+                number_bytes=number_bytes,
+            ),
+            "decoding": decoding_peak(
+                spec,
+                self.batch_tokens,
+                length=self.length,
+                parameters=parameters,
+                beam=self.beam,
+                number_bytes=number_bytes,
+            ),
+        }
+        return {
+            "batch_tokens": self.batch_tokens,
+            "precision": self.precision,
+            **{verb: {**asdict(peak), "total": peak.total} for verb, peak in found.items()},
+            "available": available_bytes(),
+        }
 
 
 def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
@@ -125,13 +174,16 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
     return facts.spec, known
 
 
-def _tell_family(model: str, spec: ModelSpec, facts: dict[str, Any], report: Report) -> None:
+def _tell_family(
+    model: str, spec: ModelSpec, facts: dict[str, Any], asked: _Asked, report: Report
+) -> None:
     """The parameters of another model than a translator, module by module."""
     from heedful.models.build import parameter_counts
 
     counts = parameter_counts(spec)
     total = sum(counts.values())
     operations = _image_operations(spec)
+    peaks = asked.peaks(spec, total)
     if not report.output.json:
         published = facts.get("published_parameters")
         beside = "" if published is None else f" (published: {published:,})"
@@ -144,10 +196,16 @@ def _tell_family(model: str, spec: ModelSpec, facts: dict[str, Any], report: Rep
         if operations:
             rows = [(name.replace("_", " "), engineering(n)) for name, n in operations.items()]
             show_table("Operations", ("for", "FLOP"), rows, numbers=1)
+        _show_peaks(peaks)
         for name, value in facts["training"].items():
             say(f"{name}: {value}")
     table = [{"component": name, "total": count} for name, count in counts.items()]
-    told = {"parameters": {"total": total, "table": table}, "model": spec.plain(), **facts}
+    told = {
+        "parameters": {"total": total, "table": table},
+        "peak_memory": peaks,
+        "model": spec.plain(),
+        **facts,
+    }
     report.finish(told | ({"operations": operations} if operations else {}))
 
 
@@ -248,5 +306,25 @@ def _show(model: str, facts: dict[str, Any]) -> None:
         [(name.replace("_", " "), human_bytes(size)) for name, size in memory.items()],
         numbers=1,
     )
+    _show_peaks(facts["peak_memory"])
     for name, value in facts["training"].items():
         say(f"{name}: {value}")
+
+
+def _show_peaks(peaks: dict[str, Any]) -> None:
+    from heedful.models.cost import Fit, human_bytes
+
+    parts = ("process", "model", "batch", "slack", "total")
+    show_table(
+        f"Most memory of a process on a processor: batches of {peaks['batch_tokens']:,} positions, "
+        f"{peaks['precision']}",
+        ("for", *parts),
+        [
+            (verb, *(human_bytes(peaks[verb][part]) for part in parts))
+            for verb in ("training", "decoding")
+        ],
+        numbers=1,
+    )
+    available = peaks["available"]
+    for verb in ("training", "decoding"):
+        say(f"{verb}: {Fit(needed=peaks[verb]['total'], available=available).describe()}")

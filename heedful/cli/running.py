@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.device_flags import DeviceFlag, PrecisionFlag
+from heedful.cli.device_flags import BatchTokens, DeviceFlag, PrecisionFlag, positions_of
 from heedful.cli.settings_flags import flags_of, overrides
 from heedful.decode.settings import SearchSettings
 
@@ -44,12 +44,23 @@ class Running:
         int | None, Parameter(help="Sentences in a batch, instead of --batch-tokens.")
     ] = None
     batch_tokens: Annotated[
-        int, Parameter(help="Positions in a batch: sentences x longest x beam, padding counted.")
+        BatchTokens,
+        Parameter(
+            help="Positions in a batch: sentences x longest x beam, padding counted. auto: what "
+            "fits into the memory that is free."
+        ),
     ] = 4096
 
     def load(self, model: Path) -> TranslationPipeline:
         """The model, with the others of an ensemble."""
         return heedful.load([model, *self.ensemble], device=self.device, precision=self.precision)
+
+    def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
+        """Positions of a batch, for the hypotheses of a search."""
+        beam = 1
+        if settings is not None:
+            beam = settings.n_best if settings.sampling else settings.beam
+        return positions_of(self.batch_tokens, pipeline, beam)
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""

@@ -51,7 +51,8 @@ def score(
             sources,
             targets,
             batch_size=running.batch_size,
-            batch_tokens=running.batch_tokens,
+            batch_tokens=running.positions(pipeline),
+            warn=events.warn,
             progress=lambda done, total: events.progress(done, total, "scored"),
         )
     with output_to(None) as stream:

@@ -97,6 +97,7 @@ def translate(
         refuse_missing_folder(output_file)
     prefixes = _Prefixes(prefix, prefix_file)
     pipeline = running.load(model)
+    positions = running.positions(pipeline, settings)
     loaded = report.seconds
     counts = {"lines": 0, "tokens": 0, "cut": 0}
     show = _Show(json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment)
@@ -108,7 +109,7 @@ def translate(
                 prefixes=prefixes.take(len(texts)),
                 alignment=alignment,
                 batch_size=running.batch_size,
-                batch_tokens=running.batch_tokens,
+                batch_tokens=positions,
                 first_line=counts["lines"] + 1,
                 warn=events.warn,
             )

@@ -13,6 +13,7 @@ import torch
 
 from heedful.data.encoded import EncodedPairs
 from heedful.data.order import Indices
+from heedful.data.parts import rows_of
 from heedful.text.pair import TokenizerPair
 from heedful.text.protocol import TextTokenizer
 
@@ -50,6 +51,11 @@ class PairBatch:
             if field.name != "target_tokens"
         }
         return replace(self, **tensors)
+
+    def part(self, start: int, stop: int) -> PairBatch:
+        """The pairs from `start` until `stop`, padded as they were."""
+        real = int((self.target_positions[start:stop] >= 0).sum())
+        return rows_of(self, start, stop, target_tokens=real)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.order import Indices, plan_batches
+from heedful.data.parts import rows_of
 from heedful.data.spec import DataSpec
 
 
@@ -66,6 +67,18 @@ class FramedBatch:
         """The batch on a device."""
         moved = ("ids", "positions", "second", "rows", "places", "targets")
         return replace(self, **{name: getattr(self, name).to(device) for name in moved})
+
+    def part(self, start: int, stop: int) -> Self:
+        """The rows from `start` until `stop` with their targets, padded as they were."""
+        mine = (self.rows >= start) & (self.rows < stop)
+        return rows_of(
+            self,
+            start,
+            stop,
+            rows=self.rows[mine] - start,
+            places=self.places[mine],
+            targets=self.targets[mine],
+        )
 
 
 class FramedRows:
@@ -133,7 +146,7 @@ class FramedRows:
             lengths,
             lengths,
             groups,
-            batch_tokens=data.batch_tokens,
+            batch_tokens=data.budget,
             pool_batches=data.pool_batches,
             seed=seed,
             epoch=epoch,

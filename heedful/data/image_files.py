@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -24,14 +24,15 @@ _DEEP = ("I", "F")
 """How the modes of Pillow begin that hold more than a byte for a pixel's channel."""
 
 
-def read_image(path: Path, channels: int) -> Image:
+def read_image(source: Path | BinaryIO, channels: int, where: str | None = None) -> Image:
     """A picture in grey or colour, the way up that its file says.
 
     What is transparent in it shows the colour that its pixels have beneath.
 
     Args:
-        path: PNG or JPEG.
+        source: PNG or JPEG, or what holds its bytes.
         channels: 1 for grey, 3 for colour.
+        where: the picture's name, for the error message; its path if unset.
 
     Raises:
         DataError: when it is missing, no such picture, damaged, of more pixels than Pillow opens
@@ -41,32 +42,34 @@ def read_image(path: Path, channels: int) -> Image:
     library = _pillow()
     from PIL import ImageOps
 
+    name = str(source) if where is None else where
+
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", library.DecompressionBombWarning)
-            with library.open(path, formats=_FORMATS) as image:
+            with library.open(source, formats=_FORMATS) as image:
                 if image.mode.startswith(_DEEP):
                     raise DataError(
                         "Its pixels have more than 8 bits a channel",
-                        where=str(path),
+                        where=name,
                         remedy="Save it with 8 bits a channel",
                     )
                 return ImageOps.exif_transpose(image).convert(_MODES[channels])
     except (library.DecompressionBombWarning, library.DecompressionBombError):
         raise DataError(
             f"It has more than the {library.MAX_IMAGE_PIXELS:,} pixels that are safe to open",
-            where=str(path),
+            where=name,
             remedy="Make it smaller, or leave it out",
         ) from None
     except library.UnidentifiedImageError:
         raise DataError(
-            "It is no PNG or JPEG picture", where=str(path), remedy="Save it as PNG or leave it out"
+            "It is no PNG or JPEG picture", where=name, remedy="Save it as PNG or leave it out"
         ) from None
     except FileNotFoundError:
-        raise DataError("No such file", where=str(path), remedy="Check the path") from None
+        raise DataError("No such file", where=name, remedy="Check the path") from None
     except (OSError, SyntaxError, ValueError) as error:  # all three tell of damaged content
         raise DataError(
-            f"The picture cannot be read: {error}", where=str(path), remedy="Save it again"
+            f"The picture cannot be read: {error}", where=name, remedy="Save it again"
         ) from None
 
 

@@ -40,7 +40,7 @@ def epoch_batches(
         pairs.source_lengths,
         pairs.target_lengths,
         groups,
-        batch_tokens=spec.batch_tokens,
+        batch_tokens=spec.budget,
         pool_batches=spec.pool_batches,
         seed=seed,
         epoch=epoch,

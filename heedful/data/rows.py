@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.order import Indices, plan_batches
+from heedful.data.parts import rows_of
 from heedful.data.spec import DataSpec
 from heedful.data.stream import EncodedTexts
 from heedful.errors import ConfigError
@@ -69,6 +70,11 @@ class RowBatch:
             self.indices,
             self.target_tokens,
         )
+
+    def part(self, start: int, stop: int) -> RowBatch:
+        """The rows from `start` until `stop`, padded as they were."""
+        real = int((self.targets[start:stop] >= 0).sum())
+        return rows_of(self, start, stop, target_tokens=real)
 
 
 def frame_size(tokenizer: TextTokenizer) -> int:
@@ -149,7 +155,7 @@ def plan_rows(
         lengths,
         lengths,
         groups,
-        batch_tokens=data.batch_tokens,
+        batch_tokens=data.budget,
         pool_batches=data.pool_batches,
         seed=seed,
         epoch=epoch,

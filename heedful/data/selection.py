@@ -41,7 +41,7 @@ def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> Selection:
     target_empty = _empty(pairs, "target")
     longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
     shorter = np.minimum(pairs.source_lengths, pairs.target_lengths)
-    limit = min(spec.max_length, spec.batch_tokens - 1)
+    limit = min(spec.max_length, spec.budget - 1)
     lopsided = np.zeros(len(pairs), dtype=bool)
     if spec.max_length_ratio is not None:
         lopsided = longer > spec.max_length_ratio * shorter

@@ -45,8 +45,10 @@ class DataSpec(Config):
     max_length_ratio: Annotated[float, Field(gt=1)] | None = Field(
         None, description="leave out pairs whose longer side is more than this times the shorter"
     )
-    batch_tokens: PositiveInt = Field(
-        4096, description="positions of a batch on its longer side, padding counted"
+    batch_tokens: PositiveInt | Literal["auto"] = Field(
+        4096,
+        description="positions of a batch on its longer side, padding counted; auto: what fits "
+        "into the memory that is free",
     )
     pool_batches: PositiveInt = Field(
         100, description="batches in a shuffled pool within which pairs are sorted by length"
@@ -63,3 +65,9 @@ class DataSpec(Config):
     cache: str | None = Field(
         None, description="folder of encoded corpora, shared between runs; RUN/data if unset"
     )
+
+    @property
+    def budget(self) -> int:
+        """The number that `batch_tokens` is, or that was picked in the place of `auto`."""
+        assert not isinstance(self.batch_tokens, str), "auto is resolved before data is read"
+        return self.batch_tokens

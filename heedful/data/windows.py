@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.order import shuffle
+from heedful.data.parts import rows_of
 from heedful.data.stream import EncodedTexts
 
 NO_TARGET = -1
@@ -45,6 +46,11 @@ class WindowBatch:
             self.indices,
             self.target_tokens,
         )
+
+    def part(self, start: int, stop: int) -> WindowBatch:
+        """The windows from `start` until `stop`."""
+        real = int((self.targets[start:stop] >= 0).sum())
+        return rows_of(self, start, stop, target_tokens=real)
 
 
 def window_starts(tokens: int, length: int, shift: int) -> npt.NDArray[np.int64]:

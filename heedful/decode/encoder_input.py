@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.decode.batching import plan_batches
+from heedful.decode.fitting import parts_of
 from heedful.errors import ConfigError, DataError
 from heedful.models.encoder import EncoderModel
 from heedful.models.family import EncoderSpec
@@ -124,7 +125,8 @@ def encode(
     plan = plan_batches(
         [len(item.ids) for item in items], width=1, batch_tokens=batch_tokens, batch_size=batch_size
     )
-    for numbers in plan:
+
+    def run(numbers: list[int]) -> Encoded:
         rows = [items[number] for number in numbers]
         size = max(len(row.ids) for row in rows)
         ids = torch.tensor([_filled(row.ids, size, padding) for row in rows], device=device)
@@ -132,7 +134,10 @@ def encode(
         positions = torch.tensor(places, device=device)
         second = torch.tensor([row.second for row in rows], device=device)
         segments = segments_of(model.spec, positions, second)
-        yield Encoded(numbers, ids, model(ids, positions, segments), positions)
+        return Encoded(numbers, ids, model(ids, positions, segments), positions)
+
+    for _, encoded in parts_of(plan, run):
+        yield encoded
 
 
 def segments_of(spec: EncoderSpec, positions: Tensor, second: Tensor) -> Tensor | None:

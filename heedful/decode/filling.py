@@ -16,6 +16,7 @@ from heedful.data.corruption import gap_tokens, target_lead
 from heedful.decode.batching import plan_batches
 from heedful.decode.encoder_input import BATCH_TOKENS
 from heedful.decode.encoding import MASK, EncoderPipeline, EncodingOptions
+from heedful.decode.fitting import parts_of
 from heedful.decode.limits import check_fits, longest_output
 from heedful.decode.predictions import Candidate
 from heedful.decode.protocol import Hypothesis, Specials
@@ -171,10 +172,12 @@ class GapPipeline:
             batch_size=options.get("batch_size"),
         )
         found: list[list[list[Candidate]]] = [[] for _ in texts]
-        for batch in plan:
-            rows = [numbers[place] for place in batch]
-            answers = self._search([items[number] for number in rows], settings)
-            for number, hypotheses in zip(rows, answers, strict=True):
+
+        def run(part: list[int]) -> list[list[Hypothesis]]:
+            return self._search([items[numbers[place]] for place in part], settings)
+
+        for part, answers in parts_of(plan, run):
+            for number, hypotheses in zip([numbers[i] for i in part], answers, strict=True):
                 found[number] = self._candidates(items[number], hypotheses, top)
         return found
 

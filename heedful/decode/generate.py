@@ -14,6 +14,7 @@ from heedful.data.batches import pad
 from heedful.decode.batching import plan_batches
 from heedful.decode.constraints import build_constraints
 from heedful.decode.continuation import Continuation, Stopped
+from heedful.decode.fitting import parts_of
 from heedful.decode.generation import GenerationOptions, GenerationSettings
 from heedful.decode.protocol import Hypothesis
 from heedful.decode.running_text import Decoder, RunningText
@@ -101,21 +102,26 @@ def generate(
         batch_size=batch_size,
     )
     found: dict[int, Generation] = {}
+
+    def run(part: list[int]) -> list[Generation]:
+        chosen = [prompts[i] for i in part]
+        texts = [_running_text(prompt, tokenizer, settings) for prompt in chosen]
+        continuation = _continuation(model, chosen, texts, ends, settings)
+        hypotheses = search(
+            continuation,
+            *_tensors(chosen, model),
+            settings,
+            specials=continuation.specials,
+            names=[first_name + i for i in part],
+        )
+        return [
+            _assemble(best, text, continuation.limit)
+            for best, text in zip(hypotheses, texts, strict=True)
+        ]
+
     with _evaluating(model):
-        for batch in batches:
-            texts = [_running_text(prompts[i], tokenizer, settings) for i in batch]
-            continuation = _continuation(model, [prompts[i] for i in batch], texts, ends, settings)
-            ids, positions = _tensors([prompts[i] for i in batch], model)
-            hypotheses = search(
-                continuation,
-                ids,
-                positions,
-                settings,
-                specials=continuation.specials,
-                names=[first_name + i for i in batch],
-            )
-            for i, best, text in zip(batch, hypotheses, texts, strict=True):
-                found[i] = _assemble(best, text, continuation.limit)
+        for part, generations in parts_of(batches, run):
+            found.update(zip(part, generations, strict=True))
     return [found[i] for i in range(len(prompts))]
 
 

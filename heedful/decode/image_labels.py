@@ -10,8 +10,10 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
+from heedful.decode.fitting import parts_of
 from heedful.decode.predictions import Label
 from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
 from heedful.errors import ConfigError, ModelError
@@ -99,8 +101,22 @@ class ImagePipeline:
             DataError: naming the file that is no picture.
             ConfigError: when Pillow is not installed, which files and other sizes need.
         """
+        return normalized(torch.from_numpy(self.squares(images)), self.pixels)
+
+    def squares(self, images: Sequence[Picture]) -> npt.NDArray[np.uint8]:
+        """Images in the model's size and channels, before its scale.
+
+        Args:
+            images: files, or pixels.
+
+        Returns:
+            [B, C, h, w].
+
+        Raises:
+            DataError, ConfigError: as `prepare`.
+        """
         rows = [self._square(image, number) for number, image in enumerate(images, start=1)]
-        return normalized(torch.from_numpy(np.stack(rows)), self.pixels)
+        return np.stack(rows)
 
     def classify(
         self,
@@ -137,11 +153,17 @@ class ImagePipeline:
         size = batch_size or max(1, batch_tokens // spec.num_states)
         device = self.model.positions.weight.device
         found: list[list[Label]] = []
-        for first in range(0, len(images), size):
-            pixels = self.prepare(images[first : first + size]).to(device)
+
+        def run(part: list[int]) -> Tensor:
+            pixels = self.prepare([images[number] for number in part]).to(device)
             autocast = self.precision.autocast() if self.precision else nullcontext()
             with torch.inference_mode(), autocast:
-                logits = self.model.class_logits(self.model(pixels)).float()
+                return self.model.class_logits(self.model(pixels)).float()
+
+        plan = [
+            range(first, min(first + size, len(images))) for first in range(0, len(images), size)
+        ]
+        for _, logits in parts_of(plan, run):
             best = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
             for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 pairs = zip(numbers[:top], values[:top], strict=True)

@@ -16,6 +16,7 @@ from heedful.decode.alignment import Alignment, align, attention_of
 from heedful.decode.assembly import Found, assemble
 from heedful.decode.batching import plan_batches
 from heedful.decode.ensemble import Ensemble
+from heedful.decode.fitting import parts_of
 from heedful.decode.forced import score_targets
 from heedful.decode.limits import check_fits, longest_output
 from heedful.decode.protocol import Hypothesis, Specials, StepModel
@@ -151,7 +152,8 @@ class TranslationPipeline:
             batch_tokens: positions translated together: sentences × longest source × beam.
             first_line: number of the first text, for warnings and random draws: a corpus that is
                 translated part by part then gives what it would give at once.
-            warn: told in a sentence about long lines and cut translations.
+            warn: told in a sentence about long lines, cut translations, and batches that were
+                split because memory ran out.
             progress: told (done, total) segments after each batch.
             **options: fields of `SearchSettings` that override `settings`.
 
@@ -174,10 +176,16 @@ class TranslationPipeline:
         )
         longest = longest_output(self._specs, settings)
         found: dict[int, Found] = {}
+
+        def place(number: int) -> str:
+            return f"line {work[number].name // _PIECES_OF_A_TEXT}"
+
+        def run(part: list[int]) -> list[Found]:
+            return self._search([work[i] for i in part], settings, longest, alignment)
+
         with self._running():
-            for batch in batches:
-                results = self._search([work[i] for i in batch], settings, longest, alignment)
-                found.update(zip(batch, results, strict=True))
+            for part, results in parts_of(batches, run, warn, place):
+                found.update(zip(part, results, strict=True))
                 if progress is not None:
                     progress(len(found), len(work))
         ordered = iter([found[i] for i in range(len(work))])
@@ -196,6 +204,7 @@ class TranslationPipeline:
         *,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
+        warn: Warn | None = None,
         progress: Told | None = None,
     ) -> list[Score]:
         """Natural-log probabilities of given translations, by the steps a search takes.
@@ -206,6 +215,7 @@ class TranslationPipeline:
                 training, which need not be how a search put it together.
             batch_size: pairs scored together, instead of `batch_tokens`.
             batch_tokens: positions scored together, on the longer side, padding counted.
+            warn: told in a sentence when memory ran out and a batch was split.
             progress: told (done, total) pairs after each batch.
 
         Raises:
@@ -232,12 +242,15 @@ class TranslationPipeline:
         lengths = [max(map(len, pair)) + 1 for pair in zip(source_ids, target_ids, strict=True)]
         batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
         scores: dict[int, Score] = {}
+
+        def run(part: list[int]) -> list[tuple[float, ...]]:
+            tensors = self._sources([source_ids[i] for i in part])
+            chosen = [target_ids[i] for i in part]
+            return score_targets(self.model, *tensors, chosen, self.specials)
+
         with self._running():
-            for batch in batches:
-                tensors = self._sources([source_ids[i] for i in batch])
-                chosen = [target_ids[i] for i in batch]
-                found = score_targets(self.model, *tensors, chosen, self.specials)
-                for i, token_scores in zip(batch, found, strict=True):
+            for part, found in parts_of(batches, run, warn, lambda i: f"line {i + 1}"):
+                for i, token_scores in zip(part, found, strict=True):
                     pieces = self.tokenizers.target.pieces(target_ids[i])
                     scores[i] = Score.of(pieces, token_scores)
                 if progress is not None:

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from heedful.errors import DataError
 from heedful.evaluate.metrics import METRIC_NAMES, References, build_metric, check_aligned
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric
 
 Floats = npt.NDArray[np.float64]
+
+_LESS_IS_BETTER = ("ter", "loss")
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class PairedScore:
     Attributes:
         name, signature: of the metric, as in `MetricScore`.
         a, b, difference: scores of each system, and of B minus A.
-        wins: share of resamples in which B is better (for TER: lower); ties count half.
+        wins: share of resamples in which B is better (for TER and loss: lower); ties count half.
         p_value: two-sided: how often a difference at least as large as the one seen comes about by
             the draw of sentences alone (resampled differences shifted to mean 0).
     """
@@ -115,6 +118,38 @@ def paired_bootstrap(
     return results
 
 
+def paired_ratios(
+    name: str,
+    a: Sequence[float],
+    b: Sequence[float],
+    counts: Sequence[int],
+    *,
+    samples: int = 1000,
+    seed: int = 12345,
+) -> PairedScore:
+    """Compare two systems by sums over sentences divided by a count, such as the loss per token.
+
+    Args:
+        name: of the score; of `loss` less is better.
+        a, b: each sentence's sum, of either system.
+        counts: each sentence's count, such as its tokens.
+        samples: number of resamples.
+        seed: of the resampling.
+
+    Raises:
+        DataError: when there is nothing to compare.
+    """
+    assert samples > 0 and len(a) == len(b) == len(counts), (samples, len(a), len(b), len(counts))
+    if not sum(counts):
+        raise DataError("There is nothing to score")
+    totals = np.array([a, b, counts], dtype=np.float64)
+    drawn = np.array([totals @ times for times in _resamples(len(counts), samples, seed)])
+    resampled = drawn[:, :2] / np.maximum(drawn[:, 2:], 1)
+    whole = totals.sum(1)
+    scores = whole[:2] / whole[2]
+    return _compare(name, "", float(scores[0]), float(scores[1]), resampled)
+
+
 def _sentence_statistics(
     metric: Metric, hypotheses: Sequence[str], references: list[list[str]]
 ) -> Floats:
@@ -142,7 +177,7 @@ def _compare(name: str, signature: str, a: float, b: float, resampled: Floats) -
     scores_a, scores_b = resampled[:, 0], resampled[:, 1]
     differences = scores_b - scores_a
     observed = b - a
-    better = np.sign(-differences if name == "ter" else differences)
+    better = np.sign(-differences if name in _LESS_IS_BETTER else differences)
     by_chance = np.abs(differences - differences.mean())
     # The observed difference counts as one of the draws: p can never be 0 (Davison 1997, 4.2).
     # A rounding error must not turn "equally large" into "smaller".

@@ -62,6 +62,8 @@ def _norms(stack: StackSpec) -> Iterator[NormSpec]:
 
 def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
     block = stack.block
+    if stack.kept_heads is not None:
+        yield f"{side}.kept_heads (layers with unequal heads, from pruning)"
     if block.norm_placement == "post" and stack.final_norm is not None:
         yield f"{side}.final_norm after post-norm blocks"
     if len({norm.kind for norm in _norms(stack)}) > 1:

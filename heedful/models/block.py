@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from heedful.models.spec import BlockSpec
+from heedful.models.spec import BlockSpec, KeptHeadsSpec
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
 from heedful.nn.cache import Cache
@@ -41,17 +41,26 @@ class Block(nn.Module):
     Args:
         width: model width D.
         spec: the parts, where the norms stand, dropout on each part's output.
+        kept: the heads that pruning left; all if None.
+
+    Attributes:
+        cut: sub-layers (`self`, `cross`, `feedforward`) whose residual connection is taken away,
+            to see what it is for.
     """
 
-    def __init__(self, width: int, spec: BlockSpec) -> None:
+    def __init__(self, width: int, spec: BlockSpec, kept: KeptHeadsSpec | None = None) -> None:
         super().__init__()
+        kept = kept or KeptHeadsSpec()
+        self.cut: frozenset[str] = frozenset()
         self.norm_first = spec.norm_placement == "pre"
-        self.self_attention = Attention(width, spec.self_attention)
+        self.self_attention = Attention(width, spec.self_attention, kept=kept.self_attention)
         self.self_attention_norm = build_norm(spec.norm, width)
         self.cross_attention: Attention | None = None
         self.cross_attention_norm: nn.Module | None = None
         if spec.cross_attention is not None:
-            self.cross_attention = Attention(width, spec.cross_attention, memory=True)
+            self.cross_attention = Attention(
+                width, spec.cross_attention, memory=True, kept=kept.cross_attention
+            )
             self.cross_attention_norm = build_norm(spec.norm, width)
         self.feedforward = build_feedforward(width, spec.feedforward)
         self.feedforward_norm = build_norm(spec.norm, width)
@@ -125,7 +134,9 @@ class Block(nn.Module):
         self, x: Tensor, change: Tensor, norm: nn.Module, capture: Capture | None, place: str
     ) -> Tensor:
         offer(capture, f"{place}.output", change)
-        x = x + self.dropout(change)
+        change = self.dropout(change)
+        whole = not self.cut or place.rpartition(".")[2] not in self.cut
+        x = x + change if whole else change
         offer(capture, f"{place}.residual", x)
         normed: Tensor = x if self.norm_first else norm(x)
         offer(capture, f"{place}.stream", normed)

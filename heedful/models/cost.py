@@ -27,13 +27,24 @@ from heedful.models.cost_memory import (
     training_memory,
 )
 from heedful.models.cost_parameters import Row, count_parameters, parameter_table
+from heedful.models.cost_peak import (
+    LARGEST_DECODING,
+    LARGEST_TRAINING,
+    Peak,
+    decoding_peak,
+    largest,
+    training_peak,
+)
 
 __all__ = [
     "BFLOAT16",
     "FLOAT32",
+    "LARGEST_DECODING",
+    "LARGEST_TRAINING",
     "DecodingCost",
     "DecodingMemory",
     "Fit",
+    "Peak",
     "Row",
     "TrainingCost",
     "TrainingMemory",
@@ -41,12 +52,15 @@ __all__ = [
     "count_parameters",
     "decoding_cost",
     "decoding_memory",
+    "decoding_peak",
     "encoding_work",
     "human_bytes",
     "image_work",
+    "largest",
     "largest_batch",
     "parameter_table",
     "step_work",
     "training_cost",
     "training_memory",
+    "training_peak",
 ]

@@ -11,15 +11,17 @@ S source tokens, T target tokens (its end token among them).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from heedful.models.cost_parameters import (
     is_gated,
     key_value_width,
+    layers_of,
     query_width,
 )
 from heedful.models.family import VisionSpec
-from heedful.models.spec import StackSpec, TranslatorSpec
+from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, RelativeKeysSpec
 
 BACKWARD_PER_FORWARD = 2
@@ -123,30 +125,32 @@ class DecodingCost:
 
 def training_cost(spec: TranslatorSpec, source_tokens: int, target_tokens: int) -> TrainingCost:
     """Operations to learn from one pair of these lengths, in tokens."""
-    block = spec.decoder.block
-    assert block.cross_attention is not None
-    own, cross = block.self_attention, block.cross_attention
-    layer = Work(
-        weights=2
-        * (
-            target_tokens
+
+    def work(block: BlockSpec) -> Work:
+        assert block.cross_attention is not None
+        own, cross = block.self_attention, block.cross_attention
+        return Work(
+            weights=2
             * (
-                _query_side(own, spec.width)
-                + _key_side(own, spec.width)
-                + _query_side(cross, spec.width)
-                + _feedforward(block.feedforward, spec.width)
-            )
-            + source_tokens * _key_side(cross, spec.width)
-        ),
-        attention=_pairs(own, spec.width, target_tokens, target_tokens)
-        + _pairs(cross, spec.width, target_tokens, source_tokens),
-    )
+                target_tokens
+                * (
+                    _query_side(own, spec.width)
+                    + _key_side(own, spec.width)
+                    + _query_side(cross, spec.width)
+                    + _feedforward(block.feedforward, spec.width)
+                )
+                + source_tokens * _key_side(cross, spec.width)
+            ),
+            attention=_pairs(own, spec.width, target_tokens, target_tokens)
+            + _pairs(cross, spec.width, target_tokens, source_tokens),
+        )
+
     output = Work(output=2 * spec.width * spec.target_vocabulary * target_tokens)
     return TrainingCost(
         source_tokens=source_tokens,
         target_tokens=target_tokens,
         encoder=encoding_work(spec, source_tokens),
-        decoder=layer.times(spec.decoder.num_layers) + output,
+        decoder=_of_layers(spec.decoder, spec.width, work) + output,
     )
 
 
@@ -173,30 +177,32 @@ def step_work(spec: TranslatorSpec, source_tokens: int, step: int, beam: int = 1
         step: 1 for the first; the number of tokens that self-attention then sees.
         beam: hypotheses; each has its own token and its own past.
     """
-    block = spec.decoder.block
-    assert block.cross_attention is not None
-    own, cross = block.self_attention, block.cross_attention
-    per_token = (
-        _query_side(own, spec.width)
-        + _key_side(own, spec.width)
-        + _query_side(cross, spec.width)
-        + _feedforward(block.feedforward, spec.width)
-    )
-    layer = Work(
-        weights=2 * per_token,
-        attention=_pairs(own, spec.width, 1, step) + _pairs(cross, spec.width, 1, source_tokens),
-    )
+
+    def work(block: BlockSpec) -> Work:
+        assert block.cross_attention is not None
+        own, cross = block.self_attention, block.cross_attention
+        per_token = (
+            _query_side(own, spec.width)
+            + _key_side(own, spec.width)
+            + _query_side(cross, spec.width)
+            + _feedforward(block.feedforward, spec.width)
+        )
+        pairs = _pairs(own, spec.width, 1, step) + _pairs(cross, spec.width, 1, source_tokens)
+        return Work(weights=2 * per_token, attention=pairs)
+
     output = Work(output=2 * spec.width * spec.target_vocabulary)
-    return (layer.times(spec.decoder.num_layers) + output).times(beam)
+    return (_of_layers(spec.decoder, spec.width, work) + output).times(beam)
 
 
 def decoding_cost(
     spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int = 1
 ) -> DecodingCost:
     """Operations to translate one sentence of these lengths, in tokens, with a cache."""
-    cross = spec.decoder.block.cross_attention
-    assert cross is not None
-    memory = Work(weights=2 * source_tokens * _key_side(cross, spec.width))
+
+    def memory(block: BlockSpec) -> Work:
+        assert block.cross_attention is not None
+        return Work(weights=2 * source_tokens * _key_side(block.cross_attention, spec.width))
+
     first = step_work(spec, source_tokens, 1, beam)
     last = step_work(spec, source_tokens, target_tokens, beam)
     # Steps differ only in the length of the past, so their sum is that of an arithmetic series.
@@ -205,7 +211,7 @@ def decoding_cost(
         source_tokens=source_tokens,
         target_tokens=target_tokens,
         beam=beam,
-        encoding=encoding_work(spec, source_tokens) + memory.times(spec.decoder.num_layers),
+        encoding=encoding_work(spec, source_tokens) + _of_layers(spec.decoder, spec.width, memory),
         first_step=first,
         last_step=last,
         steps=Work(
@@ -218,16 +224,20 @@ def decoding_cost(
 
 def _stack_work(stack: StackSpec, width: int, tokens: int) -> Work:
     """Forward work of a stack of self-attention for one sequence."""
-    block = stack.block
-    own = block.self_attention
-    per_token = (
-        _query_side(own, width) + _key_side(own, width) + _feedforward(block.feedforward, width)
-    )
-    layer = Work(
-        weights=2 * tokens * per_token,
-        attention=_pairs(own, width, tokens, tokens),
-    )
-    return layer.times(stack.num_layers)
+
+    def work(block: BlockSpec) -> Work:
+        own = block.self_attention
+        per_token = (
+            _query_side(own, width) + _key_side(own, width) + _feedforward(block.feedforward, width)
+        )
+        return Work(weights=2 * tokens * per_token, attention=_pairs(own, width, tokens, tokens))
+
+    return _of_layers(stack, width, work)
+
+
+def _of_layers(stack: StackSpec, width: int, work: Callable[[BlockSpec], Work]) -> Work:
+    """The work of all layers, each with the heads it has."""
+    return sum(map(work, layers_of(stack, width)), Work())
 
 
 def _query_side(spec: AttentionSpec, width: int) -> int:

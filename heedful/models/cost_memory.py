@@ -1,7 +1,7 @@
 """How many bytes a model needs, to learn and to translate, counted from its spec.
 
 Weights, gradients, optimiser moments and caches are exact. Activations are an estimate: the
-tensors that the backward pass needs, without the allocator's slack and passing results.
+tensors that the backward pass needs. `heedful.models.cost_peak` adds what passes.
 
 Legend: D model width, H heads, K key/value heads, E head width, F feed-forward width, N layers.
 """
@@ -15,9 +15,11 @@ from heedful.models.cost_parameters import (
     count_parameters,
     is_gated,
     key_value_width,
+    layers_of,
     norms_per_block,
     query_width,
 )
+from heedful.models.family import CausalLMSpec, EncoderSpec, ModelSpec, VisionSpec
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
 
@@ -28,7 +30,7 @@ BFLOAT16 = 2
 """Bytes of a bfloat16 or float16."""
 
 _LOGIT_CHUNK = 1 << 22
-"""Logits that the fused loss holds at a time (`heedful.nn.losses`)."""
+"""Logits that the fused loss holds at a time, twice (`heedful.nn.losses`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class TrainingMemory:
         moving_average: an exponential moving average of the weights, if one is kept.
         activations: what the forward pass leaves for the backward pass; an estimate.
         loss: the chunk of logits and the gradients that the fused loss holds.
+        casts: the weights as products of fewer bits read them.
     """
 
     weights: int
@@ -50,6 +53,7 @@ class TrainingMemory:
     moving_average: int
     activations: int
     loss: int
+    casts: int = 0
 
     @property
     def fixed(self) -> int:
@@ -59,7 +63,7 @@ class TrainingMemory:
     @property
     def total(self) -> int:
         """All of it, in bytes."""
-        return self.fixed + self.activations + self.loss
+        return self.fixed + self.casts + self.activations + self.loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,46 +117,52 @@ class Fit:
 
 
 def training_memory(
-    spec: TranslatorSpec,
+    spec: ModelSpec,
     source_tokens: int,
     target_tokens: int,
     *,
     activation_bytes: int = FLOAT32,
     moving_average: bool = False,
     kept_weights_length: int = 0,
+    parameters: int | None = None,
 ) -> TrainingMemory:
     """Bytes of one training step with Adam.
 
     Args:
         spec: the model.
-        source_tokens: source positions of a batch, padding among them.
-        target_tokens: target positions of a batch, padding among them.
+        source_tokens: source positions of a batch, padding among them; of a translator only.
+        target_tokens: target positions of a batch, or those of a model with a single stack.
         activation_bytes: per number: `FLOAT32`, or `BFLOAT16` for mixed precision.
         moving_average: whether an average of the weights is kept beside them.
         kept_weights_length: longest sentence in tokens if the kernel keeps its attention weights
             (`reference`, `matmul`); 0 for kernels that recompute them (`sdpa`, `chunked`, `flex`).
+        parameters: learned numbers; counted if unset, which only a translator's can be here.
     """
-    parameters = count_parameters(spec) * FLOAT32
-    encoder = _stack_kept(spec.encoder, spec.width, kept_weights_length)
-    decoder = _stack_kept(spec.decoder, spec.width, kept_weights_length)
-    embedding = _embedding_kept(spec)
-    # Every layer's cross-attention keeps keys and values of the source.
-    memory = _Kept(spec.decoder.num_layers * _memory_numbers(spec), 0)
-    source = encoder.plus(embedding).plus(memory).bytes(activation_bytes)
-    target = decoder.plus(embedding).bytes(activation_bytes)
-    loss_rows = min(target_tokens, max(1, _LOGIT_CHUNK // spec.target_vocabulary))
+    if parameters is None:
+        assert isinstance(spec, TranslatorSpec)
+        parameters = count_parameters(spec)
+    weights = parameters * FLOAT32
+    mixed = activation_bytes < FLOAT32
+    activations = 0
+    read = [source_tokens, target_tokens] if isinstance(spec, TranslatorSpec) else [target_tokens]
+    for stack, tokens in zip(stacks_of(spec), read, strict=True):
+        kept = _stack_kept(stack, spec.width, kept_weights_length, mixed=mixed)
+        activations += tokens * kept.plus(_embedding_kept(spec)).bytes(activation_bytes)
+    if isinstance(spec, TranslatorSpec):
+        # Every layer's cross-attention keeps keys and values of the source, and, where products
+        # have fewer bits, what it made them from.
+        each = _memory_numbers(spec) + (spec.width if mixed else 0)
+        activations += source_tokens * spec.decoder.num_layers * each * activation_bytes
+    vocabulary = predicted_vocabulary(spec)
+    tables = spec.width * vocabulary
     return TrainingMemory(
-        weights=parameters,
-        gradients=parameters,
-        moments=2 * parameters,
-        moving_average=parameters if moving_average else 0,
-        activations=source_tokens * source + target_tokens * target,
-        loss=FLOAT32
-        * (
-            loss_rows * spec.target_vocabulary
-            + target_tokens * spec.width
-            + spec.target_vocabulary * spec.width
-        ),
+        weights=weights,
+        gradients=weights,
+        moments=2 * weights,
+        moving_average=weights if moving_average else 0,
+        activations=activations,
+        loss=_loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
+        casts=max(0, parameters - tables) * activation_bytes if mixed else 0,
     )
 
 
@@ -212,10 +222,11 @@ def decoding_memory(
         beam: hypotheses for each sentence.
         number_bytes: of weights and caches: `FLOAT32` or `BFLOAT16`.
     """
-    block, layers = spec.decoder.block, spec.decoder.num_layers
-    assert block.cross_attention is not None
-    cross = 2 * layers * key_value_width(block.cross_attention, spec.width) * number_bytes
-    own = 2 * layers * key_value_width(block.self_attention, spec.width) * number_bytes
+    cross = own = 0
+    for block in layers_of(spec.decoder, spec.width):
+        assert block.cross_attention is not None
+        cross += 2 * key_value_width(block.cross_attention, spec.width) * number_bytes
+        own += 2 * key_value_width(block.self_attention, spec.width) * number_bytes
     return DecodingMemory(
         weights=count_parameters(spec) * number_bytes,
         cross_per_source_token=cross,
@@ -223,6 +234,21 @@ def decoding_memory(
         cross_cache=cross * sentences * source_tokens,
         self_cache=own * sentences * beam * target_tokens,
     )
+
+
+def stacks_of(spec: ModelSpec) -> list[StackSpec]:
+    """The stacks of a model: the encoder's first where there are two."""
+    found = (getattr(spec, "encoder", None), getattr(spec, "decoder", None))
+    return [stack for stack in found if stack is not None]
+
+
+def predicted_vocabulary(spec: ModelSpec) -> int:
+    """V of what is predicted; a model that labels predicts among too few to matter."""
+    if isinstance(spec, TranslatorSpec):
+        return spec.target_vocabulary
+    if isinstance(spec, CausalLMSpec | EncoderSpec):
+        return spec.vocabulary
+    return 1
 
 
 def human_bytes(count: int) -> str:
@@ -236,41 +262,56 @@ def human_bytes(count: int) -> str:
 
 
 class _Kept(NamedTuple):
-    """What is kept per token: numbers, and the dropout's marks of a byte each."""
+    """What is kept per token: numbers, those always in float32, dropout's marks of a byte each."""
 
     numbers: int
     marks: int
+    wide: int = 0
 
     def plus(self, other: _Kept, times: int = 1) -> _Kept:
-        return _Kept(self.numbers + times * other.numbers, self.marks + times * other.marks)
+        return _Kept(*(mine + times * its for mine, its in zip(self, other, strict=True)))
 
     def bytes(self, number_bytes: int) -> int:
-        return self.numbers * number_bytes + self.marks
+        return self.numbers * number_bytes + self.marks + self.wide * FLOAT32
 
 
-def _embedding_kept(spec: TranslatorSpec) -> _Kept:
+def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
+    """Two chunks of logits, states and their gradients, the projection's gradients and casts."""
+    rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
+    chunks = 2 * rows * vocabulary * number_bytes
+    states = tokens * width * (FLOAT32 + number_bytes)
+    table = width * vocabulary
+    cast = table * number_bytes if number_bytes < FLOAT32 else 0
+    return chunks + states + table * (number_bytes + 2 * FLOAT32) + cast
+
+
+def _embedding_kept(spec: ModelSpec) -> _Kept:
     """Kept before the first block."""
+    if isinstance(spec, VisionSpec):
+        return _Kept(0, spec.width if spec.dropout else 0, spec.width)
     embedding = spec.embedding
     return _Kept(
-        _norm_kept(embedding.norm, spec.width) if embedding.norm else 0,
+        0,
         spec.width if embedding.dropout else 0,
+        _norm_kept(embedding.norm, spec.width) if embedding.norm else 0,
     )
 
 
-def _stack_kept(stack: StackSpec, width: int, length: int) -> _Kept:
-    final = _Kept(_norm_kept(stack.final_norm, width) if stack.final_norm else 0, 0)
-    return final.plus(_block_kept(stack.block, width, length), stack.num_layers)
+def _stack_kept(stack: StackSpec, width: int, length: int, *, mixed: bool) -> _Kept:
+    final = _Kept(0, 0, _norm_kept(stack.final_norm, width) if stack.final_norm else 0)
+    return final.plus(_block_kept(stack.block, width, length, mixed=mixed), stack.num_layers)
 
 
-def _block_kept(block: BlockSpec, width: int, length: int) -> _Kept:
+def _block_kept(block: BlockSpec, width: int, length: int, *, mixed: bool) -> _Kept:
     own, cross = block.self_attention, block.cross_attention
-    kept = _attention_kept(own, width, length)
+    kept = _attention_kept(own, width, length, mixed=mixed)
     kept = kept.plus(_Kept(2 * key_value_width(own, width), 0))
     if cross is not None:
-        kept = kept.plus(_attention_kept(cross, width, length))
+        kept = kept.plus(_attention_kept(cross, width, length, mixed=mixed))
     kept = kept.plus(_feedforward_kept(block.feedforward))
-    # Each part keeps its input, each norm what it normalises, each dropout its marks.
-    part = _Kept(width + _norm_kept(block.norm, width), width if block.dropout else 0)
+    # Each part keeps its input, each norm what it normalises, each dropout its marks. Sums of the
+    # residual stream, and so what norms read, are float32 at every precision.
+    part = _Kept(width, width if block.dropout else 0, _norm_kept(block.norm, width))
     return kept.plus(part, norms_per_block(block))
 
 
@@ -289,12 +330,15 @@ def _feedforward_kept(spec: FeedForwardSpec) -> _Kept:
     return _Kept(copies * spec.width, spec.width if spec.dropout else 0)
 
 
-def _attention_kept(spec: AttentionSpec, width: int, length: int) -> _Kept:
-    """Queries, the heads' outputs, and the weights over `length` keys if they are kept."""
+def _attention_kept(spec: AttentionSpec, width: int, length: int, *, mixed: bool) -> _Kept:
+    """Queries, the heads' outputs, and the weights over `length` keys if they are kept.
+
+    Softmax keeps its result in float32; the product with the values keeps what it reads.
+    """
     weights = spec.num_heads * length
-    if spec.dropout:
-        return _Kept(2 * query_width(spec, width) + 2 * weights, weights)
-    return _Kept(2 * query_width(spec, width) + weights, 0)
+    copied = weights if mixed or spec.dropout else 0
+    marks = weights if spec.dropout else 0
+    return _Kept(2 * query_width(spec, width) + copied, marks, weights)
 
 
 def _memory_numbers(spec: TranslatorSpec) -> int:

@@ -106,17 +106,25 @@ def _output_rows(spec: TranslatorSpec) -> list[Row]:
 def _stack_rows(part: str, stack: StackSpec, width: int) -> list[Row]:
     block, layers = stack.block, stack.num_layers
 
-    def row(component: str, each: int, count: int = layers) -> Row:
-        return Row(part=part, component=component, each=each, count=count)
+    def row(component: str, each: int, count: int = layers, note: str = "") -> Row:
+        return Row(part=part, component=component, each=each, count=count, note=note)
 
-    rows = [row("self-attention", attention_parameters(block.self_attention, width))]
+    def attention_row(component: str, specs: list[AttentionSpec]) -> Row:
+        counts = [attention_parameters(spec, width) for spec in specs]
+        if stack.kept_heads is None:
+            return row(component, counts[0])
+        return row(component, sum(counts), 1, "all layers, pruned")
+
+    blocks = layers_of(stack, width)
+    rows = [attention_row("self-attention", [each.self_attention for each in blocks])]
     per_layer_bias = bias_parameters(
         block.self_attention.position_bias, block.self_attention, width
     )
     if per_layer_bias:
         rows.append(row("position bias", per_layer_bias))
     if block.cross_attention is not None:
-        rows.append(row("cross-attention", attention_parameters(block.cross_attention, width)))
+        cross = [each.cross_attention for each in blocks if each.cross_attention is not None]
+        rows.append(attention_row("cross-attention", cross))
     rows.append(row("feed-forward", feedforward_parameters(block.feedforward, width)))
     rows.append(row("norms", norm_parameters(block.norm, width), layers * norms_per_block(block)))
     if stack.final_norm is not None:
@@ -125,6 +133,32 @@ def _stack_rows(part: str, stack: StackSpec, width: int) -> list[Row]:
     if shared_bias:
         rows.append(row("position bias of all layers", shared_bias, 1))
     return rows
+
+
+def layers_of(stack: StackSpec, width: int) -> list[BlockSpec]:
+    """The block of every layer with as many heads as pruning left it; to count by, not to build."""
+
+    def left(spec: AttentionSpec, kept: tuple[int, ...] | None) -> AttentionSpec:
+        if kept is None:
+            return spec
+        shared = spec.num_heads // (spec.num_kv_heads or spec.num_heads)
+        counts = {
+            "num_heads": len(kept),
+            "num_kv_heads": len({head // shared for head in kept}),
+            "head_width": head_width(spec, width),
+        }
+        return spec.model_copy(update=counts)
+
+    found = []
+    for layer in range(stack.num_layers):
+        kept, block = stack.kept(layer), stack.block
+        cross = block.cross_attention
+        changes = {
+            "self_attention": left(block.self_attention, kept.self_attention),
+            "cross_attention": None if cross is None else left(cross, kept.cross_attention),
+        }
+        found.append(block.model_copy(update=changes))
+    return found
 
 
 def head_width(spec: AttentionSpec, width: int) -> int:

@@ -6,6 +6,7 @@ The handful of dials a person turns is `heedful.models.shape`; `expand` gives th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -18,6 +19,8 @@ from heedful.nn.spec import (
     FeedForwardSpec,
     NormSpec,
 )
+
+HeadNumbers = tuple[Annotated[int, Field(ge=0)], ...]
 
 
 class BlockSpec(Config):
@@ -33,6 +36,13 @@ class BlockSpec(Config):
     dropout: Probability = Field(0.0, description="on each sub-layer's output, before the sum")
 
 
+class KeptHeadsSpec(Config):
+    """Numbers of the heads that pruning left in a layer, ascending (Michel 2019; Voita 2019)."""
+
+    self_attention: HeadNumbers | None = Field(None, description="all if unset")
+    cross_attention: HeadNumbers | None = Field(None, description="all if unset")
+
+
 class StackSpec(Config):
     """`num_layers` equal blocks, an optional final norm, an optional bias all layers share."""
 
@@ -41,6 +51,37 @@ class StackSpec(Config):
     final_norm: NormSpec | None = None
     final_dropout: Probability = Field(0.0, description="on the last states, after that norm")
     shared_position_bias: BiasSpec | None = None
+    kept_heads: tuple[KeptHeadsSpec, ...] | None = Field(
+        None, description="for each layer the heads that are left; all if unset"
+    )
+
+    @model_validator(mode="after")
+    def _keeps_heads_there_are(self) -> Self:
+        if self.kept_heads is None:
+            return self
+        if len(self.kept_heads) != self.num_layers:
+            raise ValueError(
+                f"kept_heads has {len(self.kept_heads)} layers, num_layers is {self.num_layers}"
+            )
+        for number, layer in enumerate(self.kept_heads):
+            for name in ("self_attention", "cross_attention"):
+                _check_kept(getattr(layer, name), getattr(self.block, name), f"{number}.{name}")
+        return self
+
+    def kept(self, layer: int) -> KeptHeadsSpec:
+        """The heads that are left in a layer, from 0."""
+        return KeptHeadsSpec() if self.kept_heads is None else self.kept_heads[layer]
+
+
+def _check_kept(kept: Sequence[int] | None, attention: AttentionSpec | None, where: str) -> None:
+    if kept is None:
+        return
+    if attention is None:
+        raise ValueError(f"kept_heads.{where}: there is no such attention")
+    if list(kept) != sorted(set(kept)) or any(head >= attention.num_heads for head in kept):
+        raise ValueError(
+            f"kept_heads.{where}: these are no ascending numbers below {attention.num_heads}"
+        )
 
 
 class TranslatorSpec(Config):

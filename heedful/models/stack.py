@@ -33,7 +33,9 @@ class Stack(nn.Module):
     def __init__(self, width: int, spec: StackSpec, name: str) -> None:
         super().__init__()
         self.name = name
-        self.blocks = nn.ModuleList(Block(width, spec.block) for _ in range(spec.num_layers))
+        self.blocks = nn.ModuleList(
+            Block(width, spec.block, spec.kept(layer)) for layer in range(spec.num_layers)
+        )
         self.final_norm = build_norm(spec.final_norm, width) if spec.final_norm else None
         self.final_dropout = Dropout(spec.final_dropout)
         attention = spec.block.self_attention
@@ -105,7 +107,7 @@ class Stack(nn.Module):
             device = weight.device.type
             cast = torch.is_autocast_enabled(device)  # then keys come in its type
             empty = torch.empty(
-                (rows, attention.num_kv_heads, 0, attention.head_width),
+                (rows, attention.key_heads_left, 0, attention.head_width),
                 dtype=torch.get_autocast_dtype(device) if cast else weight.dtype,
                 device=weight.device,
             )

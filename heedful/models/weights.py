@@ -21,7 +21,8 @@ def canonical_weights(model: nn.Module) -> dict[str, Tensor]:
     seen: set[tuple[int, torch.Size]] = set()
     for name, tensor in model.state_dict().items():
         storage = (tensor.data_ptr(), tensor.shape)
-        if storage not in seen:
+        # Without numbers in them all tensors are at one place: those of heads that were pruned.
+        if storage not in seen or not tensor.numel():
             seen.add(storage)
             weights[name] = tensor
     return weights

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.errors import ModelError, suggest
 from heedful.nn.biases import Bias
 from heedful.nn.kernels import chunked, decode, flex, matmul, reference, sdpa
-from heedful.nn.kernels.request import AttentionRequest, Kernel
+from heedful.nn.kernels.request import AttentionRequest, Kernel, full_precision, total_bias
 from heedful.nn.masks import FAR, Everything, Mask
 from heedful.nn.positions import Positions
 
@@ -25,6 +25,7 @@ __all__ = [
     "AttentionRequest",
     "Plan",
     "attend",
+    "attention_bias",
     "attention_scores",
     "attention_weights",
     "explain",
@@ -161,6 +162,21 @@ def attention_scores(request: AttentionRequest) -> Tensor:
     """
     visible = request.positions.visible(request.mask)
     return reference.scores(request).masked_fill(~visible, float("-inf"))
+
+
+def attention_bias(request: AttentionRequest) -> Tensor:
+    """What is added to the scaled and capped scores; for people to look at.
+
+    Args:
+        request: the attention, from `make_request`, with a bias at least.
+
+    Returns:
+        [B or 1, H, Lq, Lk] float32, for hidden keys too.
+    """
+    with full_precision(request.q):
+        bias = total_bias(request)
+    assert bias is not None
+    return bias
 
 
 def plan(request: AttentionRequest) -> Plan:

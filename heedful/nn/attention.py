@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from heedful.nn.attend import attend, attention_scores, attention_weights, make_request
+from heedful.nn.attend import (
+    attend,
+    attention_bias,
+    attention_scores,
+    attention_weights,
+    make_request,
+)
 from heedful.nn.biases import Bias, build_bias
 from heedful.nn.cache import Cache
 from heedful.nn.capture import Capture, offer
+from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear, store_maps_apart
@@ -44,19 +52,31 @@ class Attention(nn.Module):
         width: model width D.
         spec: heads, mask, biases, rotary embedding.
         memory: attend over a memory instead of the input itself.
+        kept: numbers of the heads that pruning left, ascending; all if None.
     """
 
-    def __init__(self, width: int, spec: AttentionSpec, *, memory: bool = False) -> None:
+    def __init__(
+        self,
+        width: int,
+        spec: AttentionSpec,
+        *,
+        memory: bool = False,
+        kept: Sequence[int] | None = None,
+    ) -> None:
         super().__init__()
         self.num_heads = spec.num_heads
         self.num_kv_heads = spec.num_kv_heads or spec.num_heads
+        heads = range(self.num_heads) if kept is None else kept
+        self.kept = KeptHeads(tuple(heads), self.num_heads, self.num_heads // self.num_kv_heads)
+        self.heads_left, self.key_heads_left = len(self.kept.heads), len(self.kept.key_heads)
+        self._regroup = self.kept.regroup
         self.head_width = spec.head_width or width // spec.num_heads
         self.scale = spec.scale or 1 / math.sqrt(self.head_width)
         self.softcap = spec.softcap
         self.dropout = spec.dropout
         self.mask = build_mask(spec.mask)
-        query = {"query": self.num_heads * self.head_width}
-        key_value = dict.fromkeys(("key", "value"), self.num_kv_heads * self.head_width)
+        query = {"query": self.heads_left * self.head_width}
+        key_value = dict.fromkeys(("key", "value"), self.key_heads_left * self.head_width)
         if memory:
             self.projection = FusedLinear(width, query, bias=spec.bias, gain=_INPUT_GAIN)
             self.memory_projection = FusedLinear(width, key_value, bias=spec.bias, gain=_INPUT_GAIN)
@@ -66,7 +86,7 @@ class Attention(nn.Module):
             )
         store_maps_apart(self)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
-        self.output = nn.Linear(self.num_heads * self.head_width, width, bias=output_bias)
+        self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
         nn.init.xavier_uniform_(self.output.weight)
         if output_bias:
             nn.init.zeros_(self.output.bias)
@@ -95,16 +115,18 @@ class Attention(nn.Module):
             cache: keys and values seen so far.
             biases: added to this module's own, such as one the whole stack shares.
             capture: may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
-                `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E].
-            address: this module's place in the model.
+                `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are
+                position biases, their sum `.bias` [B or 1, H, Lq, Lk].
+            address: this module's place in the model. Tensors have a place for heads that were
+                pruned, with scores of −∞ and zero everywhere else.
 
         Returns:
             [B, Lq, D], and the cache with x's keys and values appended (None if none was given).
         """
         query, key, value = self.projection(x)
-        q = self._heads(query, self.num_heads)
-        k = self._heads(key, self.num_kv_heads)
-        v = self._heads(value, self.num_kv_heads)
+        q = self._heads(query, self.heads_left)
+        k = self._heads(key, self.key_heads_left)
+        v = self._heads(value, self.key_heads_left)
         if self.rotary is not None:
             q, k = self.rotary(q, positions.query), self.rotary(k, positions.key)
         if cache is not None:
@@ -118,8 +140,8 @@ class Attention(nn.Module):
         key, value = self.memory_projection(memory)
         # Laid out as kernels read them, or each decoding step would copy them anew.
         return KeyValues(
-            self._heads(key, self.num_kv_heads).contiguous(),
-            self._heads(value, self.num_kv_heads).contiguous(),
+            self._heads(key, self.key_heads_left).contiguous(),
+            self._heads(value, self.key_heads_left).contiguous(),
         )
 
     def over(
@@ -136,7 +158,7 @@ class Attention(nn.Module):
         All beams of a sentence may stand side by side in Lq: queries do not see each other here.
         """
         (query,) = self.projection(x)
-        q = self._heads(query, self.num_heads)
+        q = self._heads(query, self.heads_left)
         return self._attend(q, memory, positions, (), capture, address)
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
@@ -154,20 +176,31 @@ class Attention(nn.Module):
     ) -> Tensor:
         if self.position_bias is not None:
             biases = (self.position_bias, *biases)
+        if not self.kept.whole:
+            biases = [BiasOfKept(bias, self.kept) for bias in biases]
+        if capture is not None:
+            offer(capture, f"{address}.key", self.kept.keys_in_place(memory.keys))
+            offer(capture, f"{address}.value", self.kept.keys_in_place(memory.values))
+        if self._regroup is not None:
+            index = list(self._regroup)
+            memory = KeyValues(memory.keys[:, index], memory.values[:, index])
         if capture is not None:
             self._show(q, memory, positions, biases, capture, address)
-        mixed = attend(
-            q,
-            memory.keys,
-            memory.values,
-            positions,
-            self.mask,
-            biases,
-            scale=self.scale,
-            softcap=self.softcap,
-            dropout=self.dropout if self.training else 0.0,
-        )
-        offer(capture, f"{address}.context", mixed)
+        mixed = q  # of no heads, when all were pruned
+        if self.heads_left:
+            mixed = attend(
+                q,
+                memory.keys,
+                memory.values,
+                positions,
+                self.mask,
+                biases,
+                scale=self.scale,
+                softcap=self.softcap,
+                dropout=self.dropout if self.training else 0.0,
+            )
+        if capture is not None:
+            offer(capture, f"{address}.context", self.kept.in_place(mixed))
         merged: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return merged
 
@@ -180,12 +213,17 @@ class Attention(nn.Module):
         capture: Capture,
         address: str,
     ) -> None:
-        offer(capture, f"{address}.query", q)
-        offer(capture, f"{address}.key", memory.keys)
-        offer(capture, f"{address}.value", memory.values)
+        offer(capture, f"{address}.query", self.kept.in_place(q))
         recomputed = {"scores": attention_scores, "weights": attention_weights}
+        if biases:
+            recomputed["bias"] = attention_bias
         wanted = [name for name in recomputed if capture.wants(f"{address}.{name}")]
         if not wanted:
+            return
+        if not self.heads_left:
+            nothing = q.new_zeros(q.shape[0], 0, q.shape[2], memory.keys.shape[2])
+            for name in wanted:
+                self._keep(capture, address, name, nothing)
             return
         request = make_request(
             q,
@@ -198,4 +236,17 @@ class Attention(nn.Module):
             self.softcap,
         )
         for name in wanted:
-            capture.keep(f"{address}.{name}", recomputed[name](request))
+            self._keep(capture, address, name, recomputed[name](request))
+
+    def _keep(self, capture: Capture, address: str, name: str, value: Tensor) -> None:
+        """Keep what there is of each head; one that is gone looks at nothing."""
+        gone = -math.inf if name == "scores" else 0.0
+        capture.keep(f"{address}.{name}", self.kept.in_place(value, gone))
+
+
+def _linear(in_width: int, out_width: int, *, bias: bool) -> nn.Linear:
+    """A linear map whose numbers the caller sets."""
+    with warnings.catch_warnings():
+        if not in_width:  # PyTorch warns that there is nothing to set
+            warnings.simplefilter("ignore", UserWarning)
+        return nn.Linear(in_width, out_width, bias=bias)

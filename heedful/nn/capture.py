@@ -19,7 +19,7 @@ class Capture:
     def __init__(self, wanted: Iterable[str]) -> None:
         self.wanted = frozenset(wanted)
         self.found: dict[str, Tensor] = {}
-        self._patterns = [_pattern(address) for address in self.wanted if "*" in address]
+        self._patterns = [address_pattern(address) for address in self.wanted if "*" in address]
         self._answers: dict[str, bool] = {}
 
     @property
@@ -44,7 +44,7 @@ class Capture:
         return sorted(
             wanted
             for wanted in self.wanted
-            if not any(map(_pattern(wanted).fullmatch, self._answers))
+            if not any(map(address_pattern(wanted).fullmatch, self._answers))
         )
 
 
@@ -54,7 +54,8 @@ def offer(capture: Capture | None, address: str, value: Tensor) -> None:
         capture.keep(address, value)
 
 
-def _pattern(wanted: str) -> re.Pattern[str]:
+def address_pattern(wanted: str) -> re.Pattern[str]:
+    """Matches addresses: `*` stands for one part, `**` for any number of parts."""
     parts = re.split(r"(\*\*|\*)", wanted)
     wild = {"*": r"[^.]*", "**": r".*"}
     return re.compile("".join(wild.get(part) or re.escape(part) for part in parts))

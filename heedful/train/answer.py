@@ -75,7 +75,7 @@ def prepare_reader(
     metrics = settings.validation.metrics
 
     def scores(pipeline: EncoderPipeline, count: int) -> dict[str, float]:
-        return answer_scores(pipeline, everything[:count], metrics, batch_tokens=data.batch_tokens)
+        return answer_scores(pipeline, everything[:count], metrics, batch_tokens=data.budget)
 
     rows = FramedData(
         encoded("training", train),

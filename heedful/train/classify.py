@@ -135,7 +135,7 @@ class ClassifierTask:
         """The first validation texts in batches, those of like length side by side."""
         assert self.valid is not None
         data = self.settings.data
-        size = max(1, data.batch_tokens // data.max_length)
+        size = max(1, data.budget // data.max_length)
         order = np.argsort(self.valid.rows.counts[:count], kind="stable")
         yield from (order[first : first + size] for first in range(0, count, size))
 

@@ -182,9 +182,9 @@ def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> Corrupt
     else:
         corruption = span_corruption(tokenizer, share, mean, most_pieces)
     rows = CorruptedRows(corruption, tokenizers, most_pieces)
-    if rows.longest > data.batch_tokens:
+    if rows.longest > data.budget:
         raise ConfigError(
-            f"A batch of {data.batch_tokens} tokens has no room for a target of {rows.longest}",
+            f"A batch of {data.budget} tokens has no room for a target of {rows.longest}",
             where="data.batch_tokens",
             remedy="Raise it, or lower data.max_length or objective.mask_share",
         )

@@ -15,6 +15,7 @@ from heedful.data.augment import Augmentation
 from heedful.data.image_corpora import image_reader
 from heedful.data.images import EncodedImages, encode_images
 from heedful.data.order import plan_batches
+from heedful.data.parts import rows_of
 from heedful.errors import ConfigError, DataError
 from heedful.models.vision import VisionModel
 from heedful.nn.pixels import normalized
@@ -60,6 +61,10 @@ class ImageBatch:
     def to(self, device: torch.device | str) -> ImageBatch:
         """The batch on a device."""
         return ImageBatch(self.images.to(device), self.targets.to(device), self.indices)
+
+    def part(self, start: int, stop: int) -> ImageBatch:
+        """The images from `start` until `stop`."""
+        return rows_of(self, start, stop)
 
 
 class LabelledImages:
@@ -211,7 +216,7 @@ class ImageSource:
                 lengths,
                 lengths,
                 groups,
-                batch_tokens=data.batch_tokens,
+                batch_tokens=data.budget,
                 pool_batches=data.pool_batches,
                 seed=self.settings.seed,
                 epoch=epoch,
@@ -243,10 +248,10 @@ def images_at_once(settings: RunSettings, spec: VisionSpec) -> int:
     Raises:
         ConfigError: when there is no room for one.
     """
-    size = settings.data.batch_tokens // spec.num_states
+    size = settings.data.budget // spec.num_states
     if size < 1:
         raise ConfigError(
-            f"A batch of {settings.data.batch_tokens} positions has no room for an image, which "
+            f"A batch of {settings.data.budget} positions has no room for an image, which "
             f"has {spec.num_states} (its patches)",
             where="data.batch_tokens",
             remedy="Raise it, or raise images.patch_size",

@@ -253,4 +253,4 @@ def all_texts(readers: Sequence[TextReader]) -> list[str]:
 
 
 def _rows(settings: RunSettings) -> int:
-    return settings.data.batch_tokens // settings.data.max_length
+    return settings.data.budget // settings.data.max_length

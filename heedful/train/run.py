@@ -16,6 +16,7 @@ from heedful.errors import DataError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
 from heedful.text.pair import TokenizerPair
 from heedful.train.beginning import first_origin, grows
+from heedful.train.budget import budget_of_run, with_budget
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
 from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
@@ -58,12 +59,15 @@ def run_training(
         UserError: and its kinds, for everything a person can mend.
     """
     with locked(run_dir):
+        if resume:
+            settings = budget_of_run(run_dir, settings)
         _check_directory(run_dir, settings, resume=resume)
         if settings.tensorboard:
             TensorBoard.check()
         store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
         checkpoint = store.newest(events) if resume else None
         device = resolve_device(settings.device)
+        settings = with_budget(settings, device, events)
         had_tokenizers = resume and settings.has_text
         tokenizers = TokenizerPair.load(run_dir / "tokenizer") if had_tokenizers else None
         task = prepare_task(run_dir, settings, tokenizers, events)

@@ -56,5 +56,5 @@ class PairSource:
         if not probability:
             return None
         data = self.settings.data
-        longest = min(data.max_length, data.batch_tokens - 1)
+        longest = min(data.max_length, data.budget - 1)
         return BpeDropout(probability, self.settings.seed, epoch, longest)

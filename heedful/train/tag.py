@@ -72,7 +72,7 @@ def prepare_tagger(
     everything = [sentence for file in valid for sentence in file]
 
     def scores(pipeline: EncoderPipeline, count: int) -> dict[str, float]:
-        budget = settings.data.batch_tokens
+        budget = settings.data.budget
         return tag_scores(pipeline, everything[:count], metrics, batch_tokens=budget)
 
     rows = FramedData(

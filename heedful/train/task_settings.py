@@ -97,9 +97,9 @@ def check_room(settings: RunSettings) -> None:
         ConfigError: naming both.
     """
     data = settings.data
-    if data.batch_tokens < data.max_length:
+    if data.budget < data.max_length:
         raise ConfigError(
-            f"A batch of {data.batch_tokens} tokens has no room for a text of "
+            f"A batch of {data.budget} tokens has no room for a text of "
             f"{data.max_length} (data.max_length)",
             where="data.batch_tokens",
             remedy="Raise it, or lower data.max_length",

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from heedful.errors import RunError
+from heedful.memory import Trimmer, ran_out
 from heedful.train.averaging import MovingAverage, load_weights, using, weights_of
 from heedful.train.nonfinite import first_bad_weight
 from heedful.train.optimizers import export_moments, import_moments
+from heedful.train.out_of_memory import OneTooLarge
 from heedful.train.schedules import learning_rate
 from heedful.train.state import Scored, TrainingState
 from heedful.train.update import Batch, Updater, UpdateResult
@@ -106,6 +108,7 @@ class Trainer:
         self.state = TrainingState()
         decay = settings.checkpoint.ema_decay
         self.average = MovingAverage(weights_of(self.model), decay) if decay else None
+        self.trimmer = Trimmer()
         self._saved_step: int | None = None
         self._saved_seconds = 0.0
 
@@ -124,7 +127,7 @@ class Trainer:
             batches, epoch, used = self._next_batches()
             step = self.state.step + 1
             rate = self._learning_rate(step)
-            result = self.updater.update(batches, step, rate, cancelled=lambda: bool(stop))
+            result = self._update(batches, step, rate, stop)
             if result is None:
                 break
             seconds = time.monotonic() - started
@@ -132,6 +135,7 @@ class Trainer:
             self.state.tokens += result.tokens
             self.state.step, self.state.epoch, self.state.batch = step, epoch, used
             self._tell(result, rate, seconds)
+            self.trimmer.step()
             if not result.finite:
                 self._not_finite(batches, result)
                 continue
@@ -257,8 +261,45 @@ class Trainer:
         if late or state.step % settings.checkpoint.every_steps == 0:
             self.save()
 
+    def _update(
+        self, batches: Sequence[Batch], step: int, rate: float, stop: StopRequest
+    ) -> UpdateResult | None:
+        """An update, or why memory does not suffice for it."""
+        try:
+            return self.updater.update(batches, step, rate, cancelled=lambda: bool(stop))
+        except OneTooLarge as error:
+            (line,) = self.source.lines(error.index.tolist())
+            raise self._given_up(
+                f"There is not enough memory for one example of {error.positions} positions "
+                f"({line}) at step {step}",
+                "Lower data.max_length or take a smaller model",
+            ) from error
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            raise self._given_up(
+                f"There is not enough memory for the optimiser at step {step}",
+                "Take a smaller model, or a machine with more memory",
+            ) from error
+
+    def _tell_split(self, too_large: Sequence[tuple[int, int]]) -> None:
+        step = self.state.step
+        shown = ", ".join(f"{where} positions ({count} examples)" for where, count in too_large)
+        most = self.updater.splitting.most
+        budget = self.settings.data.budget
+        assert most is not None
+        self.events.metric(step, {"positions": most, "budget": budget}, "out_of_memory")
+        self.events.warn(
+            f"Out of memory at step {step} with a batch of {shown}. It was split, and so will be "
+            f"all of more than {most} positions from now on: the gradient is that of the whole "
+            f"batch, but parts take longer. To avoid it lower data.batch_tokens ({budget}) and "
+            "raise optimizer.accumulate by as much"
+        )
+
     def _tell(self, result: UpdateResult, rate: float, seconds: float) -> None:
         state = self.state
+        if result.too_large:
+            self._tell_split(result.too_large)
         speed = result.tokens / max(seconds, 1e-9)
         values: dict[str, Value] = {
             **result.values,

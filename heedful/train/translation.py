@@ -104,7 +104,7 @@ class ValidationPairs:
             pairs.source_lengths,
             pairs.target_lengths,
             [(select_pairs(pairs, data).kept, 1.0)],
-            batch_tokens=data.batch_tokens,
+            batch_tokens=data.budget,
             pool_batches=max(1, len(pairs)),
             seed=0,
             epoch=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
 from heedful.train.objective import Context, LossSum, Objective
 from heedful.train.optimizers import set_learning_rate
+from heedful.train.out_of_memory import Part, Splitting
 from heedful.train.randomness import mix
 
 if TYPE_CHECKING:
@@ -35,6 +36,10 @@ class Batch(Protocol):
         """The batch on a device."""
         ...
 
+    def part(self, start: int, stop: int) -> Self:
+        """The examples from `start` until `stop`."""
+        ...
+
 
 @dataclass(frozen=True)
 class UpdateResult:
@@ -45,12 +50,14 @@ class UpdateResult:
         tokens: target tokens it was computed from.
         grad_norm: length of the gradient before clipping.
         finite: whether loss and gradient were; if not, no weight was changed.
+        too_large: of each batch or part that memory ran out for, positions and examples.
     """
 
     values: dict[str, float]
     tokens: int
     grad_norm: float
     finite: bool
+    too_large: tuple[tuple[int, int], ...] = ()
 
 
 class Updater:
@@ -83,6 +90,7 @@ class Updater:
         self.clip_norm = clip_norm
         self.device = next(model.parameters()).device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
+        self.splitting = Splitting()
 
     def update(
         self,
@@ -98,22 +106,34 @@ class Updater:
             step: number of the update, from 1.
             learning_rate: of this update.
             cancelled: asked before each batch; once true, nothing is changed and None comes back.
+
+        Raises:
+            OneTooLarge: when there is not enough memory for a single example.
         """
         tokens = sum(batch.target_tokens for batch in batches)
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
         sums: dict[str, Tensor] = {}
+
+        def begin() -> None:
+            self.optimizer.zero_grad(set_to_none=True)
+            sums.clear()
+
+        def learn(part: Part) -> bool:
+            if cancelled():
+                return False
+            result = self._loss(part.batch, step, *part.place)
+            assert result.tokens == part.batch.target_tokens
+            self.scaler.scale(result.loss_sum / tokens).backward()
+            for name, value in {"loss": result.loss_sum, **result.extras}.items():
+                sums[name] = sums.get(name, 0) + value.detach()
+            return True
+
         with self.precision.matmul():
-            for micro, batch in enumerate(batches):
-                if cancelled():
-                    return None
-                result = self._loss(batch, step, micro)
-                assert result.tokens == batch.target_tokens
-                self.scaler.scale(result.loss_sum / tokens).backward()
-                for name, value in {"loss": result.loss_sum, **result.extras}.items():
-                    sums[name] = sums.get(name, 0) + value.detach()
+            too_large = self.splitting.run(batches, begin, learn)
+        if too_large is None:
+            return None
         values = {name: float(value) / tokens for name, value in sums.items()}
-        return self._apply(values, tokens, learning_rate)
+        return replace(self._apply(values, tokens, learning_rate), too_large=too_large)
 
     def diagnose(self, batches: Sequence[Batch], step: int) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
@@ -135,8 +155,8 @@ class Updater:
         nowhere = Diagnosis("nothing any more when the batches were run one by one")
         return nowhere, torch.cat([batch.indices for batch in batches])
 
-    def _loss(self, batch: Batch, step: int, micro: int) -> LossSum:
-        torch.manual_seed(mix(self.seed, step, micro))
+    def _loss(self, batch: Batch, step: int, *place: int) -> LossSum:
+        torch.manual_seed(mix(self.seed, step, *place))
         with self.precision.autocast():
             return self.objective.loss(self.model, batch.to(self.device), Context(step))
 

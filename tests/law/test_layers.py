@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parents[2] / "heedful"
 
 # From the bottom up. Parts on one line may not import each other.
 LAYERS = (
-    {"config", "errors", "events", "device", "durable"},
+    {"config", "errors", "events", "device", "durable", "memory"},
     {"nn", "text"},
     {"models", "data"},
     {"decode", "evaluate", "interop"},

@@ -1,0 +1,193 @@
+"""The most memory that a process holds while it trains or decodes, foreseen from a spec.
+
+To what `heedful.models.cost_memory` counts this adds what only a process has: PyTorch itself, what
+its kernels keep for each shape, passing results, and the holes of the heap. Factors were measured
+on a processor (`benchmarks/memory.py`); on a GPU the process is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heedful.models.cost_memory import (
+    BFLOAT16,
+    FLOAT32,
+    TrainingMemory,
+    predicted_vocabulary,
+    stacks_of,
+    training_memory,
+)
+from heedful.models.cost_parameters import is_gated, key_value_width
+from heedful.models.family import ModelSpec
+from heedful.models.spec import StackSpec
+
+PROCESS = 330_000_000
+"""Python with PyTorch and the tokenizers loaded."""
+
+PRIMITIVES = {FLOAT32: 60_000_000, BFLOAT16: 130_000_000}
+"""Kernels that are kept ready and their scratch memory, with the caches as the command line bounds
+them (`heedful.cli.main`)."""
+
+SLACK = 0.1
+"""Holes of the heap: the growth that training allows before it gives them back."""
+
+LARGEST_TRAINING = 25_000
+"""Positions of the paper's batches (Vaswani 2017, section 5.1); `auto` picks no larger ones."""
+
+LARGEST_DECODING = 16_384
+"""Larger batches decode no faster on a processor; `auto` picks no larger ones."""
+
+_KEPT = {FLOAT32: 64, BFLOAT16: 256}
+"""Longest sequences whose attention weights a processor's kernel keeps (`heedful.nn.attend`)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """Bytes at the worst moment.
+
+    Args:
+        process: whatever is computed.
+        model: weights and, in training, what there is one of for each.
+        batch: what grows with the batch.
+        slack: holes of the heap.
+    """
+
+    process: int
+    model: int
+    batch: int
+    slack: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.process + self.needed
+
+    @property
+    def needed(self) -> int:
+        """What a process that has loaded PyTorch still takes."""
+        return self.model + self.batch + self.slack
+
+
+def training_peak(
+    spec: ModelSpec,
+    tokens: int,
+    *,
+    length: int,
+    parameters: int,
+    number_bytes: int = FLOAT32,
+    moving_average: bool = False,
+    accumulated: bool = False,
+    device: str = "cpu",
+) -> Peak:
+    """The most memory that training with Adam takes.
+
+    Args:
+        spec: the model.
+        tokens: positions of a batch on each side, padding among them.
+        length: of the longest text of a usual batch, in tokens.
+        parameters: learned numbers.
+        number_bytes: of products: `FLOAT32`, or `BFLOAT16` for mixed precision.
+        moving_average: whether an average of the weights is kept.
+        accumulated: whether updates have several batches, so that gradients wait.
+        device: `cpu` or another.
+    """
+    kept = length if device == "cpu" and length <= _KEPT[number_bytes] else 0
+    memory = training_memory(
+        spec,
+        tokens,
+        tokens,
+        activation_bytes=number_bytes,
+        moving_average=moving_average,
+        kept_weights_length=kept,
+        parameters=parameters,
+    )
+    passing = tokens * max(_passing(stack, spec.width) for stack in stacks_of(spec)) * number_bytes
+    model, batch = _at_once(memory, passing, accumulated=accumulated)
+    return _peak(model, batch, number_bytes, device)
+
+
+def decoding_peak(
+    spec: ModelSpec,
+    tokens: int,
+    *,
+    length: int,
+    parameters: int,
+    beam: int = 1,
+    number_bytes: int = FLOAT32,
+    device: str = "cpu",
+) -> Peak:
+    """The most memory that translating, continuing or labelling texts takes.
+
+    Args:
+        spec: the model.
+        tokens: positions of a batch: texts × longest × hypotheses.
+        length: of the texts, in tokens.
+        parameters: learned numbers.
+        beam: hypotheses of each text.
+        number_bytes: of products: `FLOAT32` or `BFLOAT16`.
+        device: `cpu` or another.
+    """
+    read = tokens // beam
+    batch = read * max(_passing(stack, spec.width) for stack in stacks_of(spec)) * FLOAT32
+    decoder: StackSpec | None = getattr(spec, "decoder", None)
+    if decoder is not None:
+        own = 2 * decoder.num_layers * key_value_width(decoder.block.self_attention, spec.width)
+        # A reordered or grown cache stands beside the one it is made from for a while.
+        batch += 2 * tokens * own * number_bytes
+        cross = decoder.block.cross_attention
+        if cross is not None:
+            keys = 2 * decoder.num_layers * key_value_width(cross, spec.width)
+            batch += read * keys * number_bytes
+        hypotheses = max(1, tokens // length)
+        batch += _SCORES * hypotheses * predicted_vocabulary(spec) * FLOAT32
+    casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
+    return _peak(parameters * FLOAT32 + casts, batch, number_bytes, device)
+
+
+def largest(fits: Callable[[int], bool], most: int | None = None) -> int:
+    """The largest number that fits, where smaller ones fit too; 0 if not even 1 does.
+
+    Args:
+        fits: whether a number does.
+        most: not to be passed.
+    """
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while (most is None or high <= most) and fits(high):
+        low, high = high, 2 * high
+    if most is not None:
+        high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+_SCORES = 4
+"""Tensors of all pieces' scores that a search step holds at a time."""
+
+
+def _passing(stack: StackSpec, width: int) -> int:
+    """Numbers a position has in the results that pass, at most: those of a feed-forward layer."""
+    feedforward = stack.block.feedforward
+    return (3 if is_gated(feedforward) else 2) * feedforward.width + 4 * width
+
+
+def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tuple[int, int]:
+    """What the model and the batch hold at the worst moment.
+
+    Gradients come as activations go, so that only the more of both counts, unless gradients of
+    other batches are there already.
+    """
+    model = memory.weights + memory.moments + memory.moving_average + memory.casts
+    batch = memory.activations + memory.loss + passing
+    if accumulated:
+        return model + memory.gradients, batch
+    return model, max(batch, memory.gradients + passing)
+
+
+def _peak(model: int, batch: int, number_bytes: int, device: str) -> Peak:
+    process = PROCESS + PRIMITIVES[number_bytes] if device == "cpu" else 0
+    return Peak(process=process, model=model, batch=batch, slack=round(SLACK * (model + batch)))

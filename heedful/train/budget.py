@@ -1,0 +1,138 @@
+"""`data.batch_tokens = "auto"`: the largest batch that training has room for on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heedful.device import resolve_precision
+from heedful.errors import ConfigError, RunError
+from heedful.interop.directory import describe_any
+from heedful.memory import available_bytes
+from heedful.models.build import count_built
+from heedful.models.cost import (
+    BFLOAT16,
+    FLOAT32,
+    LARGEST_TRAINING,
+    human_bytes,
+    largest,
+    training_peak,
+)
+from heedful.models.shapes import causal_lm_spec, encoder_spec
+from heedful.train.resolve import settings_of_run
+
+if TYPE_CHECKING:
+    import torch
+
+    from heedful.events import Events
+    from heedful.models.family import ModelSpec
+    from heedful.train.settings import RunSettings
+
+MARGIN = 0.2
+"""Share of the free memory that is left to validation, to others, and to what was not foreseen."""
+
+_STEP = 64
+"""Budgets are multiples of it."""
+
+
+def with_budget(
+    settings: RunSettings,
+    device: torch.device,
+    events: Events,
+    *,
+    available: int | None = None,
+) -> RunSettings:
+    """The settings with a number in the place of `auto`, which is said; others as they are.
+
+    Args:
+        settings: of a run that begins.
+        device: that is trained on.
+        events: told what was picked and why.
+        available: bytes; those of the device if unset.
+
+    Raises:
+        RunError: when there is not enough memory for the longest text.
+    """
+    if settings.data.batch_tokens != "auto":
+        return settings
+    if available is None:
+        available = available_bytes(device)
+    spec = likely_spec(settings)
+    parameters = count_built(spec)
+    precision = resolve_precision(settings.precision, device, width=spec.width)
+    number_bytes = FLOAT32 if precision.name == "fp32" else BFLOAT16
+    usable = round(available * (1 - MARGIN))
+
+    def needed(tokens: int) -> int:
+        return training_peak(
+            spec,
+            tokens,
+            length=min(settings.data.max_length, tokens),
+            parameters=parameters,
+            number_bytes=number_bytes,
+            moving_average=settings.checkpoint.ema_decay > 0,
+            accumulated=settings.optimizer.accumulate > 1,
+            device=device.type,
+        ).needed
+
+    picked = largest(lambda tokens: needed(tokens) <= usable, LARGEST_TRAINING)
+    picked = picked // _STEP * _STEP or picked
+    longest = settings.data.max_length + 1
+    if picked < longest:
+        raise RunError(
+            f"Training needs {human_bytes(needed(longest))} for a batch with one text of "
+            f"data.max_length = {settings.data.max_length}, and {human_bytes(available)} are free",
+            where="data.batch_tokens = auto",
+            remedy="Free memory, lower data.max_length, or take a smaller model",
+        )
+    most = " (the most that auto takes)" if needed(picked + _STEP) <= usable else ""
+    events.note(
+        f"Batches of {picked:,} positions{most}: training needs about "
+        f"{human_bytes(needed(picked))} at {precision.name}, and {human_bytes(available)} are free "
+        f"on {device.type}, of which {MARGIN:.0%} are left alone"
+    )
+    return with_batch_tokens(settings, picked)
+
+
+def budget_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
+    """The settings of a resumed run: `auto` is what was picked when it began.
+
+    Args:
+        run_dir: the run.
+        settings: with which it is resumed.
+    """
+    if settings.data.batch_tokens != "auto":
+        return settings
+    return with_batch_tokens(settings, settings_of_run(run_dir).data.budget)
+
+
+def with_batch_tokens(settings: RunSettings, picked: int) -> RunSettings:
+    """The settings with another number of positions in a batch."""
+    data = settings.data.model_copy(update={"batch_tokens": picked})
+    return settings.model_copy(update={"data": data})
+
+
+def likely_spec(settings: RunSettings) -> ModelSpec:
+    """The model of a run before its tokenizer is made, which may get fewer pieces than asked for.
+
+    Args:
+        settings: of the run.
+
+    Raises:
+        ConfigError: for images.
+        ModelError: when there is no model to begin with.
+    """
+    if settings.init is not None:
+        return describe_any(Path(settings.init)).spec
+    if settings.task == "images":
+        raise ConfigError(
+            "How large images are is not known before they are read",
+            where="data.batch_tokens = auto",
+            remedy="Give a number: images times patches of each",
+        )
+    size, length = settings.tokenizer.vocabulary_size, settings.data.max_length
+    if settings.task == "causal_lm":
+        return causal_lm_spec(settings.model, size, length)
+    if settings.task in ("translation", "span_corruption", "denoising"):
+        return settings.model.expand(size, size)
+    return encoder_spec(settings.model, size, length, ())

@@ -1,0 +1,138 @@
+"""The foreseen peak of a training step is what its tensors really come to."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from heedful.data.batches import PairBatch
+from heedful.data.rows import RowBatch
+from heedful.data.windows import WindowBatch
+from heedful.device import Precision
+from heedful.models import cost
+from heedful.models.build import build_model, count_built
+from heedful.models.family import MaskedLMHeadSpec, ModelSpec
+from heedful.models.shape import TranslatorShape
+from heedful.models.shapes import causal_lm_spec, encoder_spec
+from heedful.train.language_model import CausalLMObjective
+from heedful.train.masked import MaskedObjective
+from heedful.train.objective import TranslationObjective
+from heedful.train.optimizers import build_optimizer
+from heedful.train.settings import ObjectiveSettings, OptimizerSettings
+from heedful.train.update import Updater
+
+SHAPE = TranslatorShape(
+    width=64, encoder_layers=3, decoder_layers=3, num_heads=4, feedforward=192, dropout=0.1
+)
+VOCABULARY, ROWS, LENGTH = 400, 24, 24
+NUMBER_BYTES = {"fp32": cost.FLOAT32, "bf16": cost.BFLOAT16}
+
+
+class Tracker(TorchDispatchMode):
+    """The most bytes of tensors made under it that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.known: set[int] = set()
+        self.now = self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor):
+                self.see(tensor.untyped_storage())
+        return result
+
+    def see(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key in self.known:
+            return
+        size = storage.nbytes()
+        self.known.add(key)
+        self.now += size
+        self.most = max(self.now, self.most)
+
+        def gone() -> None:
+            self.known.discard(key)
+            self.now -= size
+
+        weakref.finalize(storage, gone)
+
+
+def ids() -> tuple[Tensor, Tensor]:
+    drawn = torch.randint(5, VOCABULARY, (ROWS, LENGTH), generator=torch.Generator().manual_seed(0))
+    return drawn, torch.arange(LENGTH).repeat(ROWS, 1)
+
+
+def translation() -> tuple[ModelSpec, Any, Any]:
+    tokens, positions = ids()
+    numbers = torch.arange(ROWS)
+    batch = PairBatch(tokens, positions, tokens, tokens, positions, numbers, ROWS * LENGTH)
+    return SHAPE.expand(VOCABULARY, VOCABULARY), TranslationObjective(ObjectiveSettings()), batch
+
+
+def language() -> tuple[ModelSpec, Any, Any]:
+    tokens, positions = ids()
+    shape = SHAPE.model_copy(update={"norm_placement": "pre", "activation": "gelu"})
+    nothing = torch.zeros_like(tokens)
+    batch = WindowBatch(tokens, positions, nothing, tokens, torch.arange(ROWS), ROWS * LENGTH)
+    return causal_lm_spec(shape, VOCABULARY, LENGTH), CausalLMObjective(0.0), batch
+
+
+def masked() -> tuple[ModelSpec, Any, Any]:
+    tokens, positions = ids()
+    shape = SHAPE.model_copy(update={"norm_placement": "pre", "activation": "gelu"})
+    spec = encoder_spec(shape, VOCABULARY, LENGTH, (MaskedLMHeadSpec(),))
+    batch = RowBatch(tokens, positions, tokens, torch.arange(ROWS), ROWS * LENGTH)
+    return spec, MaskedObjective(0.0), batch
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("task", [translation, language, masked])
+def test_the_peak_of_a_step_is_foreseen(task: Any, precision: Any) -> None:
+    """The second step, for moments are made in the first. Ids and positions are not counted."""
+    spec, objective, batch = task()
+    torch.manual_seed(0)
+    model = build_model(spec)
+    own = sum(p.untyped_storage().nbytes() for p in {id(p): p for p in model.parameters()}.values())
+    optimizer = build_optimizer(model, OptimizerSettings())
+    chosen = Precision(precision, "cpu")
+    updater = Updater(model, objective, optimizer, chosen, seed=1)
+    tracker = Tracker()
+    with tracker:
+        for step in (1, 2):
+            assert updater.update([batch], step, 1e-3) is not None
+    foreseen = cost.training_peak(
+        spec,
+        ROWS * LENGTH,
+        length=LENGTH,
+        parameters=count_built(spec),
+        number_bytes=NUMBER_BYTES[precision],
+    )
+    assert foreseen.model + foreseen.batch == pytest.approx(own + tracker.most, rel=0.15)
+
+
+@given(limit=st.integers(0, 5000), most=st.none() | st.integers(1, 3000))
+def test_the_largest_that_fits(limit: int, most: int | None) -> None:
+    expected = limit if most is None else min(limit, most)
+    assert cost.largest(lambda number: number <= limit, most) == expected
+
+
+def test_a_longer_cache_and_more_hypotheses_take_more() -> None:
+    spec = SHAPE.expand(VOCABULARY, VOCABULARY)
+    asked: dict[str, Any] = {"length": 20, "parameters": cost.count_parameters(spec)}
+    small = cost.decoding_peak(spec, 1000, beam=4, **asked)
+    large = cost.decoding_peak(spec, 2000, beam=4, **asked)
+    assert large.batch == pytest.approx(2 * small.batch, rel=0.01)
+    assert large.total - large.needed == cost.decoding_peak(spec, 1, **asked).process
+    on_gpu = cost.decoding_peak(spec, 1000, beam=4, device="cuda", **asked)
+    assert on_gpu.process == 0
+    assert on_gpu.total == small.needed

@@ -1,0 +1,127 @@
+"""What is free, by the files a system keeps; what says that memory ran out; when holes go back."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from heedful.memory import Trimmer, available_bytes, ran_out, resident_bytes, trim
+
+MIB = 2**20
+
+
+def system(root: Path, available_mib: int, cgroup: str = "") -> Path:
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/meminfo").write_text(
+        f"MemTotal: 99999999 kB\nMemAvailable: {available_mib * 1024} kB\n"
+    )
+    (root / "proc/self/cgroup").write_text(cgroup)
+    (root / "proc/self/status").write_text("Name:\tx\nVmSize:\t  2048 kB\nVmRSS:\t  1024 kB\n")
+    return root
+
+
+def group(folder: Path, files: dict[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_text(content)
+
+
+def test_without_a_limit_it_is_what_the_system_has(tmp_path: Path) -> None:
+    assert available_bytes(root=system(tmp_path, 700)) == 700 * MIB
+
+
+def test_a_control_group_leaves_less_but_gives_up_its_files(tmp_path: Path) -> None:
+    root = system(tmp_path, 700, "0::/a/b\n")
+    top = root / "sys/fs/cgroup"
+    used = {"memory.current": str(300 * MIB), "memory.stat": f"anon 1\ninactive_file {100 * MIB}\n"}
+    group(top / "a/b", {"memory.max": "max\n", **used})
+    assert available_bytes(root=root) == 700 * MIB
+    group(top / "a", {"memory.max": f"{500 * MIB}\n", **used})
+    assert available_bytes(root=root) == 300 * MIB
+
+
+def test_control_groups_of_the_first_layout(tmp_path: Path) -> None:
+    root = system(tmp_path, 700, "5:cpu:/x\n4:memory:/not/here\n0::/\n")
+    files = {"memory.usage_in_bytes": str(60 * MIB), "memory.stat": "total_inactive_file 0\n"}
+    folder = root / "sys/fs/cgroup/memory"
+    group(folder, {"memory.limit_in_bytes": str(2**63 - 4096), **files})
+    assert available_bytes(root=root) == 700 * MIB
+    group(folder, {"memory.limit_in_bytes": str(100 * MIB), **files})
+    assert available_bytes(root=root) == 40 * MIB
+
+
+def test_a_limit_on_addresses_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (10 * MIB, 10 * MIB))
+    assert available_bytes(root=system(tmp_path, 700)) == 8 * MIB
+    assert resident_bytes(tmp_path) == MIB
+
+
+def test_a_system_that_says_nothing(tmp_path: Path) -> None:
+    assert available_bytes(root=tmp_path) > 0
+    assert resident_bytes(tmp_path) == 0
+
+
+def test_this_machine() -> None:
+    assert 0 < available_bytes() < 2**50
+    assert resident_bytes() > 10 * MIB
+
+
+def test_what_says_that_memory_ran_out() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60)
+    assert ran_out(caught.value)
+    assert ran_out(MemoryError())
+    assert ran_out(torch.OutOfMemoryError("CUDA out of memory."))
+    assert ran_out(RuntimeError("std::bad_alloc"))
+    assert not ran_out(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
+    assert not ran_out(ValueError("out of memory"))
+
+
+def test_holes_are_given_back_after_growth_and_not_too_often() -> None:
+    held, now, given = [0], [0], []
+
+    def give_back() -> None:
+        given.append(now[0])
+        held[0] = 100
+
+    trimmer = Trimmer(growth=0.1, rest=20, settle=5, resident=lambda: held[0], give_back=give_back)
+    held[0] = 95
+    for now[0] in range(1, 201):
+        held[0] += 1
+        trimmer.step()
+        assert held[0] <= 121
+    assert given
+    assert min(later - before for before, later in pairwise(given)) > 20
+
+
+def test_memory_that_does_not_grow_is_left_alone() -> None:
+    def give_back() -> None:
+        raise AssertionError
+
+    trimmer = Trimmer(rest=3, settle=2, resident=lambda: 100, give_back=give_back)
+    for _ in range(50):
+        trimmer.step()
+
+
+@pytest.mark.skipif(
+    not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="the C library is not glibc"
+)
+def test_free_pages_go_back() -> None:
+    """Pieces that lie between pieces in use: only a trim gives back what is among them."""
+    pieces = [torch.ones(4000) for _ in range(4000)]
+    del pieces[::2], pieces[1::2]
+    before = resident_bytes()
+    trim()
+    assert resident_bytes() < before - 10 * MIB
+
+
+def test_nothing_heavy_is_imported() -> None:
+    code = "import heedful.memory, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
