@@ -1,9 +1,12 @@
-"""Pages of the site that are made from the code: the settings and the commands."""
+"""Parts of the site that are made from the code: the settings, the commands, a chart."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import io
+import json
+from pathlib import Path
 from typing import Any, get_args
 
 import pydantic
@@ -19,7 +22,27 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         return markdown.replace("<!-- settings -->", settings_tables())
     if "<!-- commands -->" in markdown:
         return markdown.replace("<!-- commands -->", command_help())
+    if "<!-- attention -->" in markdown:
+        return markdown.replace("<!-- attention -->", attention_chart())
     return markdown
+
+
+def attention_chart() -> str:
+    """The attention of `pictures/attention.json`, which `heedful inspect -o` wrote, as a chart."""
+    import numpy as np
+
+    from heedful.inspect import AttentionMap, charts
+
+    file = Path(__file__).parent / "pictures" / "attention.json"
+    found = json.loads(file.read_text(encoding="utf-8"))
+    attention = AttentionMap(
+        found["part"],
+        *(tuple(found[name]) for name in ("layers", "heads", "rows", "columns")),
+        np.array(found["weights"], np.float32),
+    )
+    picture = base64.b64encode(charts.draw(charts.matrix(attention), "svg")).decode("ascii")
+    text = f"{found['text']} → {found['target']}"
+    return f'<img alt="Attention as a matrix: {text}" src="data:image/svg+xml;base64,{picture}">'
 
 
 def command_help() -> str:

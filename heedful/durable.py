@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -20,6 +23,28 @@ def replace_synced(path: Path, content: bytes) -> None:
     write_synced(partial, content)
     os.replace(partial, path)
     sync(path.parent)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears when everything in it is written, or not at all.
+
+    Raises:
+        OSError: naming the file, when it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except OSError as error:
+        if error.filename is None or Path(os.fsdecode(error.filename)) == partial:
+            error.filename = str(path)
+        raise
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def sync(path: Path) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import select
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
 from heedful.data.files import TextFile, decode_line
+from heedful.durable import whole
 
 STANDARD_INPUT = "standard input"
 
@@ -83,19 +84,13 @@ def writing(path: Path) -> Iterator[TextIO]:
     Raises:
         OSError: naming the file, when it cannot be written.
     """
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as stream:
+    with whole(path) as file:
+        stream = TextIOWrapper(file, encoding="utf-8", newline="\n")
+        try:
             yield stream
             stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    except OSError as error:
-        if error.filename is None or Path(os.fsdecode(error.filename)) == partial:
-            error.filename = str(path)
-        raise
-    finally:
-        partial.unlink(missing_ok=True)
+        finally:
+            stream.detach()
 
 
 @contextmanager

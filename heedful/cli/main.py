@@ -38,6 +38,10 @@ VERBS = {
     "merge": "Put what a low-rank run learned into the model it began with.",
     "export": "Write a model as a directory that another project loads.",
     "inspect": "Show what a model attends to.",
+    "heads": "What every head of a model looks at, over a corpus.",
+    "ablate": "What taking parts of a model away costs.",
+    "prune": "A smaller and faster model, without the heads it needs least.",
+    "align": "Which word of a translation came from which word of its source.",
     "info": "What a model is made of and what it costs.",
     "presets": "List the named model sizes.",
     "studio": "Look at models, runs and ideas in a browser.",
@@ -110,13 +114,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
     """
+    set_environment()
+    words = normalize(sys.argv[1:] if arguments is None else arguments)
+    verb = words[0] if words and not words[0].startswith("-") else ""
+    return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")
+
+
+def set_environment() -> None:
+    """What PyTorch's libraries are told before they are loaded; what a person set stays."""
     # Threads that wait spin, by default for longer than a busy machine can afford: on two cores
     # with one other busy process training ran 30 times slower. Read when torch is loaded, later.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    words = normalize(sys.argv[1:] if arguments is None else arguments)
-    verb = words[0] if words and not words[0].startswith("-") else ""
-    return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")
+    # Kernels kept ready for shapes that do not come again: a thousand by default in each of two
+    # caches, a gigabyte in the end. A step's layers share those of a few dozen shapes.
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(name, "64")
 
 
 def _run(verb: str, words: list[str]) -> int | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 
 import numpy as np
 import pytest
@@ -93,6 +95,55 @@ def test_shapes(run):
 
 
 @pytest.mark.parametrize(
+    ("words", "draw"),
+    [
+        ([], lambda charts, found: charts.matrix(found)),
+        (["--layer", "1", "--head", "2"], lambda charts, found: charts.matrix(found)),
+        (["--layer", "1", "--layer", "2"], lambda charts, found: charts.grid(found)),
+        (["--view", "heads"], lambda charts, found: charts.grid(found)),
+        (["--layer", "0", "--layer", "1", "--view", "matrix"], lambda c, found: c.matrix(found)),
+        (
+            ["--layer", "0", "--head", "1", "--head", "2", "--view", "lines"],
+            lambda charts, found: charts.lines(found, each=True),
+        ),
+        (["--view", "lines"], lambda charts, found: charts.lines(found)),
+    ],
+)
+def test_a_chart_is_the_librarys(words, draw, run, toys, tmp_path, monkeypatch):
+    from heedful.inspect import charts
+
+    written = []
+    monkeypatch.setattr(charts, "save", lambda chart, path: written.append((chart, path)))
+    file = tmp_path / "x.html"
+    assert run("t", "abc", *words, "-o", str(file)) == (0, "", "")
+    subject = toys.translator()
+    asked = {"layers": [], "heads": []}
+    for flag, value in itertools.pairwise(words):
+        if flag in ("--layer", "--head"):
+            asked[flag[2:] + "s"].append(int(value))
+    chosen = {name: numbers or None for name, numbers in asked.items()}
+    found = inspect.attention(subject, inspect.read(subject, "abc"), **chosen)
+    ((chart, path),) = written
+    # Selections are numbered as they are made, so that charts can stand side by side.
+    drawn, expected = (
+        re.sub(r"param_\d+|view_\d+", "", json.dumps(c.to_dict()))
+        for c in (chart, draw(charts, found))
+    )
+    assert (drawn, path) == (expected, file)
+
+
+@pytest.mark.parametrize("kind", ["svg", "png", "html"])
+def test_charts_are_written(kind, run, tmp_path):
+    file = tmp_path / f"x.{kind}"
+    status, out, err = run("t", "abc", "--target", "fg", "-o", str(file), "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["rows"] == ["f", "g", "</s>"]
+    start = {"svg": b"<svg", "png": b"\x89PNG\r\n\x1a\n", "html": b"<!DOCTYPE html>"}[kind]
+    assert file.read_bytes().startswith(start)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["t", " "], "There is no text to look at"),
@@ -104,8 +155,29 @@ def test_shapes(run):
         (["t", "ab", "--continue", "3"], "Only a language model continues"),
         (["lm", "ab", "--continue", "3", "--target", "c"], "not both"),
         (["lm", "ab", "--continue", "0"], "max_length"),
-        (["t", "ab", "-o", "x.png"], "Charts cannot be written yet"),
-        (["t", "ab", "-o", "x.csv"], "Name a .json file"),
+        (["t", "ab", "-o", "x.csv"], "Name a .json file, or .html, .png or .svg for a chart"),
+        (["t", "ab", "-o", "x.png", "--shapes"], "Shapes are no chart"),
+        (["t", "ab", "-o", "x.json", "--view", "lines"], "Only a chart of attention has views"),
+        (["t", "ab", "--view", "lines"], "Only a chart of attention has views"),
+        (["t", "ab", "-o", "x.png", "--view", "circle"], "circle"),
+        (["t", "ab", "-o", "no/x.png"], "No such directory"),
+        (
+            [
+                "t",
+                "abc",
+                "-o",
+                "x.png",
+                "--view",
+                "lines",
+                "--layer",
+                "0",
+                "--layer",
+                "1",
+                "--layer",
+                "2",
+            ],
+            "cannot be told apart",
+        ),
         (["t", "ab", "-o", "no/x.json"], "No such directory"),
         (["nowhere", "ab"], "nowhere"),
     ],

@@ -1,0 +1,55 @@
+"""Charts of what `heedful.inspect` returns, by Altair: for notebooks, pages and files.
+
+They need the extra `studio`. For example:
+
+    from heedful import inspect
+    from heedful.inspect import charts
+
+    model = inspect.load("RUN")
+    seen = inspect.read(model, "A dog runs.")
+    chart = charts.matrix(inspect.attention(model, seen))
+    chart                                  # a notebook shows it
+    charts.save(chart, "attention.html")   # or .png, .svg
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+from heedful.errors import ConfigError
+
+_NEEDED = {"altair": "altair", "vl_convert": "vl-convert-python"}
+_MISSING = [name for module, name in _NEEDED.items() if importlib.util.find_spec(module) is None]
+if _MISSING:
+    raise ConfigError(
+        f"Charts need {' and '.join(_MISSING)}",
+        where="heedful.inspect.charts",
+        remedy="Install it with: pip install 'heedful[studio]'",
+    )
+
+# What follows imports them.
+from heedful.inspect.charts.curves import curves, training  # noqa: E402
+from heedful.inspect.charts.heads import heads  # noqa: E402
+from heedful.inspect.charts.layers import lens, scores, sublayers  # noqa: E402
+from heedful.inspect.charts.lines import lines  # noqa: E402
+from heedful.inspect.charts.matrices import grid, links, matrix, tracing, words  # noqa: E402
+from heedful.inspect.charts.render import Kind, draw, kind_of, save  # noqa: E402
+
+__all__ = [
+    "Kind",
+    "curves",
+    "draw",
+    "grid",
+    "heads",
+    "kind_of",
+    "lens",
+    "lines",
+    "links",
+    "matrix",
+    "save",
+    "scores",
+    "sublayers",
+    "tracing",
+    "training",
+    "words",
+]

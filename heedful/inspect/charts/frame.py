@@ -1,0 +1,191 @@
+"""What all charts share: data as a table, axes of tokens, sizes, colours, titles.
+
+Data goes into a specification as a text of JSON. Altair checks every value of a list against its
+schema, which takes minutes for a matrix of 256 tokens; a text it checks at once. It is not CSV,
+which browsers read by running text as a program.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from heedful.errors import ConfigError
+from heedful.inspect.picture import shown
+from heedful.text.words import MARK
+
+NOTHING, MUCH, LITTLE = "#f8f7f4", "#0f3781", "#a53d03"
+"""Colours of 0, of the largest and of the smallest number; the studio's ramps in the light."""
+
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b4bb0", "#6b6b6b")
+"""Colours that are told apart by those who do not tell red from green (Okabe and Ito 2008)."""
+
+INK, SOFT = "#222222", "#555555"
+
+MOST_CELLS = 100_000
+"""Most cells of a chart: some seconds to draw, some megabytes to keep."""
+MOST_TOKENS = 600
+"""Most tokens along a side: each has to have some pixels."""
+_EXACT_CELLS = 10_000
+_FAINTEST = 1 / 256
+_LONGEST_LABEL = 24
+_WIDEST_LABEL = 260
+_FEWEST_PIXELS = 3
+
+
+def table(**columns: Sequence[Any] | np.ndarray) -> alt.InlineData:
+    """Columns of equal length as the data of a chart; float32 as short as it can be read back."""
+    lists = [_values(np.asarray(column).ravel()) for column in columns.values()]
+    rows = [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
+    text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+    return alt.InlineData(values=text, format=alt.JsonDataFormat(type="json"))
+
+
+def _values(column: np.ndarray) -> list[Any]:
+    if column.dtype == np.float32:
+        return [float(text) for text in column.astype(str).tolist()]
+    plain: list[Any] = column.tolist()
+    return plain
+
+
+def cells(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
+    """An array as a table: a row for each cell, with its number along each axis.
+
+    Of many cells those are left out that no eye could tell from nothing.
+
+    Args:
+        weights: [..., rows, columns] of numbers ≥ 0; in the table it is called `weight`.
+        axes: the numbers along each, in order.
+
+    Raises:
+        ConfigError: when they are too many to draw.
+    """
+    if max(weights.shape[-2:]) > MOST_TOKENS:
+        raise ConfigError(
+            f"A chart has room for {MOST_TOKENS} tokens along a side, and there are "
+            f"{max(weights.shape[-2:])}",
+            remedy="Choose some rows, or look at a shorter text",
+        )
+    drawn = np.ones(weights.shape, dtype=bool)
+    if weights.size > _EXACT_CELLS:
+        drawn = weights >= _FAINTEST * weights.max()
+        drawn[..., 0, 0] = True  # no panel is empty, or it would not be there
+    if drawn.sum() > MOST_CELLS:
+        raise ConfigError(
+            f"{int(drawn.sum()):,} cells are more than the {MOST_CELLS:,} that a chart can show",
+            remedy="Choose fewer layers, heads or rows, take their mean, or look at a shorter text",
+        )
+    places = np.nonzero(drawn)
+    numbers = {
+        name: np.asarray(axis)[place]
+        for (name, axis), place in zip(axes.items(), places, strict=True)
+    }
+    return table(**numbers, weight=weights[drawn])
+
+
+def labels(pieces: Sequence[str]) -> list[str]:
+    """Pieces as they can be shown: nothing invisible, nothing endless."""
+    found = []
+    for piece in pieces:
+        label = "␣" * len(piece) if piece.isspace() and piece.isprintable() else shown(piece)
+        label = label.replace(MARK, "_")  # few fonts have it, and those look unlike the others
+        short = len(label) <= _LONGEST_LABEL
+        found.append(label if short else label[: _LONGEST_LABEL - 1] + "…")
+    return found
+
+
+def named(pieces: Sequence[str], field: str) -> str:
+    """An expression: the label of the place that a field holds."""
+    return f"{json.dumps(labels(pieces), ensure_ascii=False)}[{field}]"
+
+
+def pixels(count: int, *, room: int = 720, most: int = 24) -> int:
+    """How large a cell is, so that `count` of them fit into `room` if they can."""
+    return max(_FEWEST_PIXELS, min(most, room // count))
+
+
+def places(
+    pieces: Sequence[str], size: int, title: str | None, *, side: str = "left", label: int = 10
+) -> dict[str, Any]:
+    """Axis and scale of tokens by their place, for a channel of an encoding.
+
+    Where cells are small, only some tokens are written.
+
+    Args:
+        pieces: the tokens.
+        size: pixels of a cell.
+        title: of the axis.
+        side: `left`, `top` or `bottom`.
+        label: size of the letters.
+    """
+    step = -(-label // size)
+    upright = side != "left"
+    axis = alt.Axis(
+        title=title,
+        orient=side,
+        values=list(range(0, len(pieces), step)),
+        labelExpr=named(pieces, "datum.value"),
+        labelAngle=-90 if upright else 0,
+        labelOverlap=False,
+        labelFontSize=label,
+        labelLimit=_WIDEST_LABEL,
+        labelColor=INK,
+        titleColor=SOFT,
+        titleFontWeight="normal",
+        domain=False,
+        ticks=False,
+        grid=False,
+    )
+    return {"axis": axis, "scale": alt.Scale(domain=list(range(len(pieces))), padding=0)}
+
+
+def amount(
+    weights: np.ndarray, title: str, *, field: str = "weight", kind: str = "linear"
+) -> alt.Color:
+    """The colour of numbers from 0 to the largest there is; of kind `sqrt` if that is far off."""
+    most = float(weights.max()) or 1.0
+    scale = alt.Scale(type=kind, domain=[0, most], range=[NOTHING, MUCH], interpolate="lab")
+    return alt.Color(f"{field}:Q", scale=scale, legend=legend(title))
+
+
+def signed(numbers: np.ndarray, title: str, *, field: str) -> alt.Color:
+    """The colour of numbers on both sides of 0: blue above, ochre below."""
+    most = float(np.abs(numbers).max()) or 1.0
+    scale = alt.Scale(
+        domain=[-most, 0, most], range=[LITTLE, NOTHING, MUCH], interpolate="lab", clamp=True
+    )
+    return alt.Color(f"{field}:Q", scale=scale, legend=legend(title))
+
+
+def legend(title: str) -> alt.Legend:
+    """A legend beside the chart."""
+    return alt.Legend(title=title, titleFontWeight="normal", titleColor=SOFT, titleLimit=200)
+
+
+def ink_over(field: str, half: float) -> alt.Color:
+    """Dark letters over light cells, light ones over dark cells, whose value is above `half`."""
+    over = f"datum[{json.dumps(field)}]"
+    return alt.condition(f"abs({over}) > {half}", alt.value("#ffffff"), alt.value(INK), empty=False)
+
+
+def entitled(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
+    """A chart under what it shows, with smaller lines that say more."""
+    words = alt.TitleParams(
+        text=title,
+        subtitle=[line for line in more if line],
+        anchor="start",
+        fontSize=14,
+        subtitleFontSize=11,
+        subtitleColor=SOFT,
+        offset=12,
+    )
+    return chart.properties(title=words)
+
+
+def bare() -> alt.ViewBackground:
+    """A drawing without a frame."""
+    return alt.ViewBackground(stroke=None)

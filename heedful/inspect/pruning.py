@@ -1,0 +1,287 @@
+"""Which heads a model can do without, in which order they go best, and what that costs.
+
+Greedy: each step takes the head away whose loss is least. By importance (Michel 2019): the size of
+the derivative of the loss by a factor on each head, of which one pass over a corpus is enough.
+(Voita 2019 learn such factors while they train, which this does not.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, ModelError
+from heedful.inspect.ablation import ablated, swapped
+from heedful.inspect.effects import Bleu, Progress
+from heedful.inspect.examples import Example, answer, for_each_batch
+from heedful.inspect.model_parts import all_parts, heads, parts_matching
+from heedful.inspect.subject import Subject
+from heedful.models.cut import without_heads
+from heedful.nn.attention import Attention
+
+Method = Literal["greedy", "gradient"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A model without some of its heads, on a corpus.
+
+    Args:
+        removed: address of the head that was taken away last; None for the whole model.
+        heads_left: how many there are.
+        loss: per answer, in nats.
+        accuracy: share of the answers that are right.
+        bleu: from 0 to 100; None where it was not asked for.
+    """
+
+    removed: str | None
+    heads_left: int
+    loss: float
+    accuracy: float
+    bleu: float | None = None
+
+    def within(self, bound: Bound, whole: Point) -> bool:
+        """Whether it is no worse than the whole model by more than a bound."""
+        mine, theirs = getattr(self, bound.score), getattr(whole, bound.score)
+        worse = mine - theirs if bound.score == "loss" else theirs - mine
+        return bool(worse <= bound.by)
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data."""
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Bound:
+    """How much worse a model may become.
+
+    Args:
+        score: by which measure.
+        by: at most, in its unit.
+    """
+
+    score: Literal["loss", "bleu"]
+    by: float
+
+
+@dataclass(frozen=True)
+class Pruning:
+    """Quality against heads left.
+
+    Args:
+        method: by which heads were chosen.
+        points: the whole model, then one for each head taken away.
+    """
+
+    method: Method
+    points: tuple[Point, ...]
+
+    def removed(self, heads_left: int) -> tuple[str, ...]:
+        """The heads to take away so that this many are left."""
+        taken = [point for point in self.points[1:] if point.heads_left >= heads_left]
+        return tuple(point.removed for point in taken if point.removed is not None)
+
+    def fewest(self, bound: Bound) -> Point:
+        """The last point before the first at which the model is worse than a bound allows."""
+        last = self.points[0]
+        for point in self.points[1:]:
+            if not point.within(bound, self.points[0]):
+                break
+            last = point
+        return last
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON data."""
+        return {"method": self.method, "points": [point.plain() for point in self.points]}
+
+
+def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float]:
+    """How much the loss depends on each head: E |dL/dξ|, for a factor ξ = 1 on what it gives.
+
+    One forward and backward pass over the corpus (Michel 2019, section 4.1); the expectation is
+    over examples, the loss is per answer.
+
+    Args:
+        subject: the model.
+        examples: the corpus.
+
+    Returns:
+        By the address of each head, in nats.
+
+    Raises:
+        DataError: when nothing is asked of the model.
+    """
+    attentions = _attentions(subject.model)
+    sums = {place: torch.zeros(module.heads_left) for place, module in attentions.items()}
+    gated = {place: _Gated(module) for place, module in attentions.items()}
+
+    def prepare(size: int) -> None:
+        for each in gated.values():
+            each.reset(size)
+
+    def add(numbers: Sequence[int], losses: Tensor, right: Tensor) -> None:
+        gates = [each.gates for each in gated.values()]
+        for place, gradient in zip(gated, torch.autograd.grad(losses.sum(), gates), strict=True):
+            sums[place] += gradient.abs().sum((0, 1, 3)).cpu()
+
+    changes = [(module, "output", gated[place]) for place, module in attentions.items()]
+    with swapped(changes), torch.enable_grad():
+        for_each_batch(subject, examples, add, before=prepare)
+    asked = sum(example.asked for example in examples)
+    return {
+        f"{place}.head.{head}": float(total[index]) / asked
+        for place, total in sums.items()
+        for index, head in enumerate(attentions[place].kept.heads)
+    }
+
+
+def by_importance(found: Mapping[str, float]) -> list[str]:
+    """Heads from the least to the most important, each compared with those of its layer.
+
+    An attention's numbers are divided by their Euclidean length (Molchanov 2017; Michel 2019).
+    """
+    lengths: dict[str, float] = {}
+    for address, value in found.items():
+        place = address.partition(".head.")[0]
+        lengths[place] = lengths.get(place, 0.0) + value**2
+    return sorted(found, key=lambda a: found[a] / (lengths[a.partition(".head.")[0]] ** 0.5 or 1.0))
+
+
+def prune(
+    subject: Subject,
+    examples: Sequence[Example],
+    method: Method = "greedy",
+    *,
+    heads_left: int = 0,
+    bound: Bound | None = None,
+    bleu: Bleu | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Pruning:
+    """Take heads away one after the other. The model itself is left as it is.
+
+    Args:
+        subject: the model.
+        examples: the corpus that heads are chosen on.
+        method: `greedy`, which asks the model once for every head that is left at every step; or
+            `gradient`, in the order of `by_importance`.
+        heads_left: how many to leave.
+        bound: go no further than the first point that is worse than this.
+        bleu: how to translate for the BLEU at every point; without it there is none.
+        progress: is told how many heads were taken away, of how many at most.
+
+    Raises:
+        ConfigError: when there is no such method, or heads, or BLEU is bounded and not measured.
+        DataError: when nothing is asked of the model.
+    """
+    everything = heads(subject.model)
+    if method not in ("greedy", "gradient"):
+        raise ConfigError(f"There is no method {method!r}", remedy="Choose greedy or gradient")
+    if not 0 <= heads_left <= len(everything):
+        raise ConfigError(f"The model has {len(everything)} heads, {heads_left} cannot be left")
+    if bound is not None and bound.score == "bleu" and bleu is None:
+        raise ConfigError("BLEU is bounded but not measured", remedy="Say how to translate")
+    points = [_point(subject, examples, (), bleu)]
+    removed: list[str] = []
+    most = len(everything) - heads_left
+    order = _order(subject, examples, method, removed)
+    while len(removed) < most:
+        progress(len(removed), most)
+        removed.append(next(order))
+        points.append(_point(subject, examples, removed, bleu))
+        if bound is not None and not points[-1].within(bound, points[0]):
+            break
+    progress(most, most)
+    return Pruning(method, tuple(points))
+
+
+def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
+    """A really smaller and faster model: a copy without some of its heads.
+
+    It answers as the model does with these heads `ablated`.
+
+    Args:
+        subject: the model.
+        removed: addresses of heads, or patterns such as `decoder.3.cross.head.*`.
+
+    Raises:
+        ModelError: when the model has no such head, naming near ones.
+    """
+    gone: dict[tuple[str, int, str], list[int]] = {}
+    for part in parts_matching(subject.model, removed):
+        if part.head is None:
+            raise ModelError(
+                "Only heads can be cut out of a model",
+                where=part.address,
+                remedy=f"For all heads of an attention, give {part.address}.head.*",
+            )
+        stack, layer, sublayer = part.address.split(".")[:3]
+        gone.setdefault((stack, int(layer), f"{sublayer}_attention"), []).append(part.head)
+    return replace(subject, model=without_heads(subject.model, gone))
+
+
+def _order(
+    subject: Subject, examples: Sequence[Example], method: Method, removed: Sequence[str]
+) -> Iterator[str]:
+    """The next head to take away, whenever it is asked for."""
+    everything = heads(subject.model)
+    if method == "gradient":
+        yield from by_importance(importance(subject, examples))
+        return
+    while left := [head for head in everything if head not in removed]:
+        losses = {head: _loss(subject, examples, [*removed, head]) for head in left}
+        yield min(left, key=lambda head: losses[head])
+
+
+def _loss(subject: Subject, examples: Sequence[Example], removed: Sequence[str]) -> float:
+    with ablated(subject.model, removed):
+        return answer(subject, examples).loss
+
+
+def _point(
+    subject: Subject, examples: Sequence[Example], removed: Sequence[str], bleu: Bleu | None
+) -> Point:
+    count = len(heads(subject.model)) - len(removed)
+    with ablated(subject.model, removed):
+        answers = answer(subject, examples)
+        score = None if bleu is None else bleu.score(subject, examples)
+    last = removed[-1] if removed else None
+    return Point(last, count, answers.loss, answers.accuracy, score)
+
+
+def _attentions(model: nn.Module) -> dict[str, Attention]:
+    """Attentions that have heads, by address."""
+    return {
+        part.address.partition(".head.")[0]: part.owner
+        for part in all_parts(model)
+        if part.kind == "head" and isinstance(part.owner, Attention)
+    }
+
+
+class _Gated(nn.Module):
+    """An output projection with a factor of 1 on each head of each example.
+
+    Args:
+        attention: whose.
+    """
+
+    def __init__(self, attention: Attention) -> None:
+        super().__init__()
+        self.inner = attention.output
+        self.heads = attention.heads_left
+        self.gates: Tensor
+
+    def reset(self, size: int) -> None:
+        """Make factors [B, 1, H, 1] for a batch."""
+        like = self.inner.weight
+        shape = (size, 1, self.heads, 1)
+        self.gates = torch.ones(shape, dtype=like.dtype, device=like.device, requires_grad=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, L, H·E] to [B, L, D]."""
+        mixed = x.unflatten(-1, (self.heads, -1)) * self.gates
+        projected: Tensor = self.inner(mixed.flatten(-2))
+        return projected
