@@ -27,6 +27,7 @@ from heedful.decode.constraints import Constraints, Moment
 from heedful.decode.protocol import Hypothesis, Specials, State, StepModel
 from heedful.decode.scoring import length_norm
 from heedful.decode.settings import SearchSettings
+from heedful.decode.trace import SearchTrace
 
 
 def beam_search(
@@ -37,6 +38,7 @@ def beam_search(
     specials: Specials,
     rules: Constraints,
     limits: Tensor,
+    trace: SearchTrace | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each sentence, best first.
 
@@ -48,6 +50,7 @@ def beam_search(
         specials: ids of the beginning and the end of a sequence.
         rules: what may be generated.
         limits: [B] int64, most tokens of a sentence, end token not counted.
+        trace: told of every step.
 
     Returns:
         For each sentence up to `n_best` hypotheses, or up to `beam` of them when they are to be
@@ -80,7 +83,11 @@ def beam_search(
         live = _live(candidates, ends, width)
         trellis.add(sentences, live)
         bound = live.total[:, 0] / length_norm(limits[sentences] + 1.0, settings.length_penalty)
-        going_on = finished.worst(sentences) < bound
+        worst = finished.worst(sentences)
+        if trace is not None:
+            norm = float(length_norm(step + 1.0, settings.length_penalty))
+            trace.add(sentences, candidates, ends, live, norm=norm, bound=bound, worst=worst)
+        going_on = worst < bound
         if not going_on.any():
             break
         rows = _rows(live.parent, totals.shape[1])[going_on]

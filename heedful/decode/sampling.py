@@ -151,6 +151,36 @@ def draw(scores: Tensor, uniforms: Tensor, settings: SearchSettings) -> Tensor:
     Returns:
         Ids [B, W] int64.
     """
+    weights, ids = _weights(scores, settings)
+    cumulative = weights.cumsum(-1)
+    # The first token whose cumulative probability exceeds the point; none of probability 0 does.
+    point = uniforms[..., None] * cumulative[..., -1:]
+    index = torch.searchsorted(cumulative, point, right=True)
+    return (index if ids is None else ids.gather(-1, index))[..., 0]
+
+
+def distribution(scores: Tensor, settings: SearchSettings) -> Tensor:
+    """The probabilities by which `draw` draws tokens.
+
+    Args:
+        scores: log-probabilities [B, W, V].
+        settings: temperature, top_k, top_p, min_p.
+
+    Returns:
+        [B, W, V] float64; 0 for tokens that are never drawn, and together 1.
+    """
+    weights, ids = _weights(scores, settings)
+    shares = weights / weights.sum(-1, keepdim=True)
+    if ids is None:
+        return shares
+    return torch.zeros_like(scores, dtype=torch.float64).scatter(-1, ids, shares)
+
+
+def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor | None]:
+    """Weights of tokens [B, W, n] float64, 0 for those that are filtered out, and their ids.
+
+    The ids are None where all tokens stand in their order.
+    """
     scores = scores.double() / settings.temperature
     size = scores.shape[-1]
     ids: Tensor | None = None
@@ -160,11 +190,7 @@ def draw(scores: Tensor, uniforms: Tensor, settings: SearchSettings) -> Tensor:
     keep = probabilities >= settings.min_p * probabilities.amax(-1, keepdim=True)
     if settings.top_p < 1.0:
         keep &= probabilities.cumsum(-1) - probabilities < settings.top_p
-    cumulative = probabilities.masked_fill(~keep, 0.0).cumsum(-1)
-    # The first token whose cumulative probability exceeds the point; none of probability 0 does.
-    point = uniforms[..., None] * cumulative[..., -1:]
-    index = torch.searchsorted(cumulative, point, right=True)
-    return (index if ids is None else ids.gather(-1, index))[..., 0]
+    return probabilities.masked_fill(~keep, 0.0), ids
 
 
 def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -13,6 +13,7 @@ from heedful.decode.protocol import AttentiveModel, Hypothesis, Specials, State,
 from heedful.decode.sampling import sample
 from heedful.decode.scoring import rank_by_coverage
 from heedful.decode.settings import SearchSettings
+from heedful.decode.trace import SearchTrace
 from heedful.errors import ConfigError
 
 
@@ -27,6 +28,7 @@ def search(
     prefixes: Sequence[Sequence[int]] | None = None,
     names: Sequence[int] | None = None,
     longest: int | None = None,
+    trace: SearchTrace | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each sentence, best first, or samples of it.
 
@@ -40,13 +42,19 @@ def search(
             and over the longest length.
         names: a number for each sentence that its random draws depend on; its row number if unset.
         longest: most tokens the model can generate, if its positions end somewhere.
+        trace: watches the search; it changes nothing and costs nothing where there is none.
 
     Returns:
         Up to `n_best` hypotheses of each sentence. They are distinct unless they were sampled.
 
     Raises:
-        ConfigError: when a coverage penalty is asked of a model without attention.
+        ConfigError: when a coverage penalty is asked of a model without attention, or a trace of
+            samples, which nothing searches for.
     """
+    if settings.sampling and trace is not None:
+        raise ConfigError(
+            "Samples are drawn one by one: there is no search to trace", where="sampling = true"
+        )
     count = source.shape[0]
     if count == 0:
         return []
@@ -64,7 +72,9 @@ def search(
             model, source, source_positions, settings, specials, rules, limit_of, name_of
         )
     else:
-        found = beam_search(model, source, source_positions, settings, specials, rules, limit_of)
+        found = beam_search(
+            model, source, source_positions, settings, specials, rules, limit_of, trace
+        )
     if settings.coverage_penalty:
         if not isinstance(model, AttentiveModel):
             raise ConfigError(

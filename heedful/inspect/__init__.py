@@ -11,15 +11,41 @@ For example:
 
 from __future__ import annotations
 
+from heedful.inspect.ablation import How, ablated
 from heedful.inspect.aligning import AlignedPair, Alignments, align_words
+from heedful.inspect.block_flow import BlockFlow, FlowPart, block_flow
 from heedful.inspect.captures import capture, shapes
+from heedful.inspect.decoding import NextToken, Search, follow_search, next_token
+from heedful.inspect.effects import Bleu, Effect, effects
+from heedful.inspect.examples import (
+    Answers,
+    Example,
+    answer,
+    examples_of_images,
+    examples_of_tags,
+    examples_of_text,
+)
 from heedful.inspect.head_choice import HeadChoice, choose_both, choose_heads
 from heedful.inspect.layer_lens import Lens, lens
 from heedful.inspect.links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
 from heedful.inspect.maps import AttentionMap, Part, attention, parts_of
+from heedful.inspect.means import mean_outputs
 from heedful.inspect.measures import HeadMeasures, Label, Measures, measure
+from heedful.inspect.model_parts import heads, parts
+from heedful.inspect.paths import Costs, Network, costs, network
+from heedful.inspect.pruning import (
+    Bound,
+    Point,
+    Pruning,
+    by_importance,
+    importance,
+    prune,
+    pruned,
+)
+from heedful.inspect.reach import Reach, model_reach, recurrent_reach, transformer_reach
 from heedful.inspect.reading import Reading, Tokens, read, read_all, see, tensors
 from heedful.inspect.residual import Contributions, contributions
+from heedful.inspect.steps import AttentionSteps, attention_steps
 from heedful.inspect.subject import Subject, load
 from heedful.inspect.tally import Share
 from heedful.inspect.tracing import Tracing, flow, rollout
@@ -28,40 +54,78 @@ from heedful.inspect.word_maps import WordAttention, word_attention
 __all__ = [
     "AlignedPair",
     "Alignments",
+    "Answers",
     "AttentionMap",
+    "AttentionSteps",
+    "Bleu",
+    "BlockFlow",
+    "Bound",
     "Contributions",
+    "Costs",
+    "Effect",
+    "Example",
+    "FlowPart",
     "HeadChoice",
     "HeadMeasures",
+    "How",
     "Label",
     "Lens",
     "Measures",
+    "Network",
+    "NextToken",
     "Part",
+    "Point",
+    "Pruning",
+    "Reach",
     "Reading",
+    "Search",
     "Share",
     "Subject",
     "Tokens",
     "Tracing",
     "WordAttention",
+    "ablated",
     "align_words",
     "alignment_error_rate",
+    "answer",
     "attention",
+    "attention_steps",
+    "block_flow",
+    "by_importance",
     "capture",
     "choose_both",
     "choose_heads",
     "contributions",
+    "costs",
+    "effects",
+    "examples_of_images",
+    "examples_of_tags",
+    "examples_of_text",
     "flow",
+    "follow_search",
+    "heads",
+    "importance",
     "lens",
     "load",
+    "mean_outputs",
     "measure",
+    "model_reach",
+    "network",
+    "next_token",
     "parse_pharaoh",
+    "parts",
     "parts_of",
     "pharaoh",
+    "prune",
+    "pruned",
     "read",
     "read_all",
+    "recurrent_reach",
     "rollout",
     "see",
     "shapes",
     "symmetrize",
     "tensors",
+    "transformer_reach",
     "word_attention",
 ]

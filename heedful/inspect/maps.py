@@ -14,6 +14,7 @@ from heedful.inspect.captures import array, run
 from heedful.inspect.reading import Reading, Tokens, tensors
 from heedful.inspect.subject import Subject, stack_of
 from heedful.models.block import Block
+from heedful.nn.attention import Attention
 from heedful.nn.capture import Capture
 
 Part = Literal["encoder", "decoder", "cross"]
@@ -34,7 +35,8 @@ class AttentionMap:
         heads: numbers of the heads, from 0.
         rows: the tokens that look. In cross-attention, those predicted while looking.
         columns: the tokens that are looked at.
-        weights: [layers, heads, rows, columns] float32; a row sums to 1.
+        weights: [layers, heads, rows, columns] float32; a row sums to 1. Heads that were pruned
+            have zeros.
     """
 
     part: Part
@@ -45,8 +47,9 @@ class AttentionMap:
     weights: np.ndarray
 
     def mean(self) -> np.ndarray:
-        """[rows, columns]: the mean of all layers and heads there are."""
-        mean: np.ndarray = self.weights.mean((0, 1))
+        """[rows, columns]: the mean of all layers and heads there are; not of pruned ones."""
+        there = np.float32(max(1, self.weights.any((2, 3)).sum()))
+        mean: np.ndarray = self.weights.sum((0, 1)) / there
         return mean
 
     def plain(self) -> dict[str, Any]:
@@ -144,12 +147,17 @@ def place_of(part: Part) -> tuple[str, str]:
 
 def heads_of(model: nn.Module, part: Part) -> int:
     """How many heads each layer of a part has."""
+    return module_of(model, part).num_heads
+
+
+def module_of(model: nn.Module, part: Part, layer: int = 0) -> Attention:
+    """What computes a part in a layer."""
     stack, kind = place_of(part)
-    block = stack_of(model, stack).blocks[0]
+    block = stack_of(model, stack).blocks[layer]
     assert isinstance(block, Block)
     module = block.cross_attention if kind == "cross" else block.self_attention
     assert module is not None
-    return module.num_heads
+    return module
 
 
 def sides(reading: Reading, part: Part) -> tuple[Tokens, Tokens]:

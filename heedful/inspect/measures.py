@@ -18,12 +18,10 @@ from torch import Tensor
 from heedful.decode.alignment import token_words
 from heedful.errors import DataError
 from heedful.inspect.captures import run
-from heedful.inspect.maps import Part, heads_of, parts_of, place_of, sides, weight_addresses
+from heedful.inspect.maps import Part, heads_of, module_of, parts_of, sides, weight_addresses
 from heedful.inspect.reading import BATCH_TOKENS, Reading, batches, tensors
-from heedful.inspect.subject import Subject, stack_of
+from heedful.inspect.subject import Subject
 from heedful.inspect.tally import Rows, Share, Tally
-from heedful.models.block import Block
-from heedful.nn.attention import Attention
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 
@@ -113,7 +111,7 @@ class Measures:
         part: whose attention.
         sentences: how many were read.
         rows: how many rows of attention.
-        heads: by layer, then by head.
+        heads: by layer, then by head, without those that were pruned.
     """
 
     part: Part
@@ -176,7 +174,7 @@ def measure(
     heads = tuple(
         _head(layer, head, tallies[address], part)
         for layer, address in enumerate(addresses)
-        for head in range(num_heads)
+        for head in module_of(subject.model, part, layer).kept.heads
     )
     return Measures(part, len(readings), tallies[addresses[0]].rows, heads)
 
@@ -248,7 +246,7 @@ def _rows(
     """What can be said of a batch without a pass."""
     kinds, counts, links = asked
     at = _positions(readings, inputs, part)
-    visible = at.visible(_module(subject, part).mask)
+    visible = at.visible(module_of(subject.model, part).mask)
     query, key = at.query[:, :, None], at.key[:, None, :]
     real = key >= 0
     columns = [sides(reading, part)[1] for reading in readings]
@@ -283,15 +281,6 @@ def _positions(readings: Sequence[Reading], inputs: Sequence[Tensor], part: Part
         return Positions(query=inputs[3].cpu(), key=inputs[1].cpu())
     # A translator's decoder comes after its encoder.
     return Positions.of_self(inputs[3 if len(inputs) > 3 and part == "decoder" else 1].cpu())
-
-
-def _module(subject: Subject, part: Part) -> Attention:
-    stack, kind = place_of(part)
-    block = stack_of(subject.model, stack).blocks[0]
-    assert isinstance(block, Block)
-    module = block.cross_attention if kind == "cross" else block.self_attention
-    assert module is not None
-    return module
 
 
 def _padded(rows: Sequence[Sequence[int]], size: int, filler: int = 0) -> Tensor:

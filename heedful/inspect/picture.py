@@ -6,7 +6,7 @@ from heedful.decode.alignment import Alignment
 from heedful.decode.picture import draw_alignment
 from heedful.inspect.maps import AttentionMap
 
-_NAMES = {
+NAMES = {
     "encoder": "Attention of the encoder",
     "decoder": "Attention of the decoder to itself",
     "cross": "Attention of the decoder (rows: what it writes) to the source",
@@ -22,13 +22,15 @@ def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
     """
     mean = attention.mean()
     most = float(mean.max())
-    shades = tuple(tuple(row) for row in (mean / most).tolist())
-    columns, rows = (tuple(map(_shown, side)) for side in (attention.columns, attention.rows))
-    title = (
-        f"{_NAMES[attention.part]}; {_numbered('layer', attention.layers)}, "
-        f"{_numbered('head', attention.heads)}; darkest is {most:.2f}"
-    )
+    shades = tuple(tuple(row) for row in (mean / (most or 1.0)).tolist())
+    columns, rows = (tuple(map(shown, side)) for side in (attention.columns, attention.rows))
+    title = f"{NAMES[attention.part]}; {averaged(attention)}; darkest is {most:.2f}"
     return f"{title}\n{draw_alignment(Alignment(columns, rows, shades), width=width)}"
+
+
+def averaged(attention: AttentionMap) -> str:
+    """Which layers and heads the mean of a map is of, in words."""
+    return f"{_numbered('layer', attention.layers)}, {_numbered('head', attention.heads)}"
 
 
 def _numbered(name: str, numbers: tuple[int, ...]) -> str:
@@ -39,7 +41,7 @@ def _numbered(name: str, numbers: tuple[int, ...]) -> str:
     return f"mean of {name}s {listed}"
 
 
-def _shown(piece: str) -> str:
+def shown(piece: str) -> str:
     """A piece without what would move the cursor or the lines."""
     escaped = piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
     return "".join(c if c.isprintable() else "\ufffd" for c in escaped) or "·"

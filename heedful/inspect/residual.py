@@ -59,6 +59,17 @@ class Contributions:
     scores: np.ndarray | None
     bias: np.ndarray | None
 
+    @property
+    def shares(self) -> np.ndarray:
+        """[parts, rows]: how much of the output's squared length is each part's.
+
+        They add up to 1 in each row; below 0 are parts that point away from what came out.
+        """
+        parts = self.vectors.astype(np.float64)
+        whole = parts.sum(0)
+        shares: np.ndarray = (parts * whole).sum(-1) / np.square(whole).sum(-1)
+        return shares
+
     def plain(self) -> dict[str, Any]:
         """As JSON data, without the vectors."""
         plain: dict[str, Any] = {}

@@ -103,12 +103,18 @@ def stack_of(model: nn.Module, name: str) -> Stack:
 
 
 @contextmanager
-def looking(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; as before afterwards."""
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode; as before afterwards."""
     training = model.training
     model.eval()
     try:
-        with torch.inference_mode():
-            yield
+        yield
     finally:
         model.train(training)
+
+
+@contextmanager
+def looking(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode and no gradients; as before afterwards."""
+    with evaluating(model), torch.inference_mode():
+        yield

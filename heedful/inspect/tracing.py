@@ -90,5 +90,10 @@ def _mixing(attention: AttentionMap) -> list[np.ndarray]:
             "States can only be traced back through self-attention of all layers and rows",
             remedy="Give what `attention` returns for part encoder or decoder, all layers and rows",
         )
-    heads = attention.weights.astype(np.float64).mean(1)
-    return [(layer + np.eye(len(layer))) / 2 for layer in heads]
+    there = attention.weights.any((2, 3)).sum(1)  # heads that were not pruned
+    heads = attention.weights.astype(np.float64).sum(1) / np.maximum(there, 1)[:, None, None]
+    identity = np.eye(len(attention.rows))
+    return [
+        (layer + identity) / 2 if count else identity
+        for layer, count in zip(heads, there, strict=True)
+    ]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.decode.protocol import Specials
-from heedful.decode.sampling import draw, random_numbers
+from heedful.decode.sampling import distribution, draw, random_numbers
 from heedful.decode.search import search
 from heedful.decode.settings import SearchSettings
 
@@ -81,6 +81,29 @@ def test_filters_allow_exactly_what_they_should(options, allowed):
     assert set(drawn.flatten().tolist()) == allowed
     edges = draw(scores[:2], torch.tensor([[0.0], [1 - 2**-52]], dtype=torch.float64), chosen)
     assert set(edges.flatten().tolist()) <= allowed
+
+
+@given(
+    seed=st.integers(0, 1000),
+    temperature=st.sampled_from([0.5, 1.0, 2.0]),
+    top_k=st.integers(0, 7),
+    top_p=st.sampled_from([0.3, 0.8, 1.0]),
+    min_p=st.sampled_from([0.0, 0.2]),
+)
+@settings(max_examples=30, deadline=None)
+def test_the_distribution_is_the_one_that_is_drawn_by(seed, temperature, top_k, top_p, min_p):
+    logits = torch.from_numpy(np.random.default_rng(seed).normal(size=6)).float()
+    logits[seed % 6] = -torch.inf
+    chosen = SearchSettings(
+        sampling=True, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p
+    )
+    points = 2_000
+    scores = logits.log_softmax(-1).expand(points, 1, 6)
+    uniforms = ((torch.arange(points).double() + 0.5) / points)[:, None]
+    counts = torch.bincount(draw(scores, uniforms, chosen).flatten(), minlength=6)
+    told = distribution(scores[:1], chosen)[0, 0]
+    assert told.tolist() == pytest.approx((counts / points).tolist(), abs=1.5 / points)
+    assert float(told.sum()) == pytest.approx(1)
 
 
 def test_whole_samples_follow_the_model(toy):
