@@ -70,14 +70,18 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
         Mount("/static", _Scripts(directory=STATIC)),
     ]
     turn = new_turn()
+    limits: dict[str, int] = {}
     for page in PAGES:
         routes.append(Route(f"/{page.name}", shell))
         for name, call in page.calls.items():
             endpoint = answering(call, workspace, turn)
-            routes.append(Route(f"/api/{page.name}/{name}", endpoint, methods=["POST"]))
+            path = f"/api/{page.name}/{name}"
+            routes.append(Route(path, endpoint, methods=["POST"]))
+            if call.limit is not None:
+                limits[path] = call.limit
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, host=host)],
+        middleware=[Middleware(Guard, host=host, limits=limits)],
         exception_handlers={HTTPException: nothing, Exception: broken},
         lifespan=_warmed,
     )

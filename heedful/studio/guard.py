@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -45,12 +46,20 @@ class Guard:
             reach may be called by any of its numeric addresses.
         limit: most bytes of a body. One that says it is longer is refused unread, one that does
             not say is cut off where it passes the limit.
+        limits: other limits, by path.
     """
 
-    def __init__(self, app: ASGIApp, host: str = "127.0.0.1", limit: int = MAX_BODY) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str = "127.0.0.1",
+        limit: int = MAX_BODY,
+        limits: Mapping[str, int] | None = None,
+    ) -> None:
         self.app = app
         self.host = host
         self.limit = limit
+        self.limits = limits or {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
@@ -58,6 +67,7 @@ class Guard:
             await self.app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        limit = self.limits.get(scope["path"], self.limit)
         answered = False
         read = 0
 
@@ -65,7 +75,7 @@ class Guard:
             nonlocal read
             message = await receive()
             read += len(message.get("body", b""))
-            if read > self.limit:
+            if read > limit:
                 raise _TooLarge
             return message
 
@@ -82,12 +92,12 @@ class Guard:
             return
         length = headers.get(b"content-length", "0")
         try:
-            if not length.isdecimal() or int(length) > self.limit:
+            if not length.isdecimal() or int(length) > limit:
                 raise _TooLarge
             await self.app(scope, limited, told)
         except _TooLarge:
             assert not answered
-            await _refuse(told, 413, self._too_large())
+            await _refuse(told, 413, _too_large(limit))
 
     def _stranger(self, headers: dict[bytes, str], path: str) -> UserError | None:
         """Why a request is not from a page of ours; None when it may be."""
@@ -124,12 +134,13 @@ class Guard:
             return False
         return address.is_loopback or not is_loopback(self.host)
 
-    def _too_large(self) -> UserError:
-        return UserError(
-            f"The request is larger than {self.limit:,} bytes",
-            where="the request's body",
-            remedy="Send less at a time; files are for the command line",
-        )
+
+def _too_large(limit: int) -> UserError:
+    return UserError(
+        f"The request is larger than {limit:,} bytes",
+        where="the request's body",
+        remedy="Send less at a time; files are for the command line",
+    )
 
 
 def is_loopback(host: str) -> bool:

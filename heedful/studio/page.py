@@ -19,10 +19,12 @@ class Call:
     Args:
         asks: the settings that the body must hold; anything else is refused.
         answer: what they come to, as JSON data. It runs in a thread, and may raise a `UserError`.
+        limit: most bytes of the body, where it may hold more than texts and settings.
     """
 
     asks: type[Config]
     answer: Callable[[Any, Workspace], Mapping[str, Any]]
+    limit: int | None = None
 
 
 @dataclass(frozen=True)

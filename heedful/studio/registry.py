@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from heedful.studio.page import Page
 from heedful.studio.pages import (
+    attention,
+    block,
     builder,
+    decoding,
+    image,
     masks,
+    paths,
     positions,
     runs,
     scale,
@@ -16,11 +21,16 @@ from heedful.studio.pages import (
 
 PAGES: tuple[Page, ...] = (
     translate.PAGE,
+    attention.PAGE,
     steps.PAGE,
     scale.PAGE,
     masks.PAGE,
     positions.PAGE,
     schedule.PAGE,
+    paths.PAGE,
+    block.PAGE,
+    decoding.PAGE,
+    image.PAGE,
     builder.PAGE,
     runs.PAGE,
 )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.family import parse_spec
+from heedful.studio.readings import Recent
 from heedful.studio.run_log import RunLog
 
 if TYPE_CHECKING:
@@ -132,6 +133,7 @@ class Workspace:
         self.places = {
             name: Place(name, path) for name, path in zip(_names(paths), paths, strict=True)
         }
+        self.recent = Recent()
 
     def place(self, name: str) -> Place:
         """The place of a name.

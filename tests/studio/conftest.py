@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +37,10 @@ BROWSER_FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+DESK = {"width": 1280, "height": 900}
+PHONE = {"width": 375, "height": 760}
+# Chromium logs every answer that is no success; a page that shows the error is as it should be.
+EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of 4(00|13)")
 NO_BROWSER = (
     "there is no browser: install Debian's with `apt-get install -y chromium`, or name a Chromium "
     "in HEEDFUL_BROWSER"
@@ -121,9 +128,9 @@ def workspace(given: Given) -> Workspace:
     return Workspace(given.paths)
 
 
-@pytest.fixture(scope="session")
-def studio(workspace: Workspace) -> Iterator[str]:
-    """The address of a studio that is served, with a slash at the end."""
+@contextmanager
+def serving(workspace: Workspace) -> Iterator[str]:
+    """Serve a studio; its address, with a slash at the end."""
     import uvicorn
 
     from heedful.studio.app import build_app
@@ -137,6 +144,20 @@ def studio(workspace: Workspace) -> Iterator[str]:
     server.should_exit = True
     thread.join(10)
     listening.close()
+
+
+@pytest.fixture(scope="session")
+def studio(workspace: Workspace) -> Iterator[str]:
+    """The address of a studio with the two models and two runs."""
+    with serving(workspace) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def serve() -> Iterator[Callable[[Sequence[Path]], str]]:
+    """Starts a studio with other models, for the tests of a file, and gives its address."""
+    with ExitStack() as stack:
+        yield lambda paths: stack.enter_context(serving(Workspace(paths)))
 
 
 def browser_path() -> str | None:
@@ -158,3 +179,114 @@ def browser() -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
         yield started
         started.close()
+
+
+class Visit:
+    """One page in a window of its own, and what it said and asked for."""
+
+    def __init__(self, browser: Any, studio: str) -> None:
+        self.studio = studio
+        self.context = browser.new_context(viewport=DESK, reduced_motion="reduce")
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(40_000)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", self._heard)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+
+    def _heard(self, message: Any) -> None:
+        if message.type in ("error", "warning") and not EXPECTED.match(message.text):
+            self.complaints.append(message.text)
+
+    def open(self, path: str) -> Any:
+        self.page.goto(self.studio + path)
+        self.idle()
+        return self.page
+
+    def idle(self) -> None:
+        """Wait until nothing is being drawn."""
+        self.until("!document.querySelector('[aria-busy=true]') && document.querySelector('h1')")
+
+    def until(self, condition: str) -> None:
+        """Wait until an expression holds; as a function, for the pages forbid evaluating text."""
+        self.page.wait_for_function(f"() => {condition}")
+
+    def fact(self, name: str) -> str:
+        return str(self.page.locator(f"[data-fact='{name}']").inner_text())
+
+    def address(self) -> str:
+        return str(self.page.evaluate("location.search"))
+
+    @staticmethod
+    def shown(value: float, digits: int = 4) -> str:
+        """A number as the pages write it."""
+        text = f"{float(f'{value:.{digits - 1}e}'):,.10f}".rstrip("0").rstrip(".")
+        return text.replace("-", "−")
+
+    @staticmethod
+    def numbers_of(figure: Any, row: int) -> list[str]:
+        """A row of the table below a figure, which is filled once it is opened."""
+        figure.locator("summary").click()
+        cells = figure.locator("tbody tr").nth(row)
+        cells.wait_for()
+        return list(cells.locator("td").all_inner_texts())
+
+    def serious(self, axe: str, rules: list[str] | None = None) -> list[str]:
+        """What axe-core finds on the page that is serious."""
+        self.page.evaluate(axe)
+        options = {"runOnly": {"type": "rule", "values": rules}} if rules else {}
+        found = self.page.evaluate("options => axe.run(document, options)", options)
+        return [
+            f"{each['id']}: {node['target']} {node['failureSummary']}"
+            for each in found["violations"]
+            if each["impact"] in ("serious", "critical")
+            for node in each["nodes"]
+        ]
+
+    def check_everyone_can_use_it(self, axe: str) -> None:
+        """No serious finding of axe-core, light and dark; no sideways scrolling on a phone."""
+        assert self.serious(axe) == []
+        self.page.emulate_media(color_scheme="dark")
+        self.until("document.documentElement.dataset.theme === 'dark'")
+        assert self.serious(axe, ["color-contrast"]) == []
+        self.page.set_viewport_size(PHONE)
+        self.idle()
+        assert self.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+    def close(self) -> None:
+        """Nothing was wrong, and nothing was asked of another machine."""
+        self.context.close()
+        assert self.complaints == []
+        assert self.requests
+        elsewhere = [url for url in self.requests if not url.startswith((self.studio, "data:"))]
+        assert elsewhere == []
+
+
+@pytest.fixture
+def visit(browser: Any, studio: str) -> Iterator[Visit]:
+    """A window on the studio of all tests."""
+    made = Visit(browser, studio)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def visit_at(browser: Any) -> Iterator[Callable[[str], Visit]]:
+    """Opens a window on a studio of one's own, at the address that `serve` gave."""
+    made: list[Visit] = []
+
+    def at(address: str) -> Visit:
+        made.append(Visit(browser, address))
+        return made[-1]
+
+    yield at
+    for each in made:
+        each.close()
+
+
+@pytest.fixture(scope="session")
+def axe() -> str:
+    """axe-core, as its package carries it."""
+    found = resources.files("axe_playwright_python") / "axe.min.js"
+    return found.read_text(encoding="utf-8")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
-from collections.abc import Iterator
-from importlib import resources
 from typing import Any
 
 import pytest
@@ -19,111 +16,19 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.studio.registry import PAGES
 
-PHONE = {"width": 375, "height": 760}
-DESK = {"width": 1280, "height": 900}
 NAMES = ["", *(page.name for page in PAGES)]
-# Chromium logs every answer that is no success; a page that shows the error is as it should be.
-EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of 400")
-
-
-class Visit:
-    """One page in a window of its own, and what it said and asked for."""
-
-    def __init__(self, browser: Any, studio: str) -> None:
-        self.studio = studio
-        self.context = browser.new_context(viewport=DESK, reduced_motion="reduce")
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(40_000)
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def _heard(self, message: Any) -> None:
-        if message.type in ("error", "warning") and not EXPECTED.match(message.text):
-            self.complaints.append(message.text)
-
-    def open(self, path: str) -> Any:
-        self.page.goto(self.studio + path)
-        self.idle()
-        return self.page
-
-    def idle(self) -> None:
-        """Wait until nothing is being drawn."""
-        self.until("!document.querySelector('[aria-busy=true]') && document.querySelector('h1')")
-
-    def until(self, condition: str) -> None:
-        """Wait until an expression holds; as a function, for the pages forbid evaluating text."""
-        self.page.wait_for_function(f"() => {condition}")
-
-    def fact(self, name: str) -> str:
-        return str(self.page.locator(f"[data-fact='{name}']").inner_text())
-
-    def address(self) -> str:
-        return str(self.page.evaluate("location.search"))
-
-
-@pytest.fixture
-def visit(browser: Any, studio: str) -> Iterator[Visit]:
-    made = Visit(browser, studio)
-    yield made
-    made.context.close()
-    assert made.complaints == []
-    assert made.requests
-    elsewhere = [url for url in made.requests if not url.startswith((studio, "data:"))]
-    assert elsewhere == []
-
-
-@pytest.fixture(scope="session")
-def axe() -> str:
-    """axe-core, as its package carries it."""
-    found = resources.files("axe_playwright_python") / "axe.min.js"
-    return found.read_text(encoding="utf-8")
-
-
-def shown(value: float, digits: int = 4) -> str:
-    """A number as the pages write it."""
-    text = f"{float(f'{value:.{digits - 1}e}'):,.10f}".rstrip("0").rstrip(".")
-    return text.replace("-", "−")
-
-
-def serious(page: Any, rules: list[str] | None = None) -> list[str]:
-    options = {"runOnly": {"type": "rule", "values": rules}} if rules else {}
-    found = page.evaluate("options => axe.run(document, options)", options)
-    return [
-        f"{each['id']}: {node['target']} {node['failureSummary']}"
-        for each in found["violations"]
-        if each["impact"] in ("serious", "critical")
-        for node in each["nodes"]
-    ]
-
-
-def numbers_of(figure: Any, row: int) -> list[str]:
-    """A row of the table below a figure, which is filled once it is opened."""
-    figure.locator("summary").click()
-    cells = figure.locator("tbody tr").nth(row)
-    cells.wait_for()
-    return list(cells.locator("td").all_inner_texts())
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_page_can_be_used_by_everyone(visit: Visit, axe: str, name: str) -> None:
+def test_page_can_be_used_by_everyone(visit: Any, axe: str, name: str) -> None:
     """No serious finding of axe-core, light and dark; no sideways scrolling on a phone."""
     page = visit.open(name)
-    page.evaluate(axe)
-    assert serious(page) == []
-    page.emulate_media(color_scheme="dark")
-    visit.until("document.documentElement.dataset.theme === 'dark'")
-    assert serious(page, ["color-contrast"]) == []
-    page.set_viewport_size(PHONE)
-    visit.idle()
-    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    visit.check_everyone_can_use_it(axe)
     page.get_by_role("button", name="Pages").click()
     assert page.get_by_role("link", name="Masks and biases").first.is_visible()
 
 
-def test_start_shows_pages_and_models(visit: Visit) -> None:
+def test_start_shows_pages_and_models(visit: Any) -> None:
     page = visit.open("")
     assert page.locator(".cards a").count() == len(PAGES)
     assert page.locator(".places li").all_inner_texts() == [
@@ -134,7 +39,7 @@ def test_start_shows_pages_and_models(visit: Visit) -> None:
     ]
 
 
-def test_unknown_pages_say_so(visit: Visit) -> None:
+def test_unknown_pages_say_so(visit: Any) -> None:
     page = visit.page
     page.goto(visit.studio + "nonsense")
     page.wait_for_selector(".problem")
@@ -142,14 +47,14 @@ def test_unknown_pages_say_so(visit: Visit) -> None:
     visit.complaints[:] = [line for line in visit.complaints if "404" not in line]
 
 
-def test_colours_are_kept(visit: Visit) -> None:
+def test_colours_are_kept(visit: Any) -> None:
     page = visit.open("")
     page.get_by_label("Colours").select_option("dark")
     visit.open("scale")
     assert page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-def test_keyboard_reaches_the_page(visit: Visit) -> None:
+def test_keyboard_reaches_the_page(visit: Any) -> None:
     page = visit.open("scale")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -168,11 +73,11 @@ def drawn(width: int, keys: int, seed: int) -> torch.Tensor:
     return numbers[1:] @ numbers[0]
 
 
-def test_scale(visit: Visit) -> None:
+def test_scale(visit: Any) -> None:
     page = visit.open("scale?width=64&keys=12")
     scores = drawn(64, 12, 1)
-    assert visit.fact("without-largest") == shown(float(scores.softmax(0).max()))
-    assert visit.fact("with-largest") == shown(float((scores / 8).softmax(0).max()))
+    assert visit.fact("without-largest") == visit.shown(float(scores.softmax(0).max()))
+    assert visit.fact("with-largest") == visit.shown(float((scores / 8).softmax(0).max()))
     assert page.locator(".bar").count() == 24
 
     slider = page.get_by_label("Width of a head, dₖ", exact=True)
@@ -181,9 +86,9 @@ def test_scale(visit: Visit) -> None:
     visit.idle()
     visit.until("location.search.includes('width=96')")
     weights = (drawn(96, 12, 1) / math.sqrt(96)).softmax(0)
-    assert visit.fact("with-largest") == shown(float(weights.max()))
+    assert visit.fact("with-largest") == visit.shown(float(weights.max()))
     entropy = -float((weights * weights.log()).sum())
-    assert visit.fact("with-entropy").split()[0] == shown(entropy, 3)
+    assert visit.fact("with-entropy").split()[0] == visit.shown(entropy, 3)
 
     page.get_by_role("button", name="Draw others").click()
     visit.idle()
@@ -193,13 +98,13 @@ def test_scale(visit: Visit) -> None:
     assert visit.fact("with-largest") == other
     page.go_back()
     visit.idle()
-    assert visit.fact("with-largest") == shown(float(weights.max()))
+    assert visit.fact("with-largest") == visit.shown(float(weights.max()))
 
 
 # Masks and biases
 
 
-def test_masks(visit: Visit) -> None:
+def test_masks(visit: Any) -> None:
     page = visit.open("masks")
     expression = page.get_by_label("Mask: combine with & and |")
     expression.fill("window(3) & causal | prefix(2)")
@@ -241,19 +146,19 @@ def test_masks(visit: Visit) -> None:
     assert page.locator(".problem").count() == 0
     page.get_by_label("Bias").select_option("alibi")
     visit.idle()
-    added = numbers_of(page.locator("figure", has_text="What is added"), 4)
+    added = visit.numbers_of(page.locator("figure", has_text="What is added"), 4)
     assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
 
 
 # Positions
 
 
-def test_positions(visit: Visit, given: Any) -> None:
+def test_positions(visit: Any, given: Any) -> None:
     page = visit.open("positions?width=4&length=16")
     table = page.locator("figure", has_text="The table")
-    row = numbers_of(table, 5)
+    row = visit.numbers_of(table, 5)
     expected = [math.sin(5), math.cos(5), math.sin(0.05), math.cos(0.05)]
-    assert row == [shown(value, 3) for value in expected]
+    assert row == [visit.shown(value, 3) for value in expected]
 
     page.get_by_label("Positions", exact=True).select_option("learned")
     page.wait_for_selector("text=as training left it")
@@ -261,9 +166,9 @@ def test_positions(visit: Visit, given: Any) -> None:
     model, _ = load_model(given.learned)
     own = page.get_by_label("Table").input_value()
     assert own == "learned · source_input.positions"
-    row = numbers_of(table, 3)
+    row = visit.numbers_of(table, 3)
     weights = model.source_input.positions.weight.detach()
-    assert row == [shown(float(value), 3) for value in weights[3]]
+    assert row == [visit.shown(float(value), 3) for value in weights[3]]
 
     page.get_by_label("Positions", exact=True).select_option("t5")
     visit.idle()
@@ -282,10 +187,10 @@ def test_positions(visit: Visit, given: Any) -> None:
 # Schedule
 
 
-def test_schedule(visit: Visit) -> None:
+def test_schedule(visit: Any) -> None:
     page = visit.open("schedule")
-    assert visit.fact("peak") == shown(512**-0.5 * 4000**-0.5)
-    assert visit.fact("last") == shown(512**-0.5 * 40_000**-0.5)
+    assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
+    assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
     page.get_by_role("button", name="Settings of run").click()
     visit.until("location.search.includes('runs=run')")
     visit.idle()
@@ -305,7 +210,7 @@ def test_schedule(visit: Visit) -> None:
 # Step by step
 
 
-def test_steps(visit: Visit) -> None:
+def test_steps(visit: Any) -> None:
     page = visit.open("steps")
     q = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 1, 0, 1]]).double()
     k = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 1, 0]]).double()
@@ -315,7 +220,7 @@ def test_steps(visit: Visit) -> None:
         rows = page.locator(f"[data-stage='{stage}'] .cells tbody tr").all()
         return [row.locator("td").all_inner_texts() for row in rows]
 
-    assert cells(5) == [[shown(float(w), 3) for w in row] for row in expected]
+    assert cells(5) == [[visit.shown(float(w), 3) for w in row] for row in expected]
 
     page.get_by_role("button", name="Back").click()
     assert page.locator("[data-stage]").count() == 6
@@ -329,7 +234,7 @@ def test_steps(visit: Visit) -> None:
     visit.until("document.querySelectorAll(\"[data-stage='6'] .cells td\").length === 6")
     causal = (q @ k.T / 2).masked_fill(torch.ones(3, 3).triu(1).bool(), -1e30).softmax(-1)
     output = causal @ torch.tensor([[2, 0], [0, 4], [1, 1]]).double()
-    assert cells(6) == [[shown(float(w), 3) for w in row] for row in output]
+    assert cells(6) == [[visit.shown(float(w), 3) for w in row] for row in output]
 
     page.get_by_label("Keys K").fill("1 2\n3")
     visit.idle()
@@ -346,7 +251,7 @@ def test_steps(visit: Visit) -> None:
 # Builder
 
 
-def test_builder(visit: Visit) -> None:
+def test_builder(visit: Any) -> None:
     page = visit.open(
         "builder?width=64&num_heads=4&feedforward=128&encoder_layers=2&vocabulary=600"
     )
@@ -370,7 +275,7 @@ def test_builder(visit: Visit) -> None:
 # Runs
 
 
-def test_runs(visit: Visit, given: Any) -> None:
+def test_runs(visit: Any, given: Any) -> None:
     page = visit.open("runs")
     legend = page.locator(".legend li").all_inner_texts()
     assert legend == ["run", "run, validation", "other", "other, validation"]
@@ -401,7 +306,7 @@ def test_runs(visit: Visit, given: Any) -> None:
 # Translate
 
 
-def test_translate(visit: Visit, given: Any) -> None:
+def test_translate(visit: Any, given: Any) -> None:
     translator = heedful.load(given.learned)
     text = "the dog sat on a mat"
     expected = translator.translate([text], n_best=3, alignment=True)[0]
@@ -410,7 +315,7 @@ def test_translate(visit: Visit, given: Any) -> None:
     page.wait_for_selector("#translation")
     visit.idle()
     assert page.locator("#translation").inner_text() == str(expected)
-    assert visit.fact("score") == shown(expected.score)
+    assert visit.fact("score") == visit.shown(expected.score)
     ranks = page.locator(".rank span:first-child").all_inner_texts()
     assert ranks == [str(each) for each in expected.n_best]
 
@@ -442,7 +347,7 @@ def test_translate(visit: Visit, given: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "\x07\x00", "القطة", "🐈‍⬛", "x" * 100_000])
-def test_translate_takes_any_text(visit: Visit, text: str) -> None:
+def test_translate_takes_any_text(visit: Any, text: str) -> None:
     page = visit.open("translate")
     page.get_by_label("Text to translate").fill(text)
     visit.idle()
@@ -456,7 +361,7 @@ def test_translate_takes_any_text(visit: Visit, text: str) -> None:
         assert "Type a text" in page.locator(".result").inner_text()
 
 
-def test_a_studio_that_has_stopped_is_said_to(visit: Visit) -> None:
+def test_a_studio_that_has_stopped_is_said_to(visit: Any) -> None:
     page = visit.open("scale")
     page.route("**/api/**", lambda route: route.abort())
     page.get_by_role("button", name="Draw others").click()

@@ -31,6 +31,14 @@ from heedful.train.resolve import resolve_settings
 
 HOME = "http://127.0.0.1:8765"
 NEEDS_MORE = {
+    "attention/show",
+    "attention/labels",
+    "steps/follow",
+    "decoding/step",
+    "decoding/greedy",
+    "decoding/beam",
+    "image/about",
+    "image/look",
     "steps/attend",
     "translate/text",
     "translate/alternatives",

@@ -1,4 +1,4 @@
-"""Page "Step by step": one attention in numbers, on matrices that a person types."""
+"""Page "Step by step": one attention in numbers, on matrices a person types or on a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config
 from heedful.studio.mask_expression import LONGEST, parse_mask
 from heedful.studio.page import Call, Page
+from heedful.studio.pages.steps_model import FollowRequest, follow
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,12 +122,15 @@ def _powers(scores: Tensor, visible: Tensor) -> Tensor:
 PAGE = Page(
     name="steps",
     title="Step by step",
-    summary="One attention in numbers, on matrices you type.",
+    summary="One attention in numbers, on a model or on matrices you type.",
     about=(
         "One query is followed through attention: multiplied with every key, scaled, masked, "
         "turned into weights by the softmax, and answered with the weighted sum of the values. "
-        "Type other numbers or begin with an example; every stage is computed by the same code "
-        "that runs the models."
+        "Type numbers, begin with an example, or follow a word through a head of a model of yours; "
+        "every stage is computed by the same code that runs the models."
     ),
-    calls={"attend": Call(AttendRequest, attend_to)},
+    calls={
+        "attend": Call(AttendRequest, attend_to),
+        "follow": Call(FollowRequest, follow),
+    },
 )

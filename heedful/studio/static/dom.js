@@ -79,3 +79,11 @@ export function figure(title, note = null) {
   const words = h("figcaption", {}, note ?? "");
   return { element: h("figure", {}, h("h3", {}, title), host, words), host, words };
 }
+
+/** Fill a place anew without the page becoming shorter in between, which would move what is seen. */
+export function refilled(host, fill) {
+  host.style.minHeight = `${host.offsetHeight}px`;
+  host.replaceChildren();
+  fill();
+  host.style.minHeight = "";
+}

@@ -23,6 +23,13 @@ function powers(low, high, base) {
   return found;
 }
 
+/** A power of ten that would be long to write out, as 10⁻⁵; else null. */
+function power(value) {
+  const exponent = Math.round(Math.log10(value));
+  if (!(value > 0) || exponent > -4 || Math.abs(value / 10 ** exponent - 1) > 1e-9) return null;
+  return `10${[...String(-exponent)].reduce((raised, digit) => raised + "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)], "⁻")}`;
+}
+
 /**
  * From numbers to places.
  * @param extent lowest and highest number
@@ -36,7 +43,7 @@ export function scale(extent, places, { log = false, most = 5, base = 10 } = {})
   let marks = log ? powers(low, high, base) : ticks(low, high, most);
   if (log && marks.length < 3) marks = [1, 2, 5].flatMap((factor) => powers(low / factor, high / factor, base).map((value) => value * factor)).sort((a, b) => a - b);
   while (marks.length > 2 * most) marks = marks.filter((_, i) => i % 2 === 0);
-  const text = (value) => (Math.abs(value) >= 10000 && value % 1000 === 0 ? `${number(value / 1000)}k` : number(value, 3));
+  const text = (value) => power(value) ?? (Math.abs(value) >= 10000 && value % 1000 === 0 ? `${number(value / 1000)}k` : number(value, 3));
   return { at, low, high, marks, text };
 }
 

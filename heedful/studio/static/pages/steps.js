@@ -2,6 +2,7 @@ import { call, live, StudioError } from "../api.js";
 import { button, choice, panel, slider, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { matrix } from "../draw/matrix.js";
+import { followed, followDefaults, reads, sums } from "../model_steps.js";
 
 // Worked examples: small enough to follow with a pencil.
 const EXAMPLES = {
@@ -31,9 +32,9 @@ const EXAMPLES = {
   },
 };
 
-export const defaults = () => ({
+export const defaults = (studio) => ({
   q: EXAMPLES.love.q, k: EXAMPLES.love.k, v: EXAMPLES.love.v, x: "", labels: EXAMPLES.love.labels,
-  scale: "", mask: "everything", bias: "none", query: 1, stage: 6,
+  scale: "", mask: "everything", bias: "none", query: 1, stage: 6, ...followDefaults(studio),
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
@@ -50,7 +51,7 @@ function read(written, name) {
   }));
 }
 
-export function mount({ root, state }) {
+export function mount({ root, state, studio }) {
   const example = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
     Object.entries(EXAMPLES).map(([key, each]) => h("option", { value: key }, each.name)));
   example.addEventListener("change", () => {
@@ -67,14 +68,18 @@ export function mount({ root, state }) {
     text(state, name, { label: names[name], rows: 4, code: true })]));
   for (const area of Object.values(areas)) area.classList.remove("wide");
   const body = h("div", {});
-  root.append(
+  const typed = h("div", {},
     panel(h("div", { class: "field wide" }, h("label", { for: "example" }, "Examples"), example), areas.x, areas.q, areas.k, areas.v,
       text(state, "labels", { label: "Names of the keys (optional)" }),
       text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
       text(state, "mask", { label: "Mask", code: true }),
-      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), query),
-    h("p", { class: "row" }, back, next, where), body);
-  for (const name of ["labels", "scale", "mask"]) root.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
+      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), query));
+  const model = followed(state, studio, STAGES);
+  const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
+  if (reads(studio).length) root.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
+  const [settings, result] = [h("div", {}), h("div", {})];
+  root.append(settings, h("p", { class: "row" }, back, next, where), result);
+  for (const name of ["labels", "scale", "mask"]) typed.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
 
   const ask = live(body, (signal) => {
     const { q, k, v, x, scale, mask, bias } = state.values;
@@ -94,7 +99,11 @@ export function mount({ root, state }) {
     host = fresh;
   }
   const arrange = () => {
-    const { stage, x } = state.values;
+    const { stage, x, on } = state.values;
+    if (settings.firstChild === null || model.panel.isConnected !== (on === "model")) {
+      settings.replaceChildren(on === "model" ? model.panel : typed);
+      result.replaceChildren(on === "model" ? model.body : body);
+    }
     back.disabled = stage <= 0;
     next.disabled = stage >= 6;
     where.textContent = `Step ${stage + 1} of 7: ${STAGES[stage]}`;
@@ -105,11 +114,13 @@ export function mount({ root, state }) {
   };
   state.watch((_, changed) => {
     arrange();
-    if (last && changed.every((name) => ["query", "stage", "labels"].includes(name))) show(last);
+    if (state.values.on === "model") model.changed(changed);
+    else if (last && changed.every((name) => ["query", "stage", "labels"].includes(name))) show(last);
     else ask();
   });
   arrange();
-  ask();
+  if (state.values.on === "model") model.changed([]);
+  else ask();
 }
 
 function stages(found, values) {
@@ -141,10 +152,4 @@ function stages(found, values) {
       matrix({ values: found.output, caption: "Output", rowNames: queries, highlight: row })],
   ];
   return parts.slice(0, values.stage + 1).map((make, i) => h("section", { "data-stage": i }, h("h2", {}, `${i + 1}. ${STAGES[i]}`), make()));
-}
-
-function sums(lines) {
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chosen query" },
-    h("table", { class: "figures sums" }, h("tbody", {}, lines.map(([name, how, result]) =>
-      h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, how), h("td", {}, "= "), h("td", {}, h("strong", {}, result)))))));
 }

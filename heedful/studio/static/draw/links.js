@@ -1,0 +1,167 @@
+// Two columns of words, and lines from those that look to those that are looked at.
+
+import { h, number, s } from "../dom.js";
+import { redrawn, series } from "./colours.js";
+
+const LINE = 26; // height of a word in pixels, as in the style sheet
+const MOST = 1200; // lines at a time; more are a blot, and slow
+const FAINT = 0.02; // share of a row's attention below which a line is hardly seen
+const BINS = 4096;
+
+/** A piece of text that can be seen: what would move a line or show nothing gets a sign. */
+export function shownPiece(piece) {
+  const signs = { "\n": "↵", "\r": "↵", "\t": "⇥" };
+  const seen = piece.replace(/[\n\r\t]/g, (sign) => signs[sign]).replace(/[\p{Cc}\p{Cn}\p{Cs}]/gu, "\ufffd");
+  return seen.trim() === "" ? "␣" : seen;
+}
+
+/** The colour of a head among so many. */
+export const headColour = (head, count) => (count <= 6 ? series(head)
+  : `oklch(var(--head-light) 0.13 ${((head * 360) / count + 260) % 360})`);
+
+/**
+ * Draw words and lines.
+ * @param host where
+ * @param picture {rows, columns: {pieces, label}, heads: [{head, weights}], colour(head),
+ *   chosen: {side, index} or null, choose({side, index} or null): told what a click has chosen}
+ *   weights: of each head, rows after rows; side: "row" or "column"
+ */
+export function linkPicture(host, picture) {
+  const svg = s("svg", { class: "lines", "aria-hidden": "true" });
+  const said = h("p", { class: "readout", role: "status" });
+  const note = h("p", { class: "note" });
+  const words = { row: side(picture, "row", look, keep), column: side(picture, "column", look, keep) };
+  const most = Math.max(picture.rows.pieces.length, picture.columns.pieces.length);
+  host.replaceChildren(said, h("div", { class: "links" },
+    h("p", { class: "note" }, picture.rows.label), h("span", {}), h("p", { class: "note" }, picture.columns.label),
+    words.row.element, svg, words.column.element), note);
+  let now = picture.chosen;
+  // Scrolling by keyboard carries words under a pointer that rests; that is no pointing.
+  let keyed = false;
+  host.onkeydown = () => {
+    keyed = true;
+  };
+  host.onpointermove = (event) => {
+    if (event.movementX || event.movementY) keyed = false;
+  };
+
+  function look(next, pointed = false) {
+    if (pointed && keyed) return;
+    now = next ?? picture.chosen;
+    draw();
+  }
+  function keep(next) {
+    const same = picture.chosen?.side === next.side && picture.chosen.index === next.index;
+    picture.chosen = same ? null : next;
+    for (const [name, { buttons }] of Object.entries(words)) {
+      buttons.forEach((each, i) => each.setAttribute("aria-pressed", String(picture.chosen?.side === name && picture.chosen.index === i)));
+    }
+    look(picture.chosen);
+    picture.choose(picture.chosen);
+  }
+  function draw() {
+    const width = svg.clientWidth;
+    svg.setAttribute("height", most * LINE);
+    svg.setAttribute("viewBox", `0 0 ${width} ${most * LINE}`);
+    const found = linesOf(picture, now);
+    svg.replaceChildren(...found.lines.map(([row, column, head, weight]) => s("path", {
+      d: `M0 ${(row + 0.5) * LINE}C${width / 2} ${(row + 0.5) * LINE} ${width / 2} ${(column + 0.5) * LINE} ${width} ${(column + 0.5) * LINE}`,
+      class: "link", stroke: picture.colour(head), "stroke-width": (0.6 + 2.6 * weight).toFixed(2),
+      "stroke-opacity": Math.min(1, 0.12 + weight).toFixed(2), "data-link": `${row},${column},${head}`, "data-weight": weight,
+    })));
+    note.textContent = found.note;
+    glow(words, picture, now);
+    said.textContent = now ? sentence(picture, now) : "Point at a word, or go to it with the keyboard, for its lines alone; click to keep them.";
+  }
+  redrawn(host, draw);
+}
+
+/** A column of words: one stop for the tabulator, arrow keys from there. */
+function side(picture, name, look, keep) {
+  const { pieces, label } = name === "row" ? picture.rows : picture.columns;
+  const chosen = picture.chosen?.side === name ? picture.chosen.index : -1;
+  const buttons = pieces.map((piece, index) => h("button", {
+    type: "button", class: "piece", dir: "auto", tabindex: index === Math.max(0, chosen) ? "0" : "-1", title: piece,
+    "aria-pressed": String(index === chosen), "data-side": name, "data-index": index,
+    onpointerenter: () => look({ side: name, index }, true), onpointerleave: () => look(null, true),
+    onfocus: () => look({ side: name, index }), onblur: () => look(null),
+    onclick: () => keep({ side: name, index }),
+  }, shownPiece(piece)));
+  const element = h("div", { class: `pieces of-${name}`, role: "group", "aria-label": label }, buttons);
+  element.addEventListener("keydown", (event) => {
+    const at = buttons.indexOf(event.target);
+    const next = { ArrowDown: at + 1, ArrowUp: at - 1, PageDown: at + 10, PageUp: at - 10, Home: 0, End: Infinity }[event.key];
+    if (next === undefined || at < 0) return;
+    event.preventDefault();
+    const to = buttons[Math.min(buttons.length - 1, Math.max(0, next))];
+    buttons[at].tabIndex = -1;
+    to.tabIndex = 0;
+    to.focus();
+  });
+  return { element, buttons };
+}
+
+/** [row, column, head, weight] of the lines to draw, and what is left out. */
+function linesOf(picture, now) {
+  const [rows, columns] = [picture.rows.pieces.length, picture.columns.pieces.length];
+  const counts = new Uint32Array(BINS + 1);
+  const each = (use) => {
+    for (const { head, weights } of picture.heads) {
+      const first = now?.side === "row" ? now.index : 0;
+      const last = now?.side === "row" ? now.index + 1 : rows;
+      for (let row = first; row < last; row += 1) {
+        if (now?.side === "column") use(row, now.index, head, weights[row * columns + now.index]);
+        else for (let column = 0; column < columns; column += 1) use(row, column, head, weights[row * columns + column]);
+      }
+    }
+  };
+  const bin = (weight) => Math.min(BINS, Math.floor(weight * BINS));
+  each((row, column, head, weight) => {
+    counts[bin(weight)] += 1;
+  });
+  // The strongest that are not too many; of one bin all are drawn or none, but for the highest.
+  let least = BINS;
+  for (let sum = counts[BINS]; least > 1 && sum + counts[least - 1] <= MOST; least -= 1) sum += counts[least - 1];
+  const bound = Math.max(least, Math.ceil(FAINT * BINS));
+  const lines = [];
+  let all = 0;
+  each((row, column, head, weight) => {
+    all += 1;
+    if (bin(weight) >= bound) lines.push([row, column, head, weight]);
+  });
+  const whose = now ? " of this word" : "";
+  const note = all === 0 ? "All heads are off."
+    : `${number(lines.length)} of ${number(all)} lines${whose} are drawn: those of at least ${number(bound / BINS, 2)}.`;
+  return { lines, note };
+}
+
+/** What a word looks at, or is looked at by: the mean of the heads. */
+function means(picture, now) {
+  const [rows, columns] = [picture.rows.pieces.length, picture.columns.pieces.length];
+  const count = now.side === "row" ? columns : rows;
+  return Array.from({ length: count }, (_, i) => {
+    const place = now.side === "row" ? now.index * columns + i : i * columns + now.index;
+    return picture.heads.reduce((sum, { weights }) => sum + weights[place], 0) / (picture.heads.length || 1);
+  });
+}
+
+function glow(words, picture, now) {
+  for (const each of Object.values(words)) {
+    for (const button of each.buttons) {
+      button.style.removeProperty("--weight");
+      button.classList.remove("looked");
+    }
+  }
+  if (!now) return;
+  words[now.side].buttons[now.index]?.classList.add("looked");
+  const other = words[now.side === "row" ? "column" : "row"].buttons;
+  means(picture, now).forEach((weight, i) => other[i].style.setProperty("--weight", weight.toFixed(4)));
+}
+
+function sentence(picture, now) {
+  const own = (now.side === "row" ? picture.rows : picture.columns).pieces[now.index];
+  const other = (now.side === "row" ? picture.columns : picture.rows).pieces;
+  const found = means(picture, now).map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 5)
+    .map(([weight, i]) => `${shownPiece(other[i])} ${number(weight, 3)}`);
+  return `“${shownPiece(own)}” ${now.side === "row" ? "looks at" : "is looked at by"} ${found.join(", ")} (mean of the heads that are on)`;
+}

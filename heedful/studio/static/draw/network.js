@@ -1,0 +1,43 @@
+// Small networks: a row of nodes for each level, tokens from left to right, one route in bold.
+
+import { s } from "../dom.js";
+import { redrawn } from "./colours.js";
+
+const ROOM = 14;
+
+/**
+ * Draw a network.
+ * @param picture {levels, length, links: [[[level, token], [level, token]]], route: [[level, token]],
+ *   names: what stands left of the first and the last level, describe}
+ */
+export function networkPicture(host, picture) {
+  redrawn(host, () => draw(host, picture));
+}
+
+function draw(host, { levels, length, links, route, describe }) {
+  const width = Math.min(460, Math.max(220, host.clientWidth));
+  const rise = levels === 1 ? 0 : Math.min(64, Math.max(26, 190 / (levels - 1)));
+  const height = 2 * ROOM + rise * (levels - 1) + (levels === 1 ? 34 : 22);
+  const bottom = height - 22 - ROOM;
+  const gap = (width - 2 * ROOM) / Math.max(1, length - 1);
+  const at = ([level, token]) => [ROOM + gap * token, bottom - rise * level];
+  const way = ([from, to]) => {
+    const [[x1, y1], [x2, y2]] = [at(from), at(to)];
+    // Along a level a line would hide the nodes between, so that it makes a bow.
+    return y1 === y2 ? `M${x1} ${y1}Q${(x1 + x2) / 2} ${y1 - 16} ${x2} ${y2}` : `M${x1} ${y1}L${x2} ${y2}`;
+  };
+  const on = new Set(route.map(String));
+  const steps = route.slice(1).map((node, i) => [route[i], node]);
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe });
+  svg.append(s("path", { class: "wire", d: links.map(way).join("") }),
+    s("path", { class: "route", d: steps.map(way).join("") }));
+  for (let level = 0; level < levels; level += 1) {
+    for (let token = 0; token < length; token += 1) {
+      const [cx, cy] = at([level, token]);
+      svg.append(s("circle", { cx, cy, r: on.has(String([level, token])) ? 5.5 : 4, class: on.has(String([level, token])) ? "knot on" : "knot" }));
+    }
+  }
+  svg.append(s("text", { class: "tick", x: ROOM - 4, y: height - 6 }, "first token"),
+    s("text", { class: "tick", x: width - ROOM + 4, y: height - 6, "text-anchor": "end" }, "last token"));
+  host.replaceChildren(svg);
+}

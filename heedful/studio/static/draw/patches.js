@@ -1,0 +1,85 @@
+// A picture as a model of images cuts it, and what is laid over its patches.
+
+import { h } from "../dom.js";
+import { redrawn } from "./colours.js";
+
+const SIZE = 340;
+
+/**
+ * Draw patches apart from each other, or together with colour over them.
+ * @param picture {pixels, side, patch, channels, shares, chosen, describe, choose, tell}
+ *   pixels: bytes of the patches in reading order, of each its channels, rows and columns;
+ *   shares: for each patch how much colour lies over it, or null to draw them apart;
+ *   chosen: the patch with a frame, or −1; choose: called with a patch that is pointed at
+ */
+export function patchPicture(host, picture) {
+  redrawn(host, () => draw(host, picture));
+}
+
+function draw(host, picture) {
+  const count = picture.side / picture.patch;
+  const gap = picture.shares ? 0 : SIZE / count >= 16 ? 3 : 1;
+  const size = Math.min(SIZE, Math.max(220, host.clientWidth)) - gap * (count - 1);
+  const unit = size / picture.side;
+  const step = unit * picture.patch + gap;
+  const whole = size + gap * (count - 1);
+  const ratio = devicePixelRatio || 1;
+  const canvas = h("canvas", { role: "img", tabindex: picture.choose ? "0" : null, class: picture.choose ? "choosable" : null,
+    "aria-label": picture.describe + (picture.choose ? " Arrow keys choose a patch." : "") });
+  canvas.width = Math.round(whole * ratio);
+  canvas.height = canvas.width;
+  canvas.style.width = `${whole}px`;
+  canvas.style.height = `${whole}px`;
+  const pen = canvas.getContext("2d");
+  pen.scale(ratio, ratio);
+  const style = getComputedStyle(document.documentElement);
+  const most = picture.shares ? Math.max(...picture.shares, 1e-12) : 1;
+  for (let i = 0; i < count * count; i += 1) {
+    const [x, y] = [(i % count) * step, Math.floor(i / count) * step];
+    pixels(pen, picture, i, x, y, unit);
+    if (!picture.shares) continue;
+    pen.globalAlpha = 0.85 * (picture.shares[i] / most);
+    pen.fillStyle = style.getPropertyValue("--glow");
+    pen.fillRect(x, y, step, step);
+    pen.globalAlpha = 1;
+  }
+  if (picture.chosen >= 0) {
+    pen.strokeStyle = style.getPropertyValue("--glow");
+    pen.lineWidth = 3;
+    pen.strokeRect((picture.chosen % count) * step + 1.5, Math.floor(picture.chosen / count) * step + 1.5, step - gap - 3, step - gap - 3);
+  }
+  if (picture.choose) listen(canvas, picture, count, step);
+  const focused = host.contains(document.activeElement);
+  host.replaceChildren(canvas);
+  if (focused && picture.choose) canvas.focus({ preventScroll: true });
+}
+
+function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit) {
+  const area = patch * patch;
+  const start = i * area * channels;
+  const small = h("canvas", { width: patch, height: patch });
+  const image = new ImageData(patch, patch);
+  for (let place = 0; place < area; place += 1) {
+    const rgb = [0, 1, 2].map((channel) => bytes[start + (channels === 1 ? 0 : channel) * area + place]);
+    image.data.set([...rgb, 255], 4 * place);
+  }
+  small.getContext("2d").putImageData(image, 0, 0);
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(small, x, y, unit * patch + 0.5, unit * patch + 0.5); // half a pixel more leaves no seams
+}
+
+function listen(canvas, picture, count, step) {
+  canvas.addEventListener("click", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const at = (value) => Math.min(count - 1, Math.max(0, Math.floor(value / step)));
+    picture.choose(at(event.clientY - box.top) * count + at(event.clientX - box.left));
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const [down, right] = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key] ?? [0, 0];
+    if (!down && !right) return;
+    event.preventDefault();
+    const [row, column] = [Math.floor(Math.max(0, picture.chosen) / count), Math.max(0, picture.chosen) % count];
+    const inside = (value) => Math.min(count - 1, Math.max(0, value));
+    picture.choose(picture.chosen < 0 ? 0 : inside(row + down) * count + inside(column + right));
+  });
+}

@@ -1,0 +1,227 @@
+import { call, live } from "../api.js";
+import { button, choice, panel, text } from "../controls.js";
+import { figure, h, number, section, table } from "../dom.js";
+import { heatMap } from "../draw/heat.js";
+import { headColour, linkPicture, shownPiece } from "../draw/links.js";
+import { secondText } from "../second_text.js";
+
+const READERS = ["translator", "causal_lm", "encoder"];
+const ALL = "all";
+
+const EXAMPLES = {
+  translator: ["two dogs are running through the snow.", "a man in a blue shirt is standing on a ladder cleaning a window.", "It costs $12.50 on 3 May 2024."],
+  causal_lm: ["Once upon a time there was a king who had a daughter.", "What light through yonder window breaks?"],
+  encoder: ["The animal did not cross the street because it was too tired.", "A film that is not nearly as bad as I had feared."],
+};
+
+const PARTS = {
+  encoder: ["Encoder", "Words of the text look at each other."],
+  decoder: ["Decoder", "Each word looks at itself and at those before it."],
+  cross: ["Cross", "The word that is being written looks at the words of the text."],
+};
+
+const SIDES = {
+  encoder: ["looking", "looked at"],
+  decoder: ["looking", "looked at"],
+  cross: ["being written", "words of the text"],
+};
+
+export const defaults = (studio) => {
+  const place = studio.places.find((each) => READERS.includes(each.kind));
+  return {
+    model: place?.name ?? "", text: EXAMPLES[place?.kind]?.[0] ?? "", second: "", given: "", part: "", layer: -1,
+    heads: [ALL], view: "lines", row: -1, column: -1, corpus: "",
+  };
+};
+
+/** Numbers from base64, row after row, a head at a time. */
+function unpack({ shape, float32 }) {
+  const bytes = Uint8Array.from(atob(float32), (letter) => letter.charCodeAt(0));
+  const numbers = new Float32Array(bytes.buffer);
+  const size = shape[1] * shape[2];
+  return Array.from({ length: shape[0] }, (_, i) => numbers.subarray(i * size, (i + 1) * size));
+}
+
+export function mount({ root, state, studio }) {
+  const models = studio.places.filter((place) => READERS.includes(place.kind));
+  if (!models.length) {
+    root.append(h("p", { class: "sentence" }, "None of the models at hand reads text. Start the studio with a translator, a language model or a text encoder: ", h("code", {}, "heedful studio MODEL"), "."));
+    return;
+  }
+  const kindOf = () => models.find((place) => place.name === state.values.model)?.kind ?? "";
+  const example = h("select", { id: "example" });
+  example.addEventListener("change", () => example.value && state.set({ text: example.value, ...NOBODY }, { step: true }));
+  const second = secondText(state, kindOf);
+  const part = choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS).map(([name, [title]]) => [name, title])] });
+  const layer = choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer)]])] });
+  const heads = h("fieldset", { class: "field several" });
+  const body = h("div", { class: "result" });
+  root.append(
+    panel(choice(state, "model", { label: "Model", options: models.map((place) => place.name) }),
+      h("div", { class: "field" }, h("label", { for: "example" }, "Examples"), example),
+      text(state, "text", { label: "Text", rows: 2, hint: "Up to 4,000 characters and 512 pieces." }),
+      ...second.elements, part, layer,
+      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"]] }), heads),
+    body);
+  const named = labelled(root, state);
+
+  let last = null;
+  let clicked = false;
+  const choose = (next) => {
+    clicked = true; // the picture shows it already
+    state.set({ row: next?.side === "row" ? next.index : -1, column: next?.side === "column" ? next.index : -1 }, { step: true });
+    clicked = false;
+  };
+  const ask = live(body, async (signal) => {
+    const asked = second.asked();
+    if (asked.text.trim() === "") return null;
+    const { part: wanted, layer: number, heads: on } = state.values;
+    const chosen = on.includes(ALL) ? null : on.map(Number).sort((a, b) => a - b);
+    const found = await call("attention", "show", { ...asked, part: wanted, layer: number, heads: chosen?.length ? chosen : null }, signal);
+    return { ...found, maps: new Map(unpack(found.weights).map((weights, i) => [found.heads[i], weights])) };
+  }, (found) => {
+    last = found;
+    show();
+  });
+
+  function on() {
+    const chosen = state.values.heads;
+    return chosen.includes(ALL) ? [...last.maps.keys()] : chosen.map(Number).sort((a, b) => a - b);
+  }
+  function show() {
+    const region = [...body.children].filter((child) => !child.classList.contains("problem"));
+    for (const old of region) old.remove();
+    heads.hidden = last === null;
+    if (last === null) {
+      body.append(h("p", { class: "note" }, "Type a text, or choose an example."));
+      return;
+    }
+    const own = last.parts.find((each) => each.part === last.part);
+    part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
+    part.querySelector("select").value = last.part;
+    layer.fill(Array.from({ length: own.layers }, (_, i) => [i, i === own.layers - 1 ? `${i}, the last` : String(i)]));
+    layer.querySelector("select").value = String(last.layer);
+    second.written(last.target);
+    headButtons(heads, { state, own, on: on(), last, named: named.found() });
+    draw(body, { state, last: { ...last, answer: second.answer }, own, on: on(), choose });
+  }
+
+  const arrange = () => {
+    const { text: typed } = state.values;
+    example.replaceChildren(h("option", { value: "" }, "as typed"), ...(EXAMPLES[kindOf()] ?? []).map((each) => h("option", { value: each }, each)));
+    example.value = (EXAMPLES[kindOf()] ?? []).includes(typed) ? typed : "";
+    second.arrange();
+  };
+  state.watch((values, changed) => {
+    if (clicked) return;
+    state.set(begun(changed));
+    arrange();
+    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus"].includes(name));
+    if (local && last && on().every((head) => last.maps.has(head))) show();
+    else ask();
+  });
+  named.watch(() => last && show());
+  arrange();
+  ask();
+}
+
+const NOBODY = { row: -1, column: -1 };
+
+/** What begins anew when one thing alone is chosen: what was set for another text or model. */
+function begun(changed) {
+  if (changed.length !== 1) return {};
+  if (changed[0] === "model") return { ...NOBODY, part: "", layer: -1, heads: [ALL], given: "", second: "" };
+  if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL] };
+  return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
+}
+
+/** A button for each head of the layer, in its colour and with its name where it has one. */
+function headButtons(place, { state, own, on, last, named }) {
+  const set = (heads) => state.set({ heads: heads.length === own.heads ? [ALL] : heads.map(String) }, { step: true });
+  const all = Array.from({ length: own.heads }, (_, head) => head);
+  const focused = [...place.children].indexOf(document.activeElement);
+  place.replaceChildren(h("legend", {}, "Heads (double-click: one alone)"), ...all.map((head) => {
+    const label = named?.part === last.part ? named.labels.find((each) => each.layer === last.layer && each.head === head) : null;
+    const swatch = h("span", { class: "swatch" });
+    swatch.style.background = headColour(head, own.heads);
+    return h("button", {
+      type: "button", class: "quiet head", "aria-pressed": String(on.includes(head)), title: label?.why, "data-head": head,
+      onclick: (event) => set(event.detail === 2 ? [head] : all.filter((each) => on.includes(each) !== (each === head))),
+    }, swatch, String(head), label ? h("span", { class: "label" }, label.kind) : null);
+  }), button("All", () => state.set({ heads: [ALL] }, { step: true }), { quiet: true }), button("None", () => set([]), { quiet: true }));
+  if (focused > 0) place.children[focused]?.focus();
+}
+
+function draw(body, { state, last, own, on, choose }) {
+  const { row, column, view } = state.values;
+  const [rows, columns] = [last.rows.pieces, last.columns.pieces];
+  const [looking, lookedAt] = SIDES[last.part];
+  const stack = last.part === "cross" ? "decoder" : last.part;
+  const address = `${stack}.${last.layer}.${last.part === "cross" ? "cross" : "self"}.weights`;
+  const heads = on.map((head) => ({ head, weights: last.maps.get(head) }));
+  const picture = figure(`${PARTS[last.part][0]}, layer ${last.layer}`);
+  picture.words.append(`${PARTS[last.part][1]} `, h("code", {}, address), `, ${rows.length} × ${columns.length}; layers and heads are counted from 0.`);
+  const left = own.heads - last.maps.size;
+  body.append(last.answer, left && state.values.heads.includes(ALL)
+    ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others above.`) : "", picture.element);
+  if (view === "matrix") {
+    const mean = rows.map((_, i) => Array.from(columns, (_, j) => heads.reduce((sum, { weights }) => sum + weights[i * columns.length + j], 0) / (heads.length || 1)));
+    if (!heads.length) picture.host.append(h("p", { class: "note" }, "All heads are off."));
+    else {
+      heatMap(picture.host, {
+        values: mean, kind: "sequence", cell: 30, rows: { label: looking, names: rows.map(shownPiece) }, columns: { label: lookedAt, names: columns.map(shownPiece) },
+        describe: `Attention, ${heads.length === 1 ? `head ${on[0]}` : `mean of ${heads.length} heads`}.`,
+      });
+    }
+    return;
+  }
+  const chosen = row >= 0 && row < rows.length ? { side: "row", index: row } : column >= 0 && column < columns.length ? { side: "column", index: column } : null;
+  linkPicture(picture.host, {
+    rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, chosen,
+    colour: (head) => headColour(head, own.heads),
+    choose,
+  });
+}
+
+/** Names of heads, from sentences that a person gives. */
+function labelled(root, state) {
+  const area = h("textarea", { id: "corpus", rows: 5, spellcheck: "false", dir: "auto" });
+  area.value = state.values.corpus;
+  const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
+  const host = h("div", {});
+  const place = section("What the heads do",
+    h("p", {}, "A head gets a name where its habit is clear over ten sentences or more and a hundred words: for example that most of its attention is on the word before. Most heads do several things and get none."),
+    h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences, one a line; a tab before a translation or second text"), area),
+    h("p", { class: "row" }, measure), host);
+  root.append(place);
+  let found = null;
+  let tell = () => {};
+  const ask = live(host, (signal) => {
+    const { corpus, model, part } = state.values;
+    return corpus.trim() ? call("attention", "labels", { corpus, model, part }, signal) : null;
+  }, (answer) => {
+    found = answer;
+    for (const old of [...host.children]) if (!old.classList.contains("problem")) old.remove();
+    if (answer) host.append(...evidence(answer));
+    tell();
+  });
+  state.watch((values, changed) => {
+    if (changed.includes("corpus")) area.value = values.corpus;
+    if (["corpus", "model", "part"].some((name) => changed.includes(name))) {
+      found = null;
+      ask();
+    }
+  });
+  if (state.values.corpus) ask();
+  return { found: () => found, watch: (watcher) => { tell = watcher; } };
+}
+
+function evidence(answer) {
+  const read = `${number(answer.sentences)} sentences, ${number(answer.rows)} rows of attention`;
+  if (!answer.enough) {
+    return [h("p", { class: "sentence" }, `${read}: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
+  }
+  return [h("p", { class: "sentence" }, `${read}: ${number(answer.labels.length)} of ${number(answer.count)} heads of this part have a clear habit.`),
+    answer.labels.length ? table(`Heads with a name, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
+      answer.labels.map((each) => [`${each.layer}.${each.head}`, each.kind, number(each.evidence, 2), each.why])) : ""];
+}

@@ -1,0 +1,180 @@
+import { call, live } from "../api.js";
+import { choice, panel, text } from "../controls.js";
+import { figure, folded, h, number, section, table } from "../dom.js";
+import { barChart, facts } from "../draw/bars.js";
+import { flowPicture } from "../draw/flow.js";
+import { heatMap } from "../draw/heat.js";
+import { lineChart } from "../draw/lines.js";
+import { secondText } from "../second_text.js";
+
+const READERS = ["translator", "causal_lm", "encoder"];
+const EXAMPLES = {
+  translator: "Two dogs are running through the snow.",
+  causal_lm: "Once upon a time there was a king.",
+  encoder: "The animal did not cross the street.",
+};
+const ROLES = {
+  stream: "stream", memory: "encoder", norm: "norm", query: "query", key: "key", value: "value", bias: "bias",
+  scores: "scores", weights: "weights", context: "mixed values", inner: "inner", routing: "routing", output: "output", sum: "+ sum",
+};
+const PLACES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward", final: "after the last block" };
+const MEASURES = {
+  shares: ["share of the output", "How much of the length of what the stack gives is due to each part: 0 is nothing, below 0 points away from it. Each column adds up to 1.", "diverging"],
+  added: ["length of what is added", "How long the vector is that each sub-layer adds to a token's stream.", "sequence"],
+  stream: ["length of the stream", "How long the vector is that it is added to.", "sequence"],
+  cosine: ["direction", "Cosine of the angle between the two: above 0 the stream grows, below 0 something is taken back.", "diverging"],
+};
+const MOST_BARS = 48;
+
+export const defaults = (studio) => {
+  const place = studio.places.find((each) => READERS.includes(each.kind));
+  return { model: place?.name ?? "", text: EXAMPLES[place?.kind] ?? "", second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares" };
+};
+
+export function mount({ root, state, studio }) {
+  const models = studio.places.filter((place) => READERS.includes(place.kind));
+  if (!models.length) {
+    root.append(h("p", { class: "sentence" }, "None of the models at hand reads text. Start the studio with a translator, a language model or a text encoder: ", h("code", {}, "heedful studio MODEL"), "."));
+    return;
+  }
+  const second = secondText(state, () => models.find((place) => place.name === state.values.model)?.kind ?? "");
+  const stack = choice(state, "stack", { label: "Stack", options: [["", "…"]] });
+  const layer = choice(state, "layer", { label: "Block", options: [[-1, "the last"]] });
+  const whole = h("div", { class: "result" });
+  const carried = h("div", { class: "result" });
+  root.append(
+    panel(choice(state, "model", { label: "Model", options: models.map((place) => place.name) }), stack, layer,
+      text(state, "text", { label: "Text", rows: 2, hint: "Up to 4,000 characters and 512 pieces." }), ...second.elements),
+    whole, section("Where the stream carries the signal",
+      panel(choice(state, "measure", { label: "Shown", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })), carried));
+  const shown = { flow: null, stream: null };
+  const diagram = followed(whole, state, second);
+  const signal = streamed(carried, state);
+
+  const asked = () => {
+    const { text: written, stack: name } = state.values;
+    return written.trim() === "" ? null : { ...second.asked(), stack: name };
+  };
+  const flow = live(whole, async (stop) => {
+    const settings = asked();
+    return settings && call("block", "flow", { ...settings, layer: state.values.layer }, stop);
+  }, (found) => {
+    shown.flow = found;
+    if (found) {
+      stack.fill(Object.keys(found.stacks).map((name) => [name === found.stack && state.values.stack === "" ? "" : name, name]));
+      layer.fill([[-1, "the last"], ...Array.from({ length: found.stacks[found.stack] }, (_, i) => [i, i])]);
+      second.written(found.target);
+    }
+    diagram(found);
+  });
+  const stream = live(carried, async (stop) => {
+    const settings = asked();
+    return settings && call("block", "stream", settings, stop);
+  }, (found) => signal(shown.stream = found));
+  state.watch((_, changed) => {
+    const touched = (...names) => changed.some((name) => names.includes(name));
+    // Another model or stack may not have the block; going back brings all of them at once.
+    if (touched("model") && !touched("stack", "layer")) state.set({ stack: "", layer: -1 });
+    else if (touched("stack") && !touched("layer")) state.set({ layer: -1 });
+    second.arrange();
+    if (touched("model", "text", "second", "given", "stack")) {
+      flow();
+      stream();
+    } else if (touched("layer")) {
+      flow();
+    }
+    if (touched("part") && shown.flow) diagram(shown.flow);
+    if (touched("measure") && shown.stream) signal(shown.stream);
+  });
+  second.arrange();
+  flow();
+  stream();
+}
+
+/** Names that are short enough for a box; those of the stream say where it stands. */
+function nameOf(part) {
+  if (part.key === "input") return "stream in";
+  if (part.key === "output") return "stream out";
+  if (part.role === "inner") return "inner layer";
+  return ROLES[part.role];
+}
+
+function followed(host, state, second) {
+  const sentence = h("p", { class: "sentence" });
+  const picture = figure("The block");
+  const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen part", "aria-live": "polite" });
+  const both = h("div", { class: "columns beside-detail" }, picture.element, detail);
+  const hint = h("p", { class: "note" }, "Type a text to send through the model.");
+  host.append(hint, second.answer, sentence, both);
+  return (found) => {
+    hint.hidden = found !== null;
+    both.hidden = sentence.hidden = found === null;
+    if (found === null) {
+      second.answer.hidden = true;
+      return;
+    }
+    const names = new Map(found.parts.map((part) => [part.key, nameOf(part)]));
+    const chosen = found.parts.find((part) => part.key === state.values.part) ?? found.parts[0];
+    const norms = found.norm_first
+      ? "Norms stand on the way into each sub-layer (pre-norm), and the stream runs through untouched"
+      : "Norms stand on the stream itself, after each sum (post-norm)";
+    sentence.replaceChildren(`Block ${found.layer} of the ${found.stack}, of ${found.stacks[found.stack]} from 0. ${norms}. Shapes are tokens × channels, with heads in front where there are some; lengths are the means over the tokens.`);
+    flowPicture(picture.host, {
+      parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
+      describe: `The parts of block ${found.layer} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
+    });
+    explain(detail, chosen, names, found);
+  };
+}
+
+function explain(host, part, names, found) {
+  const lengths = h("div", {});
+  const place = PLACES[part.place];
+  host.replaceChildren(
+    h("h3", {}, `${names.get(part.key).replace("+ ", "")}${place ? ` · ${place}` : ""}`), h("p", { id: "about-part" }, part.about),
+    facts([
+      ["shape", part.shape.join(" × "), "shape"],
+      ...Object.entries(part.figures).map(([name, value]) => [name, number(value), name.replaceAll(" ", "-")]),
+    ]),
+    h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
+    h("p", {}, h("code", { id: "address" }, part.address)),
+    part.reads.length ? h("p", { class: "note" }, `Made from: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : null,
+    lengths);
+  if (part.sizes === null) return;
+  const rows = () => table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)]));
+  if (part.sizes.length > MOST_BARS) {
+    lengths.append(rows());
+    return;
+  }
+  const bars = h("div", { class: "drawing" });
+  lengths.append(h("h4", {}, "Length of each token's vector"), bars, folded("Numbers", rows));
+  barChart(bars, { values: part.sizes, label: "token", describe: `Length of the vector of each of ${part.sizes.length} tokens, of ${found.stack} block ${found.layer}.` });
+}
+
+function streamed(host, state) {
+  const map = figure("By sub-layer and token");
+  const curve = figure("Mean over the tokens", "The stream each sub-layer finds, and what it adds to it.");
+  const numbers = h("div", {});
+  const body = h("div", {}, numbers, map.element, curve.element);
+  host.append(body);
+  return (found) => {
+    body.hidden = found === null;
+    if (found === null) return;
+    const [title, about, kind] = MEASURES[state.values.measure];
+    const mean = (row) => row.reduce((a, b) => a + b, 0) / row.length;
+    const names = (state.values.measure === "shares" ? found.parts : found.sublayers).map((name) => name.replace(".", " ").replace("feedforward", "feed-fwd"));
+    const values = found[state.values.measure];
+    numbers.replaceChildren(facts(found.parts.map((part, i) => [part, `${number(100 * mean(found.shares[i]), 3)} %`, `share-${part}`])
+      .filter(([part]) => part === "embedding" || part === "norms").map(([part, ...rest]) => [`of the output from ${part === "norms" ? "the norms' biases" : "the embedding"}`, ...rest])));
+    map.element.querySelector("h3").textContent = `By sub-layer and token: ${title}`;
+    map.words.textContent = about;
+    heatMap(map.host, {
+      values, kind, cell: 34, flat: values[0].length > 40, rows: { label: "", names }, columns: { label: "token", names: found.rows },
+      describe: `${title} by sub-layer and token.`,
+    });
+    lineChart(curve.host, {
+      series: [["the stream", found.stream], ["what is added", found.added]].map(([name, rows]) => ({ name, dots: true, points: rows.map((row, i) => [i, mean(row)]) })),
+      x: { label: "sub-layer, in order" }, y: { label: "length", zero: true }, describe: "Length of the stream and of what is added to it, by sub-layer in order.",
+    });
+  };
+}

@@ -1,0 +1,211 @@
+import { call, live, problem } from "../api.js";
+import { button, check, choice, panel, slider, text } from "../controls.js";
+import { figure, folded, h, number, refilled, section, table } from "../dom.js";
+import { facts } from "../draw/bars.js";
+import { heatMap } from "../draw/heat.js";
+import { lineChart } from "../draw/lines.js";
+import { treeChart } from "../draw/tree.js";
+
+const KINDS = ["translator", "causal_lm"];
+const able = (studio) => studio.places.filter((place) => KINDS.includes(place.kind));
+
+export const defaults = (studio) => ({
+  model: able(studio)[0]?.name ?? "", text: "", chosen: [], layer: 0, head: 0,
+  temperature: 1, k: 0, p: 1, least: 0, seed: 1,
+  beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
+});
+
+/** A piece as it can be seen: line breaks and blanks have a sign. */
+const seen = (piece) => piece.replaceAll("\n", "⏎").replace(/^ +$/, "␣") || "∅";
+const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
+const bytes = (count) => (count < 10000 ? `${number(count)} bytes` : `${number(count / 1000, 4)} kB`);
+
+export function mount({ root, state, studio }) {
+  const models = able(studio).map((place) => place.name);
+  if (!models.length) {
+    root.append(h("p", { class: "sentence" }, "None of the models at hand writes text. Start the studio with a translator or a language model, or with none at all for the demo's: ", h("code", {}, "heedful studio"), "."));
+    return;
+  }
+  const translates = () => studio.places.find((place) => place.name === state.values.model)?.kind === "translator";
+  const field = text(state, "text", { label: "Text", rows: 2, hint: "A line to translate, or the beginning of a text. Up to 1,000 characters." });
+  const [walk, tree] = [h("div", {}), h("div", {})];
+  const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
+  const layer = choice(state, "layer", { label: "Attention of layer", options: [[0, "the mean of all"]] });
+  const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
+  root.append(
+    panel(field, models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null),
+    section("Token by token"),
+    panel(slider(state, "temperature", { label: "Temperature", min: 0.1, max: 3, step: 0.05 }),
+      slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
+      slider(state, "p", { label: "Top-p", min: 0.01, max: 1, step: 0.01 }),
+      slider(state, "least", { label: "Min-p", min: 0, max: 1, step: 0.01 }),
+      slider(state, "seed", { label: "Seed of the draws", min: 1, max: 1000 }), layer, head),
+    walkBody,
+    section("Beam search"),
+    panel(slider(state, "beam", { label: "Beam", min: 1, max: 8 }), slider(state, "n", { label: "Returned", min: 1, max: 8 }),
+      slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }),
+      slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
+      check(state, "dropped", { label: "Show what was dropped" })),
+    treeBody);
+
+  const chosen = () => state.values.chosen.map(Number);
+  const choose = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
+  const empty = () => state.values.text.trim() === "";
+  const nothing = (host) => host.replaceChildren(h("p", { class: "note" }, "Type a text first."));
+
+  const askStep = live(walkBody, async (signal) => {
+    const { model, text: given, layer: l, head: a, temperature, k, p, least, seed } = state.values;
+    if (empty()) return null;
+    return call("decoding", "step", { model, text: given, chosen: chosen(), layer: l ? l - 1 : null, head: a ? a - 1 : null,
+      temperature, top_k: k, top_p: p, min_p: least, seed }, signal);
+  }, (found) => {
+    if (found === null) return nothing(walk);
+    fill(layer, state, "layer", found.layers);
+    fill(head, state, "head", found.heads);
+    return refilled(walk, () => showStep(walk, found, { chosen: chosen(), choose, greedy, translates: translates() }));
+  });
+
+  async function greedy() {
+    walkBody.setAttribute("aria-busy", "true");
+    try {
+      const { model, text: given } = state.values;
+      const found = await call("decoding", "greedy", { model, text: given, chosen: chosen() });
+      choose(found.chosen);
+    } catch (error) {
+      walkBody.prepend(problem(error));
+    }
+    walkBody.setAttribute("aria-busy", "false");
+  }
+
+  let last = null;
+  const askBeam = live(treeBody, async (signal) => {
+    const { model, text: given, beam, n, penalty, longest } = state.values;
+    if (empty()) return null;
+    return call("decoding", "beam", { model, text: given, beam, n_best: Math.min(n, beam), length_penalty: penalty, max_length: longest }, signal);
+  }, (found) => {
+    last = found;
+    if (found === null) return nothing(tree);
+    return drawBeam();
+  });
+
+  const drawBeam = () => refilled(tree, () => showBeam(tree, last, state.values.dropped, state.values.longest));
+
+  state.watch((_, changed) => {
+    const another = changed.includes("text") || changed.includes("model");
+    if (another && !changed.includes("chosen") && state.values.chosen.length) {
+      state.set({ chosen: [], layer: 0, head: 0 });
+    }
+    if (another || changed.some((name) => ["chosen", "layer", "head", "temperature", "k", "p", "least", "seed"].includes(name))) askStep();
+    if (another || changed.some((name) => ["beam", "n", "penalty", "longest"].includes(name))) askBeam();
+    else if (changed.includes("dropped") && last) drawBeam();
+  });
+  askStep();
+  askBeam();
+}
+
+function fill(select, state, name, count) {
+  select.fill([[0, "the mean of all"], ...Array.from({ length: count }, (_, i) => [i + 1, String(i + 1)])]);
+  select.querySelector("select").value = String(state.values[name]);
+}
+
+function showStep(host, found, { chosen, choose, greedy, translates }) {
+  const open = !found.ended;
+  const best = found.candidates[0];
+  const pick = (id) => choose([...chosen, id]);
+  const written = h("p", { class: "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet."));
+  const bar = h("p", { class: "row" },
+    open ? button(`Take the most probable: ${seen(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
+    open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
+    open ? button(translates ? "Greedily to the end" : "Greedily to the end, up to 100 tokens", greedy, { quiet: true }) : null,
+    chosen.length ? button("Back one", () => choose(chosen.slice(0, -1)), { quiet: true }) : null,
+    chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
+  const total = found.read.length;
+  const numbers = facts([["tokens written", number(chosen.length - (open ? 0 : 1)), "written"], ["log-probability", number(found.score), "score"],
+    ["entropy of the next", `${number(found.entropy, 3)} nats`, "entropy"], ["and of what is drawn", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
+    ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
+
+  const sight = figure("What this step sees", `“${seen(found.read.at(-1))}” stands at position ${total - 1}. It sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own; those to come are hidden, here as in training, where they are already there. The colour is the attention to each.`);
+  const source = found.source && figure("What it looks at in the text", "Cross-attention of this step, which predicts the next token.");
+  const growth = figure("What the cache keeps", `Keys and values of every token read, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
+  host.append( written, bar, numbers,
+    h("div", { class: "columns" }, open ? candidates(found, pick) : h("p", { class: "note" }, "Go back a step to choose otherwise."),
+      h("div", {}, sight.element, source ? source.element : null)),
+    h("div", { class: "columns" }, growth.element, cacheFacts(found)));
+  const coming = found.visible.length - total;
+  heatMap(sight.host, { values: [[...found.weights, ...Array(coming).fill(0)]], hidden: [found.visible.map((each) => !each)], kind: "share", cell: 30,
+    rows: { label: "", names: [seen(found.read.at(-1))] }, columns: { label: "position", names: [...found.read.map(seen), ...Array(coming).fill("…")] },
+    describe: "The row of the mask for this step, with its attention.",
+    readout: (_, j, value) => (j < total ? `position ${j}, ${seen(found.read[j])}: ${found.visible[j] ? number(value) : "hidden"}` : `position ${j}, still to come: hidden`) });
+  if (source) {
+    heatMap(source.host, { values: [found.cross], kind: "share", cell: 34, rows: { label: "", names: ["next"] }, columns: { label: "text", names: found.source.map(seen) }, describe: "Attention of this step to each piece of the text." });
+  }
+  const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
+  lineChart(growth.host, { empty: "Take a token to see it grow.", series: [{ name: "bytes", points, dots: points.length < 40 }],
+    x: { label: "tokens read" }, y: { label: "bytes", zero: true }, describe: "Bytes of the cache by tokens read.", height: 220 });
+}
+
+function cacheFacts(found) {
+  const last = found.kept.at(-1);
+  const before = found.kept.at(-2);
+  const [rows, heads, slots, width] = found.shape;
+  return h("div", {}, facts([["keys of a layer", `${rows} × ${heads} × ${slots} × ${width}`, "shape"], ["keys and values, all layers", bytes(last.bytes), "bytes"],
+    ["a token adds", before ? bytes((last.bytes - before.bytes) / (last.slots - before.slots)) : bytes(last.bytes / last.slots), "each"],
+    found.memory ? ["keys and values of the text", bytes(found.memory), "memory"] : null].filter(Boolean)),
+  h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
+}
+
+function candidates(found, pick) {
+  const most = Math.max(...found.candidates.flatMap((each) => [each.probability, each.drawn]));
+  const track = (share, series) => {
+    const length = h("span", { class: "length" });
+    length.style.width = `${(100 * share) / most}%`;
+    length.style.background = `var(--series-${series})`;
+    return h("span", { class: "track" }, length);
+  };
+  return h("div", {}, h("h3", {}, "What could come next"),
+    h("ul", { class: "legend" }, [["the model's probability", 0], ["with temperature and filters", 1]].map(([name, i]) => {
+      const sign = h("span", { class: "swatch" });
+      sign.style.background = `var(--series-${i})`;
+      return h("li", {}, sign, name);
+    })),
+    h("ol", { class: "candidates" }, found.candidates.map((each) => h("li", { class: each.drawn === 0 ? "out" : null },
+      h("button", { type: "button", class: "quiet", "data-id": each.id, onclick: () => pick(each.id) }, seen(each.piece)),
+      h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), track(each.drawn, 1)),
+      h("span", { class: "count" }, percent(each.probability)), h("span", { class: "count" }, percent(each.drawn))))));
+}
+
+const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };
+
+function showBeam(host, found, dropped, longest) {
+  const shown = found.steps.map((step) => step.looked.map((each, j) => ({ ...each, place: j })).filter((each) => dropped || each.fate !== "dropped"));
+  const columns = shown.map((step, i) => step.map((each) => {
+    const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
+    const end = each.fate === "ended" ? `, ranked by ${number(each.normalized)}${rank < 0 ? "" : `, returned as number ${rank + 1}`}` : "";
+    const parent = i ? shown[i - 1].findIndex((other) => other.beam === each.parent) : -1;
+    return { label: seen(each.piece), value: each.score, parent, kind: rank < 0 ? each.fate : "ended returned",
+      tell: `Step ${i + 1}, ${seen(each.piece)}: ${percent(each.probability)}; “${each.text}” has log-probability ${number(each.score)} and ${FATES[each.fate]}${end}.` };
+  }));
+  const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
+  const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
+  const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
+  const picture = figure("Every hypothesis of each step", "The number is the log-probability of all of a hypothesis. The bold line leads to the one that is returned first.");
+  host.append(
+    facts([["steps", number(found.steps.length), "steps"], ["continuations looked at", number(looked), "looked"], ["of which ended", number(ended), "ended"],
+      ["returned", number(found.hypotheses.length), "returned"]]),
+    h("ol", { class: "ranks" }, found.hypotheses.map((each) => h("li", { class: "found" }, h("span", { dir: "auto" }, each.text.replaceAll("\n", "⏎") || "(nothing)"),
+      h("span", { class: "count" }, `${number(each.score)}, ranked by ${number(each.normalized)}`)))),
+    h("p", { class: "note" }, why(found, longest)),
+    h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
+    picture.element);
+  treeChart(picture.host, { columns, path, first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
+  picture.element.append(folded("Numbers", () => table("Every continuation that the search looked at", ["step", "text", "piece", "log-probability", "ranked by", "what became of it"],
+    found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), seen(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
+}
+
+/** Why the search went no further. */
+function why(found, longest) {
+  const end = found.steps.at(-1);
+  if (found.steps.length > longest) return `It stopped after ${longest} tokens, the most that were allowed.`;
+  if (end.bound === null) return "It stopped because no hypothesis was left alive.";
+  return `It stopped because nothing still to come could be ranked above ${number(end.bound)}, and what is returned has at least ${number(end.worst)}.`;
+}

@@ -1,0 +1,137 @@
+import { call, live, StudioError } from "../api.js";
+import { button, check, choice, panel } from "../controls.js";
+import { figure, h, number, refilled } from "../dom.js";
+import { facts } from "../draw/bars.js";
+import { heatMap } from "../draw/heat.js";
+import { pad, read, write } from "../draw/pad.js";
+import { patchPicture } from "../draw/patches.js";
+
+const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
+
+export const defaults = (studio) => ({
+  model: able(studio)[0] ?? "", picture: "", drawing: "", patch: -1, layer: 0, head: 0, rollout: false,
+});
+
+export function mount({ root, state, studio }) {
+  const models = able(studio);
+  if (!models.length) {
+    root.append(h("p", { class: "sentence" }, "None of the models at hand reads images. Start the studio with one that does, such as a run of ", h("code", {}, "heedful train digits --task images"), "."));
+    return;
+  }
+  const picture = choice(state, "picture", { label: "Picture", options: [["", "…"]] });
+  const file = h("input", { type: "file", id: "file", accept: "image/png,image/jpeg" });
+  const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
+  const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
+  const easel = h("div", {});
+  const verdict = h("div", {});
+  const rest = h("div", {});
+  const body = h("div", { class: "result" }, h("div", { class: "columns" }, verdict, easel), rest);
+  const whole = button("Look from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
+  root.append(
+    panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
+      h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
+      check(state, "rollout", { label: "Rollout: through all layers" })),
+    body);
+
+  let upload = null;
+  let known = null;
+  let board = null;
+
+  file.addEventListener("change", async () => {
+    if (!file.files.length) return;
+    upload = file.files[0];
+    if (state.values.picture === "upload") ask();
+    else state.set({ picture: "upload", patch: -1 }, { step: true });
+  });
+
+  /** What the model takes, and the controls that depend on it. */
+  async function meet(model, signal) {
+    if (known?.model === model) return;
+    const found = await call("image", "about", { model }, signal);
+    known = { model, ...found };
+    picture.fill([...found.examples.map((name, i) => [i ? name : "", `example: ${name}`]), ["drawing", "what you draw"], ["upload", "an uploaded file"]]);
+    fill(layer, state, "layer", found.layers, "the last");
+    fill(head, state, "head", found.heads, "the mean of all");
+    board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
+    const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
+    easel.replaceChildren(h("h3", {}, "Draw"), board.element, h("p", { class: "row" }, clean),
+      h("p", { class: "note" }, "White on black. A model of digits knows them in the middle of the picture, two thirds as tall as it."));
+    board.set(read(state.values.drawing, found.canvas));
+  }
+
+  const ask = live(body, async (signal) => {
+    const { model, picture: name, drawing, patch, layer: l, head: a, rollout } = state.values;
+    await meet(model, signal);
+    if (name === "upload" && upload === null) {
+      throw new StudioError({ what: "An uploaded picture is not kept in the address", remedy: "Choose the file again" });
+    }
+    const asked = { model, patch: patch < 0 ? null : patch, layer: l ? l - 1 : null, head: a ? a - 1 : null, rollout };
+    if (name === "upload") asked.upload = await content(upload, known.max_file);
+    else if (name === "drawing") asked.drawing = read(drawing, known.canvas);
+    else asked.example = name || known.examples[0];
+    return call("image", "look", asked, signal);
+  }, (found) => {
+    refilled(verdict, () => showClasses(verdict, found));
+    refilled(rest, () => show(found));
+  });
+
+  function show(found) {
+    const { patch, layer: l, head: a, rollout } = state.values;
+    const count = found.side / found.patch;
+    const numbers = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
+    const own = { pixels: numbers, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
+    const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
+    const where = rollout ? `layers 1 to ${l || known.layers}, followed through` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}`;
+    const cutting = figure("As the model cuts it", `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels${found.channels === 3 ? " and three colours" : ""}. Click one to look from there.`);
+    const looking = figure("Where it looks", `From ${from}: ${where}. The strongest patch has ${number(Math.max(...found.shares), 3)}${found.whole === null ? "" : `, [CLS] itself ${number(found.whole, 3)}`}.`);
+    const map = figure("Attention to each patch");
+    rest.append(facts([["patches", number(count * count), "patches"], ["numbers in a patch", number(found.patch ** 2 * found.channels), "numbers"]]),
+      h("div", { class: "columns" }, cutting.element, looking.element, map.element));
+    cutting.element.append(whole);
+    whole.disabled = patch < 0;
+    const choose = (chosen) => state.set({ patch: chosen }, { step: true });
+    patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
+    patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured where ${from} looks.` });
+    const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
+    heatMap(map.host, { values: rows, kind: "sequence", cell: 30, rows: { label: "row", names: counted(count) }, columns: { label: "column", names: counted(count) }, describe: "Attention to each patch, by row and column." });
+  }
+
+  state.watch((values, changed) => {
+    head.querySelector("select").disabled = values.rollout;
+    if (changed.includes("model") && !changed.includes("patch")) state.set({ patch: -1, layer: 0, head: 0 });
+    if (changed.includes("drawing") && board) board.set(read(values.drawing, known.canvas));
+    ask();
+  });
+  ask();
+}
+
+const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
+
+function showClasses(host, found) {
+  const classes = figure("What it takes it for", found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} classes.` : null);
+  classes.host.append(h("ul", { class: "beside classes" }, found.labels.map((each) => {
+    const bar = h("span", { class: "length" });
+    bar.style.width = `${100 * each.probability}%`;
+    return h("li", { class: each === found.labels[0] ? "own" : null }, h("span", {}, each.label), h("span", { class: "track" }, bar),
+      h("span", { class: "count" }, each.probability < 0.0001 ? "< 0.01 %" : `${number(100 * each.probability, 3)} %`));
+  })));
+  host.append(facts([["most probable", found.labels[0].label, "label"], ["its probability", number(found.labels[0].probability), "probability"]]), classes.element);
+}
+
+function fill(select, state, name, count, first) {
+  select.fill([[0, first], ...Array.from({ length: count }, (_, i) => [i + 1, String(i + 1)])]);
+  select.querySelector("select").value = String(state.values[name]);
+}
+
+/** A file in base64. */
+async function content(file, most) {
+  if (file.size > most) {
+    throw new StudioError({ what: `The file has ${number(file.size)} bytes; at most ${number(most)} are read here`, where: file.name, remedy: "Make the picture smaller, or use heedful classify, which takes any" });
+  }
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(new StudioError({ what: "The file cannot be read", where: file.name, remedy: "Choose it again" }));
+    reader.readAsDataURL(file);
+  });
+}

@@ -1,0 +1,201 @@
+"""The page of a block in a browser: the diagram against the model's spec and the library."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heedful import inspect
+from heedful.inspect.block_flow import block_flow
+from heedful.inspect.residual import contributions
+from heedful.models.build import build_model
+from heedful.models.checkpoint import load_model, save_model
+from heedful.models.family import CausalLMSpec
+
+TEXT = "the cat sat"
+
+
+def box(page: Any, part: str) -> dict[str, float]:
+    """Where the box of a part is."""
+    return dict(page.locator(f"[data-part='{part}'] rect").bounding_box())
+
+
+def drawn_links(page: Any) -> set[tuple[str, str]]:
+    links = page.locator("path.flow").evaluate_all(
+        "paths => paths.map(path => [path.dataset.from, path.dataset.to])"
+    )
+    return {(before, after) for before, after in links}
+
+
+def is_on_stream(page: Any, part: str) -> bool:
+    """Whether a box is right below where the stream comes in."""
+    return box(page, part)["x"] == pytest.approx(box(page, "input")["x"], abs=1)
+
+
+def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
+    page = visit.open("block?layer=0")
+    page.get_by_label("Text", exact=True).fill(TEXT)
+    visit.until("document.querySelector('#written').innerText !== ''")
+    visit.until("location.search.includes('the+cat')")
+    visit.idle()
+    subject = inspect.load(given.learned)
+    reading = inspect.read(subject, TEXT)
+    assert page.locator("#written").inner_text() == (reading.target or "(nothing)")
+    found = block_flow(subject, reading, "decoder", 0)
+    parts = {part.key: part for part in found.parts}
+
+    # Every part has a box and every reading a line; cross-attention reads the encoder.
+    keys = page.locator("[data-part]").evaluate_all("parts => parts.map(p => p.dataset.part)")
+    assert keys == list(parts)
+    links = {(before, part.key) for part in found.parts for before in part.reads}
+    assert drawn_links(page) == links
+    assert ("cross.memory", "cross.key") in links
+
+    # The spec says where norms stand: after the sums, on the stream.
+    spec = load_model(given.learned)[0].spec
+    assert spec.decoder.block.norm_placement == "post"
+    for place in ("self", "cross", "feedforward"):
+        assert is_on_stream(page, f"{place}.norm")
+        assert not is_on_stream(page, f"{place}.output")
+        assert box(page, f"{place}.norm")["y"] > box(page, f"{place}.sum")["y"]
+    assert "post-norm" in page.locator(".sentence", has_text="Block 0").inner_text()
+
+    # A click shows what the library says of a part.
+    page.locator("[data-part='cross.key']").click()
+    visit.until("location.search.includes('part=cross.key')")
+    key = parts["cross.key"]
+    shape = inspect.shapes(subject.model, inspect.tensors(subject, [reading]))[key.address]
+    assert page.locator("#address").inner_text() == "decoder.0.cross.key"
+    assert visit.fact("shape") == " × ".join(map(str, shape))
+    assert visit.fact("mean-length") == visit.shown(key.figures["mean length"])
+    assert page.locator("#about-part").inner_text() == key.about
+    page.locator(".detail summary").click()
+    rows = page.locator(".detail tbody tr")
+    rows.first.wait_for()
+    assert rows.locator("td").all_inner_texts() == [visit.shown(float(x)) for x in key.sizes]
+    assert rows.locator("th").all_inner_texts() == list(reading.encoder.pieces)
+
+    # The keyboard goes from part to part.
+    page.locator("[data-part='input']").focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    visit.until("document.querySelector('#address').innerText === 'decoder.0.self.query'")
+    assert page.evaluate("document.activeElement.dataset.part") == "self.query"
+    assert page.locator("[aria-pressed=true]").get_attribute("data-part") == "self.query"
+    page.go_back()
+    visit.until("document.querySelector('#address').innerText === 'decoder.0.cross.key'")
+
+
+def test_stream(visit: Any, given: Any) -> None:
+    page = visit.open("block?model=learned&text=the+cat+sat")
+    subject = inspect.load(given.learned)
+    reading = inspect.read(subject, TEXT)
+    found = contributions(subject, reading, "decoder")
+    share = 100 * found.shares[0].mean()
+    assert visit.fact("share-embedding") == f"{visit.shown(float(share), 3)} %"
+    figure = page.locator("figure", has_text="By sub-layer and token")
+    row = visit.numbers_of(figure, 3)
+    np.testing.assert_allclose(read(row), found.shares[3], atol=2e-3)
+    for measure, values in (("stream", found.stream_sizes), ("cosine", found.cosines)):
+        page.get_by_label("Shown").select_option(measure)
+        visit.until(f"location.search.includes('measure={measure}')")
+        np.testing.assert_allclose(
+            read(visit.numbers_of(figure, 2)), values[2], rtol=1e-2, atol=2e-3
+        )
+    # The encoder's stream is another, of the text's own pieces.
+    page.get_by_label("Stack").select_option("encoder")
+    visit.until("document.querySelector('.sentence:not(.own-text)').innerText.includes('encoder')")
+    visit.idle()
+    encoder = contributions(subject, reading, "encoder")
+    share = 100 * encoder.shares[0].mean()
+    assert visit.fact("share-embedding") == f"{visit.shown(float(share), 3)} %"
+    assert page.locator("[data-part='cross.sum']").count() == 0
+
+
+def read(cells: list[str]) -> list[float]:
+    """Numbers of a table's cells."""
+    return [float(cell.replace("−", "-").replace(",", "")) for cell in cells]
+
+
+def test_diagram_with_norms_first(
+    visit_at: Any, serve: Callable[[Any], str], given: Any, tmp_path: Path
+) -> None:
+    """A language model with norms on the way into its sub-layers, rotary positions and ALiBi."""
+    _, tokenizers = load_model(given.learned)
+    attention = {
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "mask": {"kind": "causal"},
+        "rotary": {},
+        "position_bias": {"kind": "alibi"},
+    }
+    block = {
+        "norm_placement": "pre",
+        "norm": {"kind": "rms"},
+        "self_attention": attention,
+        "feedforward": {"width": 24, "activation": "swiglu"},
+    }
+    decoder = {"num_layers": 2, "block": block, "final_norm": {"kind": "rms"}}
+    values = {"width": 16, "vocabulary": tokenizers.target.size, "decoder": decoder}
+    directory = tmp_path / "lm"
+    save_model(build_model(CausalLMSpec.parse(values)), tokenizers, directory)
+    visit = visit_at(serve([directory]))
+    page = visit.open("block?text=a+dog&part=self.norm")
+    for place in ("self", "feedforward"):
+        assert not is_on_stream(page, f"{place}.norm")
+        assert box(page, f"{place}.norm")["y"] < box(page, f"{place}.output")["y"]
+    links = drawn_links(page)
+    assert {
+        ("input", "self.norm"),
+        ("self.norm", "self.query"),
+        ("self.bias", "self.scores"),
+    } <= links
+    assert {("input", "self.sum"), ("self.output", "self.sum")} <= links
+    assert ("self.norm", "self.sum") not in links
+    assert is_on_stream(page, "final.norm")
+    assert page.locator("[data-part='cross.query']").count() == 0
+    assert page.locator("#about-part").inner_text().startswith("Root-mean-square norm")
+    assert page.locator("#address").inner_text() == "decoder.1.self.input"
+    page.locator("[data-part='self.key']").click()
+    visit.until("document.querySelector('#address').innerText === 'decoder.1.self.key'")
+    tokens = len(inspect.read(inspect.load(directory), "a dog").decoder)
+    assert visit.fact("shape") == f"1 × 2 × {tokens} × 4"
+    assert "turned by its position" in page.locator("#about-part").inner_text()
+    page.get_by_label("Block", exact=True).select_option("0")
+    visit.until("document.querySelector('#address').innerText === 'decoder.0.self.key'")
+    assert page.locator("[data-part='final.norm']").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "Type a text"),
+        ("\x07\x00", "tokenizer"),
+        ("القطة", "Block 1 of|tokenizer"),
+        ("🐈‍⬛", "Block 1 of|tokenizer"),
+        ("one\ntwo", "several lines"),
+        ("x" * 100_000, "100,000 characters"),
+    ],
+)
+def test_any_text_is_answered(visit: Any, text: str, said: str) -> None:
+    page = visit.open("block?model=learned&text=a+dog")
+    page.get_by_label("Text", exact=True).fill(text)
+    page.wait_for_function(
+        "said => new RegExp(said).test(document.querySelector('.result').innerText)", arg=said
+    )
+    page.get_by_label("Text", exact=True).fill(TEXT)
+    visit.until("document.querySelectorAll('.problem').length === 0")
+    visit.until("document.querySelectorAll('[data-part]').length > 20")
+
+
+def test_a_wrong_address_says_so(visit: Any) -> None:
+    page = visit.open("block?model=learned&text=a+dog&layer=7")
+    page.wait_for_selector(".problem")
+    assert "layers are 0 to 1" in page.locator(".problem").inner_text()
+    page = visit.open("block?model=elsewhere&text=a+dog")
+    page.wait_for_selector(".problem")
+    assert "elsewhere" in page.locator(".problem").first.inner_text()

@@ -1,0 +1,146 @@
+"""The page of paths in a browser, against the library and against counting by hand."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heedful import inspect
+from heedful.inspect.reach import model_reach, recurrent_reach, transformer_reach
+from heedful.models.shape import TranslatorShape
+
+QUICK = "paths?length=16&width=16&layers=1"
+GRADIENTS = "Gradient of the last token"
+
+
+def transformer(**changes: Any) -> TranslatorShape:
+    shape = {"width": 16, "num_heads": 4, "feedforward": 64, "encoder_layers": 1, **changes}
+    return TranslatorShape(**shape)
+
+
+def test_steps(visit: Any) -> None:
+    page = visit.open("paths?length=32&width=16&layers=3&window=5")
+    assert visit.fact("path-recurrent") == "31"
+    assert visit.fact("path-attention") == "1"
+    assert visit.fact("steps-recurrent") == "34"  # the third layer is two tokens behind the first
+    assert visit.fact("steps-attention") == "3"
+    titles = page.locator("figure h3").all_inner_texts()
+    assert "Attention in a window: 8 steps" in titles  # 31 in strides of 4
+    assert "Convolution: 16 steps" in titles  # in strides of 2
+    assert "Dilated convolution: 4 steps" in titles  # 3 · 3 · 3 are too few
+
+    # The picture has 12 tokens: as many strokes in the bold line as it takes for those.
+    window = page.locator("figure", has_text="Attention in a window")
+    assert window.locator("path.route").get_attribute("d").count("L") == 3
+    assert window.locator("circle").count() == 12 * 4
+    recurrent = page.locator("figure", has_text="Recurrent: 31 steps")
+    assert recurrent.locator("path.route").get_attribute("d").count("Q") == 11
+
+    slider = page.get_by_label("Tokens a convolution reads", exact=True)
+    slider.focus()
+    slider.press("ArrowRight")
+    visit.until("location.search.includes('kernel=4')")
+    visit.until(
+        "[...document.querySelectorAll('h3')].some(e => e.innerText === 'Convolution: 11 steps')"
+    )
+
+
+def test_gradients_are_the_library_s(visit: Any) -> None:
+    page = visit.open(QUICK + "&window=4&keep=2")
+    picture = page.locator("figure", has_text=GRADIENTS)
+    expected = [
+        *(
+            recurrent_reach(cell, 16, width=16, num_layers=1, keep_bias=2.0)
+            for cell in ("rnn", "lstm", "gru")
+        ),
+        transformer_reach(16, transformer()),
+        transformer_reach(16, transformer(window=4)),
+    ]
+    # Nothing is felt beyond the window, and nothing is drawn there.
+    assert np.count_nonzero(expected[-1].mean) == 4
+    assert visit.numbers_of(picture, 3) == [visit.shown(each.relative[3]) for each in expected]
+    assert picture.locator("tbody tr").nth(3).locator("th").inner_text() == "3"
+    page.get_by_label("Gradients", exact=True).select_option("mean")
+    visit.idle()
+    rows = visit.numbers_of(picture, 3)
+    assert rows == [visit.shown(each.mean[3]) for each in expected]
+    assert visit.fact("far-lstm") == visit.shown(expected[1].mean[15], 3)
+    assert visit.fact("far-transformer-window") == "0"
+
+    page.get_by_label("LSTM", exact=True).uncheck()
+    page.get_by_label("The Transformer's norms").select_option("pre")
+    visit.until("document.querySelectorAll('[data-fact=far-lstm]').length === 0")
+    visit.idle()
+    pre = transformer_reach(16, transformer(norm_placement="pre"))
+    assert visit.fact("far-transformer") == visit.shown(pre.mean[15], 3)
+    before = visit.fact("far-rnn")
+    page.get_by_role("button", name="Draw others").click()
+    visit.until(f"document.querySelector('[data-fact=far-rnn]').innerText !== '{before}'")
+    assert "seed=2" in visit.address()
+    page.go_back()
+    visit.until(f"document.querySelector('[data-fact=far-rnn]').innerText === '{before}'")
+
+
+def test_a_model_of_one_s_own(visit: Any, given: Any) -> None:
+    page = visit.open(QUICK)
+    page.get_by_label("Your own model").select_option("t5")
+    visit.until("document.querySelector('.own').innerText.includes('Type some sentences')")
+    page.get_by_label("Sentences for your model").fill("the cat sat\n\na dog ran on a mat")
+    page.get_by_label("Its", exact=True).select_option("encoder")
+    visit.until("document.querySelector('.own').innerText.includes('wrote')")
+    visit.until("document.querySelector('.body').innerText.includes('encoder of t5')")
+    visit.idle()
+    subject = inspect.load(given.t5)
+    readings = inspect.read_all(subject, ["the cat sat", "a dog ran on a mat"])
+    expected = model_reach(subject, readings, "encoder")
+    found = visit.numbers_of(page.locator("figure", has_text=GRADIENTS), 2)
+    assert found[-1] == visit.shown(expected.relative[2])
+    address = visit.address()
+    assert "model=t5" in address
+    assert "stack=encoder" in address
+    page.reload()
+    visit.idle()
+    assert page.locator(".legend", has_text="encoder of t5").count() == 1
+    page.get_by_label("Your own model").select_option("")
+    visit.until("document.querySelectorAll('.legend li').length > 0")
+    visit.until("!document.querySelector('.body').innerText.includes('encoder of t5')")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("\x07\x00", "tokenizer"),
+        ("القطة", "wrote|tokenizer"),
+        ("🐈‍⬛", "wrote|tokenizer"),
+        ("x" * 100_000, "100,000 characters"),
+        ("a\n" * 9, "9 sentences"),
+    ],
+)
+def test_any_text_is_answered(visit: Any, text: str, said: str) -> None:
+    page = visit.open(QUICK + "&cells=rnn&model=learned")
+    page.get_by_label("Sentences for your model").fill(text)
+    page.wait_for_function(
+        "said => new RegExp(said).test(document.querySelector('.own').innerText)", arg=said
+    )
+    # Whatever was wrong with the text, the new networks are there.
+    assert page.locator("figure", has_text=GRADIENTS).locator("path.line").count() >= 3
+
+
+def test_numbers_out_of_range_are_refused(visit: Any) -> None:
+    page = visit.open("paths?length=5000")
+    page.wait_for_selector(".problem")
+    assert "length" in page.locator(".problem").first.inner_text()
+    assert page.evaluate("document.querySelectorAll('.problem').length") == 2
+
+
+def test_the_curve_is_read_with_keys(visit: Any) -> None:
+    page = visit.open(QUICK + "&cells=gru")
+    chart = page.locator("figure", has_text=GRADIENTS).locator("svg[role=img]")
+    chart.focus()
+    chart.press("Home")
+    chart.press("End")
+    readout = page.locator("figure", has_text=GRADIENTS).locator(".readout").inner_text()
+    assert re.match(r"distance 15: GRU [\d.]+, Transformer [\d.]+", readout)
