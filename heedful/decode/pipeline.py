@@ -18,12 +18,13 @@ from heedful.decode.batching import plan_batches
 from heedful.decode.ensemble import Ensemble
 from heedful.decode.forced import score_targets
 from heedful.decode.limits import check_fits, longest_output
+from heedful.decode.precision import keep_in
 from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import search
 from heedful.decode.segments import CutText, Segment, Warn, clean, cut_texts
 from heedful.decode.settings import SearchOptions, SearchSettings
 from heedful.decode.translation import Score, Translation
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.spec import TranslatorSpec
@@ -79,7 +80,7 @@ class TranslationPipeline:
         path: str | Path | Sequence[str | Path],
         *,
         device: str = "auto",
-        precision: PrecisionName = "auto",
+        precision: RunningPrecision = "auto",
         read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory, or several as an ensemble.
@@ -87,7 +88,8 @@ class TranslationPipeline:
         Args:
             path: a model directory or a run directory (its best model), or several.
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16,
+                fp16 or int8.
             read: what reads a directory.
 
         Raises:
@@ -110,7 +112,8 @@ class TranslationPipeline:
         models = [model.to(where).eval() for model, _ in loaded]
         width = max(model.spec.width for model in models)
         chosen = resolve_precision(precision, where, width=width, exact=True)
-        return cls(models, tokenizers, precision=chosen)
+        kept = [keep_in(model, chosen) for model in models]
+        return cls(models, tokenizers, precision=kept[0])
 
     @property
     def device(self) -> torch.device:

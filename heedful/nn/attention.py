@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heedful.nn.attend import attend, attention_scores, attention_weights, make_request
 from heedful.nn.biases import Bias, build_bias
-from heedful.nn.cache import Cache
+from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture, offer
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
@@ -82,16 +82,16 @@ class Attention(nn.Module):
         x: Tensor,
         positions: Positions,
         *,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
         biases: Sequence[Bias] = (),
         capture: Capture | None = None,
         address: str = "",
-    ) -> tuple[Tensor, Cache | None]:
+    ) -> tuple[Tensor, KeyValueCache | None]:
         """Self-attention of `x`, which continues what the cache holds.
 
         Args:
             x: [B, Lq, D].
-            positions: of the queries and of the keys *in x*; the cache brings those of its own.
+            positions: of the tokens in x; those of a `BeamCache`'s keys come with them.
             cache: keys and values seen so far.
             biases: added to this module's own, such as one the whole stack shares.
             capture: may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
@@ -106,11 +106,10 @@ class Attention(nn.Module):
         k = self._heads(key, self.num_kv_heads)
         v = self._heads(value, self.num_kv_heads)
         if self.rotary is not None:
-            q, k = self.rotary(q, positions.query), self.rotary(k, positions.key)
+            q, k = self.rotary(q, positions.query), self.rotary(k, positions.query)
         if cache is not None:
-            cache = cache.append(k, v, positions.key)
+            cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
-            positions = Positions(query=positions.query, key=cache.positions)
         return self._attend(q, KeyValues(k, v), positions, biases, capture, address), cache
 
     def project_memory(self, memory: Tensor) -> KeyValues:
