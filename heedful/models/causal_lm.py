@@ -19,7 +19,7 @@ from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.masks import FAR, build_mask
 from heedful.nn.positions import Positions
-from heedful.nn.quantized import Int8Linear, quantize
+from heedful.nn.running_weights import Linear, replace_linear
 from heedful.nn.spec import AllOfSpec, AnyOfSpec, MaskSpec, SegmentSpec
 
 
@@ -54,7 +54,7 @@ class CausalLM(nn.Module):
             self.embedding if spec.tied else TokenEmbedding(spec.vocabulary, spec.width)
         )
         self.output_bias = nn.Parameter(torch.zeros(spec.vocabulary)) if spec.output_bias else None
-        self.small_output: Int8Linear | None = None
+        self.running_output: nn.Module | None = None
         self.input = InputEmbedding(spec.width, spec.embedding)
         self.decoder = Stack(spec.width, spec.decoder, "decoder")
 
@@ -73,14 +73,19 @@ class CausalLM(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """States [..., D] to scores of every token [..., V]."""
-        if self.small_output is not None:
-            return self.small_output(states)
+        if self.running_output is not None:
+            found: Tensor = self.running_output(states)
+            return found
         return F.linear(states, self.output_weight, self.output_bias)
 
-    def shrink(self) -> None:
-        """Put the weights of all products into 8 bits; nothing can be learned or saved any more."""
-        quantize(self)
-        self.small_output = Int8Linear(self.output_weight, self.output_bias)
+    def settle(self, linear: Linear) -> None:
+        """Put other layers in place of all linear ones; nothing can be learned or saved any more.
+
+        Args:
+            linear: of `heedful.nn.running_weights`.
+        """
+        replace_linear(self, linear)
+        self.running_output = linear(self.output_weight, self.output_bias)
 
     def forward(
         self,

@@ -18,7 +18,7 @@ from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams, chosen_sente
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.positions import Positions
-from heedful.nn.quantized import Int8Linear, quantize
+from heedful.nn.running_weights import Linear, replace_linear
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Translator(nn.Module):
         self.output_bias = (
             nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
         )
-        self.small_output: Int8Linear | None = None
+        self.running_output: nn.Module | None = None
         self.source_input = InputEmbedding(spec.width, spec.embedding)
         self.target_input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
@@ -90,14 +90,19 @@ class Translator(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Decoder states [..., D] to scores of every target piece [..., V]."""
-        if self.small_output is not None:
-            return self.small_output(hidden)
+        if self.running_output is not None:
+            found: Tensor = self.running_output(hidden)
+            return found
         return F.linear(hidden, self.output_weight, self.output_bias)
 
-    def shrink(self) -> None:
-        """Put the weights of all products into 8 bits; nothing can be learned or saved any more."""
-        quantize(self)
-        self.small_output = Int8Linear(self.output_weight, self.output_bias)
+    def settle(self, linear: Linear) -> None:
+        """Put other layers in place of all linear ones; nothing can be learned or saved any more.
+
+        Args:
+            linear: of `heedful.nn.running_weights`.
+        """
+        replace_linear(self, linear)
+        self.running_output = linear(self.output_weight, self.output_bias)
 
     def encode(
         self, source: Tensor, source_positions: Tensor, capture: Capture | None = None

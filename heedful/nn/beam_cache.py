@@ -20,7 +20,7 @@ from torch import Tensor
 
 from heedful.nn.positions import NOTHING_HERE, Positions
 
-_ROOM = 16
+_ROOM = 32
 """Steps that a new store has room for; a store that is full is copied to one twice as large."""
 
 _CROWDED = 64
