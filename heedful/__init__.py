@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from heedful.decode.image_labels import ImagePipeline
     from heedful.decode.pipeline import TranslationPipeline
     from heedful.decode.text_generation import GenerationPipeline
-    from heedful.device import PrecisionName
+    from heedful.device import RunningPrecision
 
 __version__ = "0.1.0"
 
@@ -41,7 +41,7 @@ def load(
     path: str | Path | Sequence[str | Path],
     *,
     device: str = "auto",
-    precision: PrecisionName = "auto",
+    precision: RunningPrecision = "auto",
 ) -> TranslationPipeline:
     """Load a translator that takes raw text.
 
@@ -49,7 +49,7 @@ def load(
         path: a model directory, a run directory (its best model) or a Hugging Face directory;
             several make an ensemble.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one of a newer schema.
@@ -62,14 +62,14 @@ def load(
 
 
 def load_generator(
-    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
 ) -> GenerationPipeline:
     """Load a language model that continues raw text.
 
     Args:
         path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that continues no text.
@@ -82,14 +82,14 @@ def load_generator(
 
 
 def load_encoder(
-    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
 ) -> EncoderPipeline:
     """Load an encoder that fills masks, classifies, tags or answers, by the heads it has.
 
     Args:
         path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that is no encoder of text.
@@ -102,14 +102,14 @@ def load_encoder(
 
 
 def load_filler(
-    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
 ) -> Filler:
     """Load an encoder, or an encoder-decoder, that fills the gaps of raw text.
 
     Args:
         path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that knows no gaps.
@@ -122,14 +122,14 @@ def load_filler(
 
 
 def load_vision(
-    path: str | Path, *, device: str = "auto", precision: PrecisionName = "auto"
+    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
 ) -> ImagePipeline:
     """Load a vision Transformer that labels images.
 
     Args:
         path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
 
     Raises:
         ModelError: when the directory holds no model, or one that does not label images.

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     import torch
 
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
+"""What training takes."""
+
+RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
+"""What a trained model can be run in."""
 
 _WORTH_IT = 1.15  # below this gain the plain route is preferred: timings are noisy
 _EXACT = (
@@ -32,16 +36,18 @@ class Precision:
     """In which precision matrices are multiplied.
 
     Args:
-        name: `fp32`, `bf16` or `fp16`.
+        name: `fp32`, `bf16`, `fp16` or `int8`.
         device: the device type, such as `cpu`.
         onednn: float32 products go through oneDNN's exact route (processors only).
         reason: why it was chosen.
+        stored: the weights themselves are in it, so that nothing has to be converted on the way.
     """
 
-    name: Literal["fp32", "bf16", "fp16"]
+    name: Literal["fp32", "bf16", "fp16", "int8"]
     device: str
     onednn: bool = False
     reason: str = ""
+    stored: bool = False
 
     @property
     def needs_scaler(self) -> bool:
@@ -74,11 +80,13 @@ class MatmulRates:
         fp32: float32 as PyTorch does it by default.
         onednn: float32 through oneDNN, None also where it is not as exact.
         bf16: under bfloat16 autocast, casts included.
+        int8: products of 8-bit integers alone.
     """
 
     fp32: float
     onednn: float | None
     bf16: float | None
+    int8: float | None = None
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -119,7 +127,7 @@ def resolve_device(name: str = "auto") -> torch.device:
 
 
 def resolve_precision(
-    requested: PrecisionName,
+    requested: RunningPrecision,
     device: torch.device,
     *,
     width: int = 512,
@@ -149,6 +157,10 @@ def resolve_precision(
     if requested == "bf16" and kind == "cuda" and not torch.cuda.is_bf16_supported():
         raise ConfigError(
             "This GPU has no bfloat16", where="precision", remedy="Use auto, fp32 or fp16"
+        )
+    if requested == "int8" and kind != "cpu":
+        raise ConfigError(
+            f"int8 is not supported on {kind}", where="precision", remedy="Use auto, fp32 or bf16"
         )
     if requested != "auto":
         return Precision(requested, kind, reason="asked for")
@@ -185,7 +197,8 @@ def measure_matmul(width: int) -> MatmulRates:
         routes["onednn"] = _onednn_route
     if torch.backends.mkldnn.is_available():
         routes["bf16"] = functools.partial(torch.autocast, "cpu", torch.bfloat16)
-    best = dict.fromkeys(routes, float("inf"))
+    small = [torch.ones(shape, dtype=torch.int8) for shape in (x.shape, weight.shape)]
+    best = dict.fromkeys([*routes, "int8"], float("inf"))
     with torch.no_grad():
         for _ in range(8):
             for name, route in routes.items():
@@ -193,9 +206,12 @@ def measure_matmul(width: int) -> MatmulRates:
                     start = time.perf_counter()
                     torch.nn.functional.linear(x, weight)
                     best[name] = min(best[name], time.perf_counter() - start)
+            start = time.perf_counter()
+            torch._int_mm(small[0], small[1].t())
+            best["int8"] = min(best["int8"], time.perf_counter() - start)
     work = 2e-9 * rows * width * width
     rates = {name: work / seconds for name, seconds in best.items()}
-    return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"))
+    return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"), rates["int8"])
 
 
 @contextmanager
@@ -204,7 +220,7 @@ def _forward(precision: Precision) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(precision.matmul())
-        if precision.name != "fp32":
+        if precision.name in ("bf16", "fp16") and not precision.stored:
             dtype = torch.bfloat16 if precision.name == "bf16" else torch.float16
             stack.enter_context(torch.autocast(precision.device, dtype))
         yield

@@ -70,12 +70,14 @@ def _machine() -> dict[str, Any]:
 
 def _precision(width: int) -> dict[str, Any]:
     from heedful.device import measure_matmul, resolve_device, resolve_precision
+    from heedful.nn.running_weights import multiplies_int8
 
     rates = measure_matmul(width)
     return {
         "fp32_gflops": _rate(rates.fp32),
         "fp32_through_onednn_gflops": _rate(rates.onednn),
         "bf16_gflops": _rate(rates.bf16),
+        "int8_gflops": _rate(rates.int8 if multiplies_int8() else None),
         "chosen_by_auto": resolve_precision("auto", resolve_device("auto"), width=width).describe(),
     }
 

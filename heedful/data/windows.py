@@ -75,6 +75,9 @@ def epoch_windows(tokens: int, length: int, *, seed: int, epoch: int) -> npt.NDA
 def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int) -> WindowBatch:
     """Put windows side by side.
 
+    A window that begins within a text is read from the begin token on, in place of its first token,
+    as a prompt will be: otherwise a model of few long texts would hardly ever see that token.
+
     Args:
         texts: the stream.
         starts: number of the first token of every window [B].
@@ -83,11 +86,13 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
     shape = (len(starts), length)
     ids, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     positions, targets = np.full(shape, -1), np.full(shape, NO_TARGET)
+    (begin,) = texts.span(0, 1)
     for row, start in enumerate(starts.tolist()):
         end = min(start + length + 1, len(texts))
         tokens, numbers = texts.span(start, end), texts.text_numbers(start, end)
         count = end - start - 1
         ids[row, :count] = tokens[:-1]
+        ids[row, 0] = begin
         begins = np.flatnonzero(np.diff(numbers[:-1], prepend=numbers[0] - 1))
         positions[row, :count] = np.arange(count) - np.repeat(begins, np.diff(begins, append=count))
         segments[row, :count] = numbers[:-1] - numbers[0]

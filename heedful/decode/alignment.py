@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from heedful.decode.ensemble import Ensemble
-from heedful.decode.protocol import AttentiveModel, Specials
+from heedful.decode.protocol import Specials, State, StepModel
 from heedful.decode.scoring import decoder_input
 from heedful.decode.scripts import word_spans
+from heedful.models.translator import Translator, TranslatorState
 from heedful.text.protocol import TextTokenizer
 
 Matrix = tuple[tuple[float, ...], ...]
@@ -51,20 +52,15 @@ class Alignment:
 
 
 def attention_of(
-    model: object,
-    source: Tensor,
-    source_positions: Tensor,
-    targets: Sequence[Sequence[int]],
-    specials: Specials,
+    model: StepModel[State], state: State, targets: Sequence[Sequence[int]], specials: Specials
 ) -> Tensor:
     """Attention of each target token to the source while it was predicted.
 
     Args:
-        model: with cross-attention. Heads are averaged, over the upper half of the layers: the
-            lower ones hardly look at the word being translated. Members of an ensemble are
-            averaged.
-        source: [B, S] int64.
-        source_positions: [B, S] int64.
+        model: a translator, or an ensemble of some, whose members are averaged. Heads are averaged,
+            over the upper half of the layers: the lower ones hardly look at the word being
+            translated.
+        state: from `start`, of the sources [B, S].
         targets: ids of each target, without special tokens.
         specials: for the decoder's input.
 
@@ -72,15 +68,15 @@ def attention_of(
         [B, T, S] float32; row t belongs to target token t, the row after the last to the end token.
     """
     if isinstance(model, Ensemble):
-        each = [
-            attention_of(member, source, source_positions, targets, specials)
-            for member in model.members
-        ]
+        assert isinstance(state, tuple)
+        pairs = zip(model.members, state, strict=True)
+        each = [attention_of(member, own, targets, specials) for member, own in pairs]
         return torch.stack(each).mean(0)
-    assert isinstance(model, AttentiveModel)
-    target, positions = decoder_input(targets, specials, source.device)
-    weights = model.cross_attention(source, source_positions, target, positions)
-    return weights[len(weights) // 2 :].mean((0, 2))
+    assert isinstance(model, Translator) and isinstance(state, TranslatorState)
+    target, positions = decoder_input(targets, specials, state.memory_positions.device)
+    count = len(model.decoder.blocks)
+    upper = range(count // 2, count)
+    return model.attention_from(state, target, positions, upper).mean((0, 2))
 
 
 def align(

@@ -11,6 +11,10 @@ from torch.nn import functional
 
 from heedful.errors import ModelError
 
+_BLOCKS = 128
+_WORTH_IT = 16
+"""Fewer columns than so many times as many as blocks are sorted at once."""
+
 
 class Candidates(NamedTuple):
     """Continuations of each sentence, best first.
@@ -29,12 +33,13 @@ class Candidates(NamedTuple):
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
-    """Log-probabilities in float32, a fresh tensor.
+    """Log-probabilities of logits [..., V], float32, in their place.
 
     Raises:
         ModelError: when the model gives no numbers, as after a diverged training.
     """
-    scores = torch.log_softmax(logits, -1, dtype=torch.float32)
+    # Fresh memory of this size would cost half as much again as what is computed in it.
+    scores = torch.log_softmax(logits, -1, out=logits)
     if scores[..., 0].isnan().any():  # one NaN among the logits makes its whole row NaN
         raise ModelError(
             "The model's probabilities are not numbers (NaN)",
@@ -52,7 +57,7 @@ def best_candidates(scores: Tensor, totals: Tensor, count: int) -> Candidates:
         count: C; when fewer exist, the rest is filled up with candidates of total −∞.
     """
     # No hypothesis can have more than `count` children among the `count` best of all.
-    values, tokens = scores.topk(min(count, scores.shape[-1]), -1)
+    values, tokens = _largest(scores, min(count, scores.shape[-1]))
     each = values.shape[-1]
     sums = (totals[..., None] + values.double()).flatten(1)
     best, flat = sums.topk(min(count, sums.shape[1]), -1)
@@ -65,3 +70,24 @@ def best_candidates(scores: Tensor, totals: Tensor, count: int) -> Candidates:
     fill = (-math.inf, 0, 0, -math.inf)
     padded = (functional.pad(t, (0, missing), value=v) for t, v in zip(chosen, fill, strict=True))
     return Candidates(*padded)
+
+
+def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest of each row [..., V], largest first: as `topk`, but without sorting much.
+
+    The columns are dealt into blocks, as cards are. What is among the `count` largest of a row lies
+    in one of the `count` blocks with the largest maxima.
+    """
+    size = scores.shape[-1]
+    if size < _BLOCKS * max(count, _WORTH_IT) or scores.device.type != "cpu":
+        return scores.topk(count, -1)
+    deals = size // _BLOCKS
+    rows = scores.flatten(0, -2)
+    dealt = rows[:, : deals * _BLOCKS].unflatten(1, (deals, _BLOCKS))
+    blocks = dealt.amax(1).topk(count, 1).indices
+    chosen = torch.arange(0, deals * _BLOCKS, _BLOCKS) + blocks[..., None]  # [rows, count, deals]
+    rest = torch.arange(deals * _BLOCKS, size).expand(len(rows), -1)
+    columns = torch.cat([chosen.flatten(1), rest], 1)
+    values, among = rows.gather(1, columns).topk(count, 1)
+    shape = (*scores.shape[:-1], count)
+    return values.view(shape), columns.gather(1, among).view(shape)

@@ -29,7 +29,7 @@ from heedful.decode.predictions import (
     TokenLabel,
 )
 from heedful.decode.reading import Reading, choose, read_answer
-from heedful.device import Precision, PrecisionName
+from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
@@ -80,7 +80,7 @@ class EncoderPipeline:
         path: str | Path,
         *,
         device: str = "auto",
-        precision: PrecisionName = "auto",
+        precision: RunningPrecision = "auto",
         read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory.
@@ -88,7 +88,8 @@ class EncoderPipeline:
         Args:
             path: a model directory or a run directory (its best model).
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
+                or int8.
             read: what reads a directory.
 
         Raises:

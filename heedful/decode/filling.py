@@ -18,11 +18,12 @@ from heedful.decode.encoder_input import BATCH_TOKENS
 from heedful.decode.encoding import MASK, EncoderPipeline, EncodingOptions
 from heedful.decode.fitting import parts_of
 from heedful.decode.limits import check_fits, longest_output
+from heedful.decode.precision import keep_in
 from heedful.decode.predictions import Candidate
 from heedful.decode.protocol import Hypothesis, Specials
 from heedful.decode.search import search
 from heedful.decode.settings import SearchSettings
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.translator import Translator
@@ -52,7 +53,7 @@ def load_filler(
     path: str | Path,
     *,
     device: str = "auto",
-    precision: PrecisionName = "auto",
+    precision: RunningPrecision = "auto",
     read: ReadModel = load_model,
 ) -> Filler:
     """Load an encoder, or an encoder-decoder that was trained to fill gaps.
@@ -60,7 +61,7 @@ def load_filler(
     Args:
         path: a model directory or a run directory (its best model).
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
         read: what reads a directory.
 
     Raises:
@@ -78,7 +79,8 @@ def load_filler(
         )
     where = resolve_device(device)
     chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-    return GapPipeline(model.to(where).eval(), tokenizers.source, precision=chosen)
+    model = model.to(where).eval()
+    return GapPipeline(model, tokenizers.source, precision=keep_in(model, chosen))
 
 
 @dataclass(frozen=True)

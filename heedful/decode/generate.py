@@ -23,7 +23,7 @@ from heedful.decode.search import search
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM, CausalLMState
 from heedful.models.stack import MakeCache
-from heedful.nn.cache import Cache, GrowingCache, RingCache, StaticCache
+from heedful.nn.cache import Cache, RingCache, StaticCache
 
 BATCH_TOKENS = 16_384
 """Positions of a batch: prompts × longest, new tokens counted, × continuations."""
@@ -198,7 +198,7 @@ class _Cached:
     """A `StepModel`: the model with a chosen kind of cache."""
 
     model: CausalLM
-    make_cache: MakeCache
+    make_cache: MakeCache | None
     chunk: int | None
 
     def start(self, source: Tensor, source_positions: Tensor) -> CausalLMState:
@@ -253,7 +253,7 @@ def _cached(model: CausalLM, settings: GenerationSettings, length: int) -> _Cach
             return StaticCache.empty(keys, values, length)
 
         return _Cached(model, static, None)
-    return _Cached(model, GrowingCache.empty, None)
+    return _Cached(model, None, None)
 
 
 def _resolve(settings: GenerationSettings | None, options: GenerationOptions) -> GenerationSettings:

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
 from heedful.decode.fitting import parts_of
+from heedful.decode.precision import keep_in
 from heedful.decode.predictions import Label
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ConfigError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.vision import VisionModel
@@ -62,7 +63,7 @@ class ImagePipeline:
         path: str | Path,
         *,
         device: str = "auto",
-        precision: PrecisionName = "auto",
+        precision: RunningPrecision = "auto",
         read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory.
@@ -70,7 +71,8 @@ class ImagePipeline:
         Args:
             path: a model directory or a run directory (its best model).
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
+                or int8.
             read: what reads a directory.
 
         Raises:
@@ -86,7 +88,8 @@ class ImagePipeline:
                 remedy="Give a vision Transformer",
             )
         chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-        return cls(model.to(where), precision=chosen)
+        model = model.to(where)
+        return cls(model, precision=keep_in(model, chosen))
 
     def prepare(self, images: Sequence[Picture]) -> torch.Tensor:
         """Images as the model reads them: grey or colour, resized, in its scale.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.decode.precision import keep_in
+from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel
@@ -19,7 +20,7 @@ def load_text_model(
     kind: type[M],
     path: str | Path,
     device: str,
-    precision: PrecisionName,
+    precision: RunningPrecision,
     read: ReadModel,
     *,
     refusal: str,
@@ -31,7 +32,7 @@ def load_text_model(
         kind: the class it must be of.
         path: a model directory or a run directory (its best model).
         device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
         read: what reads a directory.
         refusal: what to say of another kind of model.
         remedy: what to give instead.
@@ -47,4 +48,5 @@ def load_text_model(
             f"{refusal}; its kind is {model.spec.kind!r}", where=str(path), remedy=remedy
         )
     chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-    return model.to(where), tokenizers.source, chosen
+    model = model.to(where)
+    return model, tokenizers.source, keep_in(model, chosen)

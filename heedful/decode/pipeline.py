@@ -19,12 +19,13 @@ from heedful.decode.ensemble import Ensemble
 from heedful.decode.fitting import parts_of
 from heedful.decode.forced import score_targets
 from heedful.decode.limits import check_fits, longest_output
+from heedful.decode.precision import keep_in
 from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import search
 from heedful.decode.segments import CutText, Segment, Warn, clean, cut_texts
 from heedful.decode.settings import SearchOptions, SearchSettings
 from heedful.decode.translation import Score, Translation
-from heedful.device import Precision, PrecisionName, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.spec import TranslatorSpec
@@ -80,7 +81,7 @@ class TranslationPipeline:
         path: str | Path | Sequence[str | Path],
         *,
         device: str = "auto",
-        precision: PrecisionName = "auto",
+        precision: RunningPrecision = "auto",
         read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory, or several as an ensemble.
@@ -88,7 +89,8 @@ class TranslationPipeline:
         Args:
             path: a model directory or a run directory (its best model), or several.
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16,
+                fp16 or int8.
             read: what reads a directory.
 
         Raises:
@@ -111,7 +113,8 @@ class TranslationPipeline:
         models = [model.to(where).eval() for model, _ in loaded]
         width = max(model.spec.width for model in models)
         chosen = resolve_precision(precision, where, width=width, exact=True)
-        return cls(models, tokenizers, precision=chosen)
+        kept = [keep_in(model, chosen) for model in models]
+        return cls(models, tokenizers, precision=kept[0])
 
     @property
     def device(self) -> torch.device:
@@ -303,6 +306,8 @@ class TranslationPipeline:
         several = settings.n_best > 1 and not settings.sampling
         # Different tokens may spell the same text, so a list of texts needs some in reserve.
         searched = settings.model_copy(update={"n_best": settings.beam}) if several else settings
+        # Alignments look at the same sources once more.
+        begun = self.model.start(source, positions) if aligned and work else None
         found = search(
             self.model,
             source,
@@ -312,6 +317,7 @@ class TranslationPipeline:
             prefixes=[item.prefix for item in work],
             names=[item.name for item in work],
             longest=longest,
+            begun=begun,
         )
         if several:
             found = [self._distinct(hypotheses)[: settings.n_best] for hypotheses in found]
@@ -321,9 +327,8 @@ class TranslationPipeline:
         for rank in range(max(map(len, found))):
             rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
             targets = [found[i][rank].tokens for i in rows]
-            weights = attention_of(
-                self.model, source[rows], positions[rows], targets, self.specials
-            )
+            state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
+            weights = attention_of(self.model, state, targets, self.specials)
             for i, target, each in zip(rows, targets, weights, strict=True):
                 alignments[i].append(self._align(each, work[i].segment, target))
         return [Found(*pair) for pair in zip(found, alignments, strict=True)]

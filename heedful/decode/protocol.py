@@ -33,7 +33,8 @@ class StepModel(Protocol[State]):
             tokens: ids [B, W] int64; the beginning-of-sequence token first.
 
         Returns:
-            The logits of the next token [B, W, V] float32, and the next state.
+            The logits of the next token [B, W, V] float32, which the search may overwrite, and the
+            next state.
         """
 
     def reorder(self, state: State, rows: Tensor) -> State:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Generic
 
 import torch
 from torch import Tensor
@@ -29,6 +31,7 @@ def search(
     names: Sequence[int] | None = None,
     longest: int | None = None,
     trace: SearchTrace | None = None,
+    begun: State | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each sentence, best first, or samples of it.
 
@@ -43,6 +46,7 @@ def search(
         names: a number for each sentence that its random draws depend on; its row number if unset.
         longest: most tokens the model can generate, if its positions end somewhere.
         trace: watches the search; it changes nothing and costs nothing where there is none.
+        begun: what the model's `start` gave for these sources, where it has read them already.
 
     Returns:
         Up to `n_best` hypotheses of each sentence. They are distinct unless they were sampled.
@@ -66,14 +70,15 @@ def search(
         limits.append(limit if prefixes is None else max(limit, len(prefixes[row])))
     limit_of = torch.tensor(limits, device=source.device)
     rules = build_constraints(settings, specials, limit_of, prefixes)
+    reader = model if begun is None else _Begun(model, begun)
     if settings.sampling:
         name_of = torch.tensor(range(count) if names is None else names, device=source.device)
         found = sample(
-            model, source, source_positions, settings, specials, rules, limit_of, name_of
+            reader, source, source_positions, settings, specials, rules, limit_of, name_of
         )
     else:
         found = beam_search(
-            model, source, source_positions, settings, specials, rules, limit_of, trace
+            reader, source, source_positions, settings, specials, rules, limit_of, trace
         )
     if settings.coverage_penalty:
         if not isinstance(model, AttentiveModel):
@@ -83,3 +88,20 @@ def search(
         strength = settings.coverage_penalty
         found = rank_by_coverage(model, source, source_positions, found, specials, strength)
     return [hypotheses[: settings.n_best] for hypotheses in found]
+
+
+@dataclass(frozen=True)
+class _Begun(Generic[State]):
+    """A `StepModel` that has read its sources."""
+
+    model: StepModel[State]
+    state: State
+
+    def start(self, source: Tensor, source_positions: Tensor) -> State:
+        return self.state
+
+    def step(self, state: State, tokens: Tensor) -> tuple[Tensor, State]:
+        return self.model.step(state, tokens)
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return self.model.reorder(state, rows)

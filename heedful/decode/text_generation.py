@@ -12,7 +12,7 @@ import torch
 from heedful.decode.generate import BATCH_TOKENS, Generation, generate, stream
 from heedful.decode.generation import GenerationOptions, GenerationSettings
 from heedful.decode.loading import load_text_model
-from heedful.device import Precision, PrecisionName
+from heedful.device import Precision, RunningPrecision
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.text.protocol import TextTokenizer
@@ -41,7 +41,7 @@ class GenerationPipeline:
         path: str | Path,
         *,
         device: str = "auto",
-        precision: PrecisionName = "auto",
+        precision: RunningPrecision = "auto",
         read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory.
@@ -49,7 +49,8 @@ class GenerationPipeline:
         Args:
             path: a model directory or a run directory (its best model).
             device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16 or fp16.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
+                or int8.
             read: what reads a directory.
 
         Raises:

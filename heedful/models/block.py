@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heedful.models.spec import BlockSpec, KeptHeadsSpec
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
-from heedful.nn.cache import Cache
+from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.moe import MixtureOfExperts, build_feedforward
@@ -72,24 +72,24 @@ class Block(nn.Module):
         sight: Sight,
         *,
         memory: KeyValues | None = None,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
         address: str = "",
-    ) -> tuple[Tensor, Cache | None]:
+    ) -> tuple[Tensor, KeyValueCache | None]:
         """Transform `x` [B, L, D].
 
         A capture may ask, at `{address}.self`, `.cross` and `.feedforward`, for [B, L, D]: the
         `input` that part reads, the `output` it adds to the stream, the `residual` that is their
         sum, and the `stream` that goes on, which is the sum, normed where norms come last.
 
-        With a cache, the rows of self-attention are the cache's: x [B, W·n, D] holds n new
-        tokens of each of W beams, and is seen as [B·W, n, D] there and as it is elsewhere.
+        Self-attention has the rows of its positions. Where each of W beams has a row of its own
+        there, x [B, W·n, D] with n new tokens of each is seen as [B·W, n, D]; elsewhere as it is.
 
         Returns:
             [B, L, D], and the cache with x's tokens appended (None if none was given).
         """
         capture = sight.capture
         y = self._read(x, self.self_attention_norm, capture, f"{address}.self")
-        rows = cache.keys.shape[0] if cache is not None else x.shape[0]
+        rows = sight.self_positions.query.shape[0]
         attended, cache = self.self_attention(
             y.reshape(rows, -1, y.shape[-1]),
             sight.self_positions,

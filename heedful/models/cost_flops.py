@@ -174,8 +174,9 @@ def step_work(spec: TranslatorSpec, source_tokens: int, step: int, beam: int = 1
     Args:
         spec: the model.
         source_tokens: S, the keys of cross-attention.
-        step: 1 for the first; the number of tokens that self-attention then sees.
-        beam: hypotheses; each has its own token and its own past.
+        step: 1 for the first; the number of tokens that a hypothesis then has.
+        beam: hypotheses. They share a row, whose tokens all are scored against all of them; in
+            long searches somewhat fewer, as tokens that none needs any more are dropped.
     """
 
     def work(block: BlockSpec) -> Work:
@@ -187,7 +188,9 @@ def step_work(spec: TranslatorSpec, source_tokens: int, step: int, beam: int = 1
             + _query_side(cross, spec.width)
             + _feedforward(block.feedforward, spec.width)
         )
-        pairs = _pairs(own, spec.width, 1, step) + _pairs(cross, spec.width, 1, source_tokens)
+        pairs = _pairs(own, spec.width, 1, step * beam) + _pairs(
+            cross, spec.width, 1, source_tokens
+        )
         return Work(weights=2 * per_token, attention=pairs)
 
     output = Work(output=2 * spec.width * spec.target_vocabulary)

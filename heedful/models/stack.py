@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +13,12 @@ from heedful.models.block import Block, Sight
 from heedful.models.spec import StackSpec
 from heedful.nn.attention import KeyValues
 from heedful.nn.biases import build_bias
-from heedful.nn.cache import Cache, GrowingCache
+from heedful.nn.cache import Cache, GrowingCache, KeyValueCache
 from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.norms import build_norm
+
+AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
 
 MakeCache = Callable[[Tensor, Tensor], Cache]
 """Makes an empty cache for keys and values [B, K, 0, E] like those given."""
@@ -55,8 +58,8 @@ class Stack(nn.Module):
         sight: Sight,
         *,
         memory: Sequence[KeyValues] = (),
-        caches: Sequence[Cache] = (),
-    ) -> tuple[Tensor, tuple[Cache, ...]]:
+        caches: Sequence[AnyCache] = (),
+    ) -> tuple[Tensor, tuple[AnyCache, ...]]:
         """[B, L, D] through every block.
 
         Args:
@@ -72,7 +75,7 @@ class Stack(nn.Module):
         """
         if self.position_bias is not None:
             sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
-        grown: list[Cache] = []
+        grown: list[AnyCache] = []
         offer(sight.capture, f"{self.name}.embedding", x)
         for index, block in enumerate(self.blocks):
             address = f"{self.name}.{index}"

@@ -14,10 +14,11 @@ from heedful.models.block import Sight
 from heedful.models.spec import TranslatorSpec
 from heedful.models.stack import Stack
 from heedful.nn.attention import KeyValues
-from heedful.nn.cache import Cache
+from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams, chosen_sentences
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.positions import Positions
+from heedful.nn.running_weights import Linear, replace_linear
 
 
 @dataclass(frozen=True)
@@ -38,18 +39,18 @@ class TranslatorState:
     """Where decoding stands, for B sentences with W beams each.
 
     Args:
-        caches: one per decoder block; B·W rows, the beams of a sentence side by side.
+        caches: one per decoder block; B rows.
+        lineage: of the tokens in the caches.
         memory: one projected memory per decoder block; B rows, once per sentence.
         memory_positions: [B, S] int64.
         length: tokens decoded so far, equal for all.
-        width: W.
     """
 
-    caches: tuple[Cache, ...]
+    caches: tuple[BeamCache, ...]
+    lineage: Lineage
     memory: tuple[KeyValues, ...]
     memory_positions: Tensor
     length: int
-    width: int
 
 
 class Translator(nn.Module):
@@ -76,6 +77,7 @@ class Translator(nn.Module):
         self.output_bias = (
             nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
         )
+        self.running_output: nn.Module | None = None
         self.source_input = InputEmbedding(spec.width, spec.embedding)
         self.target_input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
@@ -88,7 +90,19 @@ class Translator(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Decoder states [..., D] to scores of every target piece [..., V]."""
+        if self.running_output is not None:
+            found: Tensor = self.running_output(hidden)
+            return found
         return F.linear(hidden, self.output_weight, self.output_bias)
+
+    def settle(self, linear: Linear) -> None:
+        """Put other layers in place of all linear ones; nothing can be learned or saved any more.
+
+        Args:
+            linear: of `heedful.nn.running_weights`.
+        """
+        replace_linear(self, linear)
+        self.running_output = linear(self.output_weight, self.output_bias)
 
     def encode(
         self, source: Tensor, source_positions: Tensor, capture: Capture | None = None
@@ -123,14 +137,8 @@ class Translator(nn.Module):
         Returns:
             [B, T, D], what `logits` takes; position t predicts target t + 1.
         """
-        x = self.target_input(target, target_positions, self.target_embedding)
-        sight = Sight(
-            Positions.of_self(target_positions),
-            Positions(query=target_positions, key=memory.positions),
-            capture=capture,
-        )
         projected = self.decoder.project_memory(memory.states)
-        return self._scaled(self.decoder(x, sight, memory=projected)[0])
+        return self._decode(projected, memory.positions, target, target_positions, capture)
 
     def forward(
         self,
@@ -148,8 +156,9 @@ class Translator(nn.Module):
         """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
         memory = self.encode(source, source_positions)
         projected = self.decoder.project_memory(memory.states)
-        caches = self.decoder.empty_caches(source.shape[0])
-        return TranslatorState(caches, projected, memory.positions, length=0, width=1)
+        caches = (BeamCache(),) * len(self.decoder.blocks)
+        lineage = Lineage.empty(source.shape[0], source.device)
+        return TranslatorState(caches, lineage, projected, memory.positions, length=0)
 
     def step(self, state: TranslatorState, tokens: Tensor) -> tuple[Tensor, TranslatorState]:
         """Decode one more token of every beam.
@@ -161,15 +170,12 @@ class Translator(nn.Module):
         Returns:
             Logits [B, W, V] float32 of the next token, and the state after it.
         """
-        batch, width = tokens.shape
         positions = torch.full_like(tokens, state.length)
         x = self.target_input(tokens, positions, self.target_embedding)
-        rows = positions.view(batch * width, 1)
-        sight = Sight(
-            Positions.of_self(rows), Positions(query=positions, key=state.memory_positions)
-        )
+        lineage, self_positions = state.lineage.append(positions)
+        sight = Sight(self_positions, Positions(query=positions, key=state.memory_positions))
         hidden, caches = self.decoder(x, sight, memory=state.memory, caches=state.caches)
-        state = dataclasses.replace(state, caches=caches, length=state.length + 1)
+        state = dataclasses.replace(state, caches=caches, lineage=lineage, length=state.length + 1)
         return self.logits(self._scaled(hidden)).float(), state
 
     def reorder(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
@@ -180,15 +186,13 @@ class Translator(nn.Module):
             rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
                 entries of a row are beams of one sentence, so its memory is never copied per beam.
         """
-        sentences = rows[:, 0] // state.width
         memory, memory_positions = state.memory, state.memory_positions
-        same = torch.arange(memory_positions.shape[0], device=rows.device)
-        if not torch.equal(sentences, same):
+        sentences = chosen_sentences(rows, state.lineage.width, memory_positions.shape[0])
+        if sentences is not None:
             memory = tuple(layer.select(sentences) for layer in memory)
             memory_positions = memory_positions.index_select(0, sentences)
-        flat = rows.reshape(-1)
-        caches = tuple(cache.reorder(flat) for cache in state.caches)
-        return TranslatorState(caches, memory, memory_positions, state.length, rows.shape[1])
+        caches, lineage = choose_beams(state.caches, state.lineage, rows)
+        return TranslatorState(caches, lineage, memory, memory_positions, state.length)
 
     def cross_attention(
         self,
@@ -210,14 +214,49 @@ class Translator(nn.Module):
         Returns:
             [N', B, H', T, S] float32; zero where either side is padding.
         """
+        state = self.start(source, source_positions)
+        weights = self.attention_from(state, target, target_positions, layers)
+        return weights if heads is None else weights[:, :, list(heads)]
+
+    def attention_from(
+        self,
+        state: TranslatorState,
+        target: Tensor,
+        target_positions: Tensor,
+        layers: Sequence[int] | None = None,
+    ) -> Tensor:
+        """Cross-attention weights of given targets over sources that have been read already.
+
+        Args:
+            state: of B sentences; only what was made of their sources counts.
+            target: [B, T] int64 decoder inputs at `target_positions` [B, T].
+            target_positions: [B, T] int64; −1 is padding.
+            layers: decoder layers, all if None.
+
+        Returns:
+            [N', B, H, T, S] float32; zero where either side is padding.
+        """
         chosen = range(len(self.decoder.blocks)) if layers is None else layers
         addresses = [f"decoder.{layer}.cross.weights" for layer in chosen]
         capture = Capture(addresses)
-        self.decode(
-            self.encode(source, source_positions), target, target_positions, capture=capture
+        self._decode(state.memory, state.memory_positions, target, target_positions, capture)
+        return torch.stack([capture.found[address] for address in addresses])
+
+    def _decode(
+        self,
+        memory: Sequence[KeyValues],
+        memory_positions: Tensor,
+        target: Tensor,
+        target_positions: Tensor,
+        capture: Capture | None,
+    ) -> Tensor:
+        x = self.target_input(target, target_positions, self.target_embedding)
+        sight = Sight(
+            Positions.of_self(target_positions),
+            Positions(query=target_positions, key=memory_positions),
+            capture=capture,
         )
-        weights = torch.stack([capture.found[address] for address in addresses])
-        return weights if heads is None else weights[:, :, list(heads)]
+        return self._scaled(self.decoder(x, sight, memory=memory)[0])
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scale = self.spec.output_scale

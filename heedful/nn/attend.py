@@ -138,14 +138,7 @@ def attention_weights(
     """
     if rows is not None:
         index = list(rows)
-        at = request.positions
-        segment = at.query_segment
-        chosen = Positions(
-            at.query[:, index],
-            at.key,
-            None if segment is None else segment[:, index],
-            at.key_segment,
-        )
+        chosen = request.positions.at_queries(index)
         request = replace(request, q=request.q[:, :, index], positions=chosen)
     weights = reference.weights(request)
     return weights if heads is None else weights[:, list(heads)]

@@ -17,7 +17,7 @@ from heedful.nn.attend import (
     make_request,
 )
 from heedful.nn.biases import Bias, build_bias
-from heedful.nn.cache import Cache
+from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture, offer
 from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
@@ -102,16 +102,16 @@ class Attention(nn.Module):
         x: Tensor,
         positions: Positions,
         *,
-        cache: Cache | None = None,
+        cache: KeyValueCache | None = None,
         biases: Sequence[Bias] = (),
         capture: Capture | None = None,
         address: str = "",
-    ) -> tuple[Tensor, Cache | None]:
+    ) -> tuple[Tensor, KeyValueCache | None]:
         """Self-attention of `x`, which continues what the cache holds.
 
         Args:
             x: [B, Lq, D].
-            positions: of the queries and of the keys *in x*; the cache brings those of its own.
+            positions: of the tokens in x; those of a `BeamCache`'s keys come with them.
             cache: keys and values seen so far.
             biases: added to this module's own, such as one the whole stack shares.
             capture: may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
@@ -128,11 +128,10 @@ class Attention(nn.Module):
         k = self._heads(key, self.key_heads_left)
         v = self._heads(value, self.key_heads_left)
         if self.rotary is not None:
-            q, k = self.rotary(q, positions.query), self.rotary(k, positions.key)
+            q, k = self.rotary(q, positions.query), self.rotary(k, positions.query)
         if cache is not None:
-            cache = cache.append(k, v, positions.key)
+            cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
-            positions = Positions(query=positions.query, key=cache.positions)
         return self._attend(q, KeyValues(k, v), positions, biases, capture, address), cache
 
     def project_memory(self, memory: Tensor) -> KeyValues:

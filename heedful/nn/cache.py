@@ -9,13 +9,28 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.nn.positions import NOTHING_HERE
+from heedful.nn.positions import NOTHING_HERE, Positions
+
+
+class KeyValueCache(Protocol):
+    """What self-attention needs of a cache."""
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, K, S, E]."""
+
+    @property
+    def values(self) -> Tensor:
+        """[B, K, S, Ev]."""
+
+    def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
+        """The cache with more tokens, and who then stands where; see `Cache.extend`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +59,23 @@ class Cache(ABC):
         Raises:
             ModelError: when they do not fit.
         """
+
+    def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
+        """The cache with the tokens of a self-attention, and who then stands where.
+
+        Args:
+            keys: [B, K, n, E].
+            values: [B, K, n, Ev].
+            positions: of these tokens.
+
+        Returns:
+            The cache, and the positions of these queries and of all its keys.
+
+        Raises:
+            ModelError: when they do not fit.
+        """
+        grown = self.append(keys, values, positions.query)
+        return grown, Positions(positions.query, grown.positions)
 
     @abstractmethod
     def trim(self, length: int) -> Self:

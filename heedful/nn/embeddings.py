@@ -70,7 +70,7 @@ class InputEmbedding(nn.Module):
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:
-            x = x + self.positions(positions)
+            x = x + self.positions(positions).to(x.dtype)
         if self.norm is not None:
             x = self.norm(x)
         dropped: Tensor = self.dropout(x)

@@ -7,6 +7,7 @@ then all the same case. Shapes: B batch, L length (Lq queries, Lk keys), D model
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from heedful.nn.masks import Mask
 
 NOTHING_HERE = -1
+
+_FEWEST_ROWS = 64
+_TABLE_ROWS = 1 << 14
+"""Sinusoids of positions below are kept once computed: 67 MB for a width of 512 at most."""
 
 _T = TypeVar("_T")
 
@@ -37,12 +42,15 @@ class Positions:
         key: [B, Lk] int64 positions of the keys; −1 marks padding or an unused cache slot.
         query_segment: [B, Lq] int64 numbers of the packed sequence a query belongs to.
         key_segment: [B, Lk] int64, the same for keys.
+        lineage: [B, Lq, Lk] bool, where a row holds several continuations of one text: which keys
+            are of the past of the continuation that a query belongs to.
     """
 
     query: Tensor
     key: Tensor
     query_segment: Tensor | None = None
     key_segment: Tensor | None = None
+    lineage: Tensor | None = None
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
@@ -57,22 +65,28 @@ class Positions:
 
     def between_queries(self, start: int, stop: int) -> Self:
         """Only the queries with array indices from `start` up to `stop`."""
-        segment = self.query_segment
+        return self.at_queries(slice(start, stop))
+
+    def at_queries(self, rows: slice | list[int]) -> Self:
+        """Only the queries with these array indices."""
+        segment, lineage = self.query_segment, self.lineage
         return type(self)(
-            self.query[:, start:stop],
+            self.query[:, rows],
             self.key,
-            None if segment is None else segment[:, start:stop],
+            None if segment is None else segment[:, rows],
             self.key_segment,
+            None if lineage is None else lineage[:, rows],
         )
 
     def between_keys(self, start: int, stop: int) -> Self:
         """Only the keys with array indices from `start` up to `stop`."""
-        segment = self.key_segment
+        segment, lineage = self.key_segment, self.lineage
         return type(self)(
             self.query,
             self.key[:, start:stop],
             self.query_segment,
             None if segment is None else segment[:, start:stop],
+            None if lineage is None else lineage[:, :, start:stop],
         )
 
     def derive(self, name: Hashable, compute: Callable[[], _T]) -> _T:
@@ -110,7 +124,8 @@ class Positions:
 
     def _visible(self, mask: Mask) -> Tensor:
         real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
-        return real & mask.allow(self)
+        seen = real & mask.allow(self)
+        return seen if self.lineage is None else seen & self.lineage[:, None]
 
     def _facts(self, mask: Mask) -> tuple[bool, bool]:
         if self.key.device.type != "cpu" or torch.compiler.is_compiling():
@@ -148,19 +163,15 @@ class SinusoidalPositions(nn.Module):
         Returns:
             [B, L, D] float32; zeros where there is nothing.
         """
-        # Once for each position that occurs, in float64: float32 angles of large positions are off
-        # by more than their waves may be.
+        usual = positions.numel() > 0 and not torch.compiler.is_compiling()  # a graph cannot look
+        if usual and (last := int(positions.max())) < _TABLE_ROWS:
+            rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
+            table = _sinusoid_table(self.width, self.layout, rows).to(positions.device)
+            return nn.functional.embedding(positions + 1, table)
         distinct, row = torch.unique(positions, return_inverse=True)
-        even = torch.arange(0, self.width, 2, dtype=torch.float64)
-        frequencies = torch.exp(even * (-math.log(10_000.0) / self.width))
-        # On the processor, as some devices have no float64.
-        angles = distinct.cpu().to(torch.float64)[:, None] * frequencies
-        if self.layout == "pairs":
-            table = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(-2)
-        else:
-            table = torch.cat([angles.sin(), angles.cos()], dim=-1)
-        table = table[:, : self.width].to(positions.device, torch.float32)
-        waves = nn.functional.embedding(row, table)
+        waves = nn.functional.embedding(
+            row, _sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
+        )
         return waves.masked_fill((positions < 0)[..., None], 0.0)
 
 
@@ -202,3 +213,22 @@ class LearnedPositions(nn.Module):
             )
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0)
+
+
+@functools.lru_cache(maxsize=8)
+def _sinusoid_table(width: int, layout: Literal["pairs", "halves"], rows: int) -> Tensor:
+    """[rows + 1, D]: zeros, for position −1, and the encodings of positions 0 to rows − 1."""
+    with torch.inference_mode(False):
+        waves = _sinusoids(torch.arange(rows), width, layout)
+        return torch.cat([waves.new_zeros(1, width), waves])
+
+
+def _sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:
+    """[n, D] float32 for positions [n] on the processor, as some devices have no float64."""
+    even = torch.arange(0, width, 2, dtype=torch.float64)
+    frequencies = torch.exp(even * (-math.log(10_000.0) / width))
+    # Float32 angles of large positions would be off by more than their waves may be.
+    angles = positions.to(torch.float64)[:, None] * frequencies
+    waves = [angles.sin(), angles.cos()]
+    table = torch.stack(waves, -1).flatten(-2) if layout == "pairs" else torch.cat(waves, -1)
+    return table[:, :width].to(torch.float32)

@@ -51,7 +51,7 @@ def assert_refused(done, *fragments: object, status: int = 2) -> None:
         (["translate", "m", "--beam", "four"], ["--beam", "four", "int"]),
         (["translate", "m", "--beam", "0"], ["beam", "greater than 0"]),
         (["translate", "m", "--n-best", "9"], ["n_best = 9", "beam = 4"]),
-        (["translate", "m", "--precision", "int8"], ["--precision", "int8", "bf16"]),
+        (["translate", "m", "--precision", "int4"], ["--precision", "int4", "int8"]),
         (["translate", "m", "n"], ["n"]),
         (
             ["train", "r", "--train", "a", "b", "--model.widht", "3"],

@@ -48,8 +48,11 @@ def test_every_token_is_predicted_once_from_the_one_before_it(
     starts = epoch_windows(len(texts), length, seed=seed, epoch=epoch)
     batch = make_windows(texts, starts, length)
     predicted = []
-    for ids, positions, _, targets in rows(batch):
-        for token, position, target in zip(ids, positions, targets, strict=True):
+    for start, (ids, positions, _, targets) in zip(starts.tolist(), rows(batch), strict=True):
+        assert ids[0] == 100  # the stream's first token, a begin token, opens every window
+        for token, position, target in zip(
+            [100 + start, *ids[1:]], positions, targets, strict=True
+        ):
             if target >= 0:
                 assert position >= 0
                 assert target == token + 1
@@ -71,10 +74,12 @@ def test_positions_and_segments_begin_anew_with_each_text(
     texts = stream(parts)
     flat = [n for lengths in parts for n in lengths]
     text_of = np.repeat(np.arange(len(flat)), flat)
-    batch = make_windows(texts, epoch_windows(len(texts), length, seed=1, epoch=3), length)
-    for ids, positions, segments, _ in rows(batch):
+    starts = epoch_windows(len(texts), length, seed=1, epoch=3)
+    batch = make_windows(texts, starts, length)
+    for start, (ids, positions, segments, _) in zip(starts.tolist(), rows(batch), strict=True):
+        tokens = [100 + start, *ids[1:]]
         numbers = [
-            int(text_of[i - 100]) if p >= 0 else -1 for i, p in zip(ids, positions, strict=True)
+            int(text_of[i - 100]) if p >= 0 else -1 for i, p in zip(tokens, positions, strict=True)
         ]
         for place, number in enumerate(numbers):
             if number < 0:

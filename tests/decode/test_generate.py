@@ -170,14 +170,14 @@ def test_a_ring_goes_on_past_its_window_in_constant_memory(monkeypatch):
     model = build(2, window=True)
     prompt = [5, 9, 2, 8, 1, 7, 3] * 40  # read in several chunks
     sizes = set()
-    extend = CausalLM.extend
+    read = CausalLM._read
 
-    def watched(self, caches, ids, positions):
-        states, caches = extend(self, caches, ids, positions)
+    def watched(self, *arguments):
+        states, caches = read(self, *arguments)
         sizes.update(cache.keys.shape[2] for cache in caches)
         return states, caches
 
-    monkeypatch.setattr(CausalLM, "extend", watched)
+    monkeypatch.setattr(CausalLM, "_read", watched)
     (ring,) = generate(model, [prompt], max_length=30)
     assert sizes == {WINDOW + 128}  # a chunk of 128, and the slot for padding
     (growing,) = generate(model, [prompt], max_length=30, cache="growing")

@@ -123,11 +123,12 @@ def test_attention_adds_up_and_ignores_neighbours(shape, sentences):
     targets = [sentence[::-1][:3] for sentence in sentences]
     source, positions = pad(sentences, 0, last=2)
     with torch.inference_mode():
-        weights = attention_of(model, source, positions, targets, SPECIALS)
+        weights = attention_of(model, model.start(source, positions), targets, SPECIALS)
         for row, (sentence, target) in enumerate(zip(sentences, targets, strict=True)):
             here = weights[row, : len(target) + 1]
             assert here.sum(-1).tolist() == pytest.approx([1.0] * (len(target) + 1), abs=1e-5)
-            alone = attention_of(model, *pad([sentence], 0, last=2), [target], SPECIALS)[0]
+            read = model.start(*pad([sentence], 0, last=2))
+            alone = attention_of(model, read, [target], SPECIALS)[0]
             assert torch.allclose(here[:, : len(sentence) + 1], alone, atol=1e-5)
 
 

@@ -238,12 +238,13 @@ def test_steps_with_caches_and_beams_equal_one_pass():
     for t in range(4):
         logits, state = model.step(state, target[:, t].view(2, 2))
         torch.testing.assert_close(logits.view(4, -1), whole[:, t], rtol=1e-5, atol=1e-5)
-    # The rows of a cache are beams; what is kept of a step is by sentence, as its states are.
+    # The rows of such a cache are beams; what is kept of a step is by sentence, as its states are.
     capture, at = Capture(["decoder.*.feedforward.routing"]), torch.full((2, 2), 4)
     sight = Sight(
         Positions.of_self(at.view(4, 1)), Positions(at, state.memory_positions), capture=capture
     )
-    model.decoder(torch.randn(2, 2, WIDTH), sight, memory=state.memory, caches=state.caches)
+    caches = model.decoder.empty_caches(4)
+    model.decoder(torch.randn(2, 2, WIDTH), sight, memory=state.memory, caches=caches)
     assert capture.found["decoder.1.feedforward.routing"].shape == (2, 2, 4)
 
 

@@ -107,6 +107,7 @@ def test_yarn_keeps_fast_pairs_and_divides_slow_ones() -> None:
 
 @pytest.mark.parametrize("scaling", ["none", "linear", "ntk", "yarn"])
 def test_scores_depend_on_the_difference_of_positions(scaling: Any) -> None:
+    torch.manual_seed(0)
     rotary = Rotary(16, RotarySpec(scaling=scaling, factor=2.0, original_length=64))
     q, k = torch.randn(1, 1, 1, 16), torch.randn(1, 1, 1, 16)
 

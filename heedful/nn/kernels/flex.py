@@ -30,6 +30,8 @@ def unsupported(request: AttentionRequest) -> str | None:
         return "its biases cannot be made block by block"
     if request.dropout:
         return "it has no dropout"
+    if request.positions.lineage is not None:
+        return "it cannot tell continuations apart that share a row"
     if request.q.dtype == torch.float64:
         return "it has no float64"
     if min(request.q.shape[-1], request.v.shape[-1]) < _MIN_WIDTH:

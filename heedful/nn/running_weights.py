@@ -1,0 +1,157 @@
+"""Linear maps as a processor runs them fastest, for models that are not trained any more.
+
+oneDNN multiplies by weights laid out for the processor's registers; a plain tensor is laid out anew
+in every call, which for few rows takes longer than the product. Here that is done once. In 8 bits
+a weight row w is kept as round(127 · w / max|w|), and so is each input row, anew in every call (Wu
+2016; Bhandare 2019); products of integers are exact, so a row's result depends on no other row.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.feedforward import FeedForward
+from heedful.nn.projection import FusedLinear
+
+_LARGEST = 127
+_SMALLEST = 1e-30
+"""Keeps a row of zeros from being divided by 0."""
+
+_FEW = 1 << 19
+"""Products of fewer rows × K × N are quicker without a call to oneDNN."""
+
+_onednn: Any = torch.ops.onednn
+_mkldnn: Any = torch.ops.mkldnn
+
+
+class PackedLinear(nn.Module):
+    """`x @ weight.T + bias` with the weight laid out for oneDNN, in its own precision.
+
+    Args:
+        weight: [N, K], float32 or bfloat16.
+        bias: [N] or None.
+        then: what is computed of the result, `none` or `relu`.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
+        super().__init__()
+        weight = weight.detach()
+        self.packed = _mkldnn._reorder_linear_weight(weight.contiguous())
+        self.plain = weight if weight.numel() < _FEW else None
+        self.bias = None if bias is None else bias.detach()
+        self.then = then
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] to [..., N]."""
+        if self.plain is not None and x.numel() * self.plain.shape[0] < _FEW:
+            y = F.linear(x, self.plain, self.bias)
+            return y.relu_() if self.then == "relu" else y
+        found: Tensor = _mkldnn._linear_pointwise(x, self.packed, self.bias, self.then, [], "")
+        return found
+
+
+class Int8Linear(nn.Module):
+    """The same with both sides rounded to 8 bits, symmetrically.
+
+    Args:
+        weight: [N, K].
+        bias: [N] or None.
+        then: what is computed of the result, `none` or `relu`.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
+        super().__init__()
+        weight = weight.detach().float()
+        largest = _largest(weight)
+        rounded = (weight * (_LARGEST / largest)).round_().to(torch.int8)
+        self.packed = _onednn.qlinear_prepack(rounded, None)
+        self.scale = largest[:, 0] / _LARGEST**2
+        self.zeros = torch.zeros(len(weight), dtype=torch.int64)
+        self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().float()
+        self.then = then
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] to [..., N] in the type of x."""
+        rows = x.reshape(-1, x.shape[-1]).float()
+        largest = _largest(rows)
+        # oneDNN wants them counted from 128. Turning the sign bit over does that; conversion to
+        # unsigned bytes takes ten times as long (torch 2.13).
+        rounded = (rows * (_LARGEST / largest)).round_().to(torch.int8).view(torch.uint8) ^ 128
+        product = _onednn.qlinear_pointwise(
+            rounded, 1.0, 128, self.packed, self.scale, self.zeros, None,
+            1.0, 0, torch.float32, "none", [], "",
+        )  # fmt: skip
+        torch.addcmul(self.bias, product, largest, out=product)
+        if self.then == "relu":
+            product.relu_()
+        shaped: Tensor = product.view(*x.shape[:-1], -1)
+        return shaped.to(x.dtype)
+
+
+class Fused(nn.Module):
+    """Several maps of one input, in place of a `FusedLinear`.
+
+    Args:
+        out_widths: of the maps, in the order of the fused output.
+        layer: all of them as one.
+    """
+
+    def __init__(self, out_widths: list[int], layer: nn.Module) -> None:
+        super().__init__()
+        self.out_widths = out_widths
+        self.layer = layer
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[..., K] to one [..., out_width] per map, in order."""
+        return torch.split(self.layer(x), self.out_widths, dim=-1)
+
+
+Linear = Callable[..., nn.Module]
+"""Makes a layer of weight, bias and what is computed of the result."""
+
+
+def replace_linear(module: nn.Module, linear: Linear) -> None:
+    """Put such layers in place of all linear layers inside a module.
+
+    Args:
+        module: changed in place.
+        linear: `PackedLinear` or `Int8Linear`.
+    """
+    for name, child in module.named_children():
+        if type(child) is nn.Linear:
+            setattr(module, name, linear(child.weight, child.bias))
+        elif type(child) is FusedLinear:
+            fused = linear(child.weight, child.bias)
+            setattr(module, name, Fused(list(child.out_widths.values()), fused))
+        else:
+            if type(child) is FeedForward and child.activation is F.relu and child.gate is None:
+                setattr(child, "up", linear(child.up.weight, child.up.bias, "relu"))  # noqa: B010
+                child.activation = nn.Identity()
+            replace_linear(child, linear)
+
+
+@functools.lru_cache(maxsize=1)
+def packs() -> bool:
+    """Whether this PyTorch has the products of packed weights here."""
+    return torch.backends.mkldnn.is_available() and hasattr(_mkldnn, "_reorder_linear_weight")
+
+
+@functools.lru_cache(maxsize=1)
+def multiplies_int8() -> bool:
+    """Whether products of 8-bit integers are exact here; old processors saturate at 16 bits."""
+    if not (packs() and hasattr(_onednn, "qlinear_pointwise")):
+        return False
+    largest = torch.full((1, 256), 1.0)
+    found = Int8Linear(largest, None)(largest)
+    return abs(float(found) - 256.0) < 1e-2
+
+
+def _largest(rows: Tensor) -> Tensor:
+    """The largest magnitude of each row, [n, 1]."""
+    return rows.abs().amax(1, keepdim=True).clamp_(min=_SMALLEST)

@@ -1,0 +1,129 @@
+"""Models kept in the precision they run in: the same translations, or nearly."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import heedful
+from heedful.decode.candidates import _largest, log_probabilities
+from heedful.decode.pipeline import TranslationPipeline
+from heedful.decode.precision import keep_in
+from heedful.device import Precision, resolve_precision
+from heedful.errors import ConfigError
+from heedful.models.checkpoint import save_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
+from heedful.nn.running_weights import multiplies_int8, packs
+from heedful.text.pair import train_pair
+from heedful.text.spec import TokenizerSpec
+
+CORPUS = ["a dog runs by the lake.", "two cats sit, and look.", "Der Hund läuft am See!"] * 3
+TEXTS = ["a dog", "two cats look, and sit by the lake", "Hund!", "the See", "dog. cat"]
+SHAPE = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 64}
+
+needs_packing = pytest.mark.skipif(not packs(), reason="this PyTorch packs no weights")
+needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="no exact 8-bit products here")
+
+
+def make():
+    pair = train_pair(TokenizerSpec(kind="bpe", vocabulary_size=60), CORPUS, CORPUS)
+    torch.manual_seed(0)
+    shape = TranslatorShape(**SHAPE, max_length=30, norm_placement="pre")
+    model = Translator(shape.expand(pair.source.size, pair.target.size))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    return model.eval(), pair
+
+
+def running(name: str) -> TranslationPipeline:
+    model, pair = make()
+    return TranslationPipeline(model, pair, precision=keep_in(model, Precision(name, "cpu")))
+
+
+@needs_packing
+def test_packed_float32_gives_the_same_translations():
+    plain, packed = TranslationPipeline(*make()), running("fp32")
+    assert packed.models[0].running_output is not None
+    for options in ({"beam": 1}, {"beam": 4, "n_best": 3}):
+        for one, other in zip(
+            plain.translate(TEXTS, max_length=12, **options),
+            packed.translate(TEXTS, max_length=12, **options),
+            strict=True,
+        ):
+            assert [t.tokens for t in one.n_best] == [t.tokens for t in other.n_best]
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", [pytest.param("int8", marks=needs_int8), "bf16"])
+def test_a_lower_precision_scores_translations_nearly_the_same(name):
+    plain, low = TranslationPipeline(*make()), running(name)
+    found = low.translate(TEXTS, max_length=12, beam=2)
+    assert all(translation.tokens for translation in found)
+    targets = plain.translate(TEXTS, max_length=12, beam=2)
+    exact, rounded = plain.score(TEXTS, targets), low.score(TEXTS, targets)
+    apart = [
+        abs(a.score - b.score) / len(a.token_scores) for a, b in zip(exact, rounded, strict=True)
+    ]
+    assert 0.0 < max(apart) < 0.1
+
+
+@needs_int8
+def test_8_bits_in_any_batch():
+    low = running("int8")
+    together = low.translate(TEXTS, max_length=12, beam=3)
+    alone = [low.translate([text], max_length=12, beam=3)[0] for text in TEXTS]
+    assert [t.tokens for t in together] == [t.tokens for t in alone]
+
+
+@needs_int8
+def test_a_directory_is_loaded_in_8_bits(tmp_path):
+    model, pair = make()
+    save_model(copy.deepcopy(model), pair, tmp_path / "m")
+    loaded = heedful.load(tmp_path / "m", device="cpu", precision="int8")
+    expected = running("int8").translate(TEXTS, max_length=12)
+    assert [t.tokens for t in loaded.translate(TEXTS, max_length=12)] == [
+        t.tokens for t in expected
+    ]
+    assert loaded.precision.describe().startswith("int8")
+
+
+def test_8_bits_are_refused_where_there_are_none():
+    with pytest.raises(ConfigError, match="int8 is not supported on cuda"):
+        resolve_precision("int8", torch.device("cuda"))
+
+
+@given(
+    rows=st.integers(1, 4),
+    size=st.sampled_from([5, 2047, 2048, 2049, 2300, 5000]),
+    count=st.integers(1, 16),
+    seed=st.integers(0, 99),
+    ties=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_the_largest_are_the_largest(rows, size, count, seed, ties):
+    draw = torch.Generator().manual_seed(seed)
+    scores = torch.randn(rows, 2, size, generator=draw)
+    if ties:
+        scores = (scores * 3).round()
+    scores[torch.rand(scores.shape, generator=draw) < 0.3] = -torch.inf
+    count = min(count, size)
+    values, columns = _largest(scores, count)
+    expected = scores.sort(-1, descending=True).values[..., :count]
+    assert torch.equal(values, expected)
+    assert torch.equal(scores.gather(-1, columns), values)
+    assert all(len(set(row)) == count for row in columns.flatten(0, 1).tolist())
+
+
+@given(seed=st.integers(0, 99), size=st.integers(1, 300), scale=st.sampled_from([0.1, 1.0, 50.0]))
+@settings(max_examples=40, deadline=None)
+def test_log_probabilities_in_place(seed, size, scale):
+    logits = scale * torch.randn(3, 2, size, generator=torch.Generator().manual_seed(seed))
+    wide = logits.double()
+    expected = wide - wide.exp().sum(-1, keepdim=True).log()
+    torch.testing.assert_close(log_probabilities(logits).double(), expected, rtol=1e-5, atol=1e-5)

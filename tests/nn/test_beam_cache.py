@@ -1,0 +1,105 @@
+"""Rows that continuations share hold what rows of their own would hold."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.nn import beam_cache
+from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams
+from heedful.nn.masks import Causal
+
+HEADS, WIDTH = 2, 3
+
+
+def token(value: int) -> torch.Tensor:
+    """Keys of a token that are its number: [heads, width]."""
+    return torch.full((HEADS, WIDTH), float(value))
+
+
+def grown(cache: BeamCache, lineage: Lineage, values: list[list[int]], at: int):
+    """One more token of every continuation; its keys are its value, its values the negative."""
+    keys = torch.stack([torch.stack([token(v) for v in row], 1) for row in values])
+    lineage, positions = lineage.append(torch.full((len(values), len(values[0])), at))
+    cache, same = cache.extend(keys, -keys, positions)
+    assert same is positions
+    return cache, lineage, positions
+
+
+def pasts(cache: BeamCache, positions, width: int) -> list[list[list[int]]]:
+    """What each continuation sees, in the order of positions."""
+    seen = positions.visible(Causal())[:, 0]
+    found = []
+    for row in range(len(seen)):
+        found.append([])
+        for beam in range(width):
+            slots = seen[row, beam].nonzero()[:, 0].tolist()
+            slots.sort(key=lambda slot: int(positions.key[row, slot]))
+            for part, sign in ((cache.keys, 1), (cache.values, -1)):
+                assert (part[row, :, slots] == part[row, :1, slots][..., :1]).all()
+                ids = [sign * int(part[row, 0, slot, 0]) for slot in slots]
+            found[-1].append(ids)
+    return found
+
+
+@given(data=st.data(), crowded=st.sampled_from([4, 1000]))
+@settings(max_examples=60, deadline=None)
+@torch.no_grad()
+def test_every_continuation_sees_its_own_past(data, crowded):
+    width, count = 1, data.draw(st.integers(1, 3))
+    cache, lineage = BeamCache(), Lineage.empty(count, torch.device("cpu"))
+    lineage = Lineage(lineage.positions, crowded=crowded)
+    model: list[list[list[int]]] = [[[]] for _ in range(count)]
+    fresh = iter(range(1, 10_000))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(beam_cache, "_CROWDED", crowded)
+        for step in range(data.draw(st.integers(2, 12))):
+            values = [[next(fresh) for _ in range(width)] for _ in model]
+            cache, lineage, positions = grown(cache, lineage, values, step)
+            for row, new in zip(model, values, strict=True):
+                for past, value in zip(row, new, strict=True):
+                    past.append(value)
+            assert pasts(cache, positions, width) == model
+            chosen = data.draw(st.lists(st.integers(0, len(model) - 1), min_size=1, max_size=3))
+            wide = data.draw(st.integers(1, 4))
+            rows = [
+                [s * width + data.draw(st.integers(0, width - 1)) for _ in range(wide)]
+                for s in chosen
+            ]
+            (cache,), lineage = choose_beams([cache], lineage, torch.tensor(rows))
+            model = [[list(model[r // width][r % width]) for r in row] for row in rows]
+            width = wide
+
+
+@torch.no_grad()
+def test_unneeded_slots_are_dropped():
+    cache, lineage = BeamCache(), Lineage.empty(1, torch.device("cpu"))
+    values = [[1]]
+    for step in range(200):
+        cache, lineage, _ = grown(cache, lineage, values, step)
+        (cache,), lineage = choose_beams([cache], lineage, torch.tensor([[0, 0, 0, 0]]))
+        values = [[step, 1000, 1001, 1002]]
+    assert cache.keys.shape[2] < 500  # of 797 that were read, 200 are anybody's past
+
+
+@pytest.mark.parametrize("grad", [True, False])
+def test_a_cache_is_a_value(grad):
+    with torch.set_grad_enabled(grad):
+        cache, lineage = BeamCache(), Lineage.empty(1, torch.device("cpu"))
+        cache, lineage, _ = grown(cache, lineage, [[1]], 0)
+        one, _, first = grown(cache, lineage, [[2]], 1)
+        other, _, second = grown(cache, lineage, [[3]], 1)
+        assert pasts(one, first, 1) == [[[1, 2]]]
+        assert pasts(other, second, 1) == [[[1, 3]]]
+        assert cache.keys.shape[2] == 1
+
+
+def test_what_inference_mode_made_can_be_continued_outside():
+    with torch.inference_mode():
+        cache, lineage = BeamCache(), Lineage.empty(1, torch.device("cpu"))
+        cache, lineage, _ = grown(cache, lineage, [[1]], 0)
+    with torch.no_grad():
+        cache, lineage, positions = grown(cache, lineage, [[2]], 1)
+        assert pasts(cache, positions, 1) == [[[1, 2]]]
