@@ -26,7 +26,9 @@ _SMALLEST = 1e-30
 _FEW = 1 << 19
 """Products of fewer rows × K × N are quicker without a call to oneDNN."""
 
-_onednn: Any = torch.ops.onednn
+_FEW_ROWS = 16
+"""Of these there is a plan for each number."""
+
 _mkldnn: Any = torch.ops.mkldnn
 
 
@@ -52,7 +54,12 @@ class PackedLinear(nn.Module):
         if self.plain is not None and x.numel() * self.plain.shape[0] < _FEW:
             y = F.linear(x, self.plain, self.bias)
             return y.relu_() if self.then == "relu" else y
-        found: Tensor = _mkldnn._linear_pointwise(x, self.packed, self.bias, self.then, [], "")
+        rows = x.reshape(-1, x.shape[-1])
+        spare = -len(rows) % _granularity(len(rows))
+        if spare:
+            rows = F.pad(rows, (0, 0, 0, spare))
+        y = _mkldnn._linear_pointwise(rows, self.packed, self.bias, self.then, [], "")
+        found: Tensor = y[: len(y) - spare].view(*x.shape[:-1], -1)
         return found
 
 
@@ -70,9 +77,10 @@ class Int8Linear(nn.Module):
         weight = weight.detach().float()
         largest = _largest(weight)
         rounded = (weight * (_LARGEST / largest)).round_().to(torch.int8)
-        self.packed = _onednn.qlinear_prepack(rounded, None)
+        self.turned = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(
+            rounded.t()
+        )  # [K, N]
         self.scale = largest[:, 0] / _LARGEST**2
-        self.zeros = torch.zeros(len(weight), dtype=torch.int64)
         self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().float()
         self.then = then
 
@@ -80,14 +88,11 @@ class Int8Linear(nn.Module):
         """[..., K] to [..., N] in the type of x."""
         rows = x.reshape(-1, x.shape[-1]).float()
         largest = _largest(rows)
-        # oneDNN wants them counted from 128. Turning the sign bit over does that; conversion to
-        # unsigned bytes takes ten times as long (torch 2.13).
-        rounded = (rows * (_LARGEST / largest)).round_().to(torch.int8).view(torch.uint8) ^ 128
-        product = _onednn.qlinear_pointwise(
-            rounded, 1.0, 128, self.packed, self.scale, self.zeros, None,
-            1.0, 0, torch.float32, "none", [], "",
-        )  # fmt: skip
-        torch.addcmul(self.bias, product, largest, out=product)
+        rounded = (rows * (_LARGEST / largest)).round_().to(torch.int8)
+        # A product without a plan made for its shape: making one takes as long as several products,
+        # and the number of rows changes whenever a sentence is finished.
+        product = torch._int_mm(rounded, self.turned).float().mul_(largest)
+        torch.addcmul(self.bias, product, self.scale, out=product)
         if self.then == "relu":
             product.relu_()
         shaped: Tensor = product.view(*x.shape[:-1], -1)
@@ -145,11 +150,20 @@ def packs() -> bool:
 @functools.lru_cache(maxsize=1)
 def multiplies_int8() -> bool:
     """Whether products of 8-bit integers are exact here; old processors saturate at 16 bits."""
-    if not (packs() and hasattr(_onednn, "qlinear_pointwise")):
+    if not hasattr(torch, "_int_mm"):
         return False
     largest = torch.full((1, 256), 1.0)
     found = Int8Linear(largest, None)(largest)
     return abs(float(found) - 256.0) < 1e-2
+
+
+def _granularity(rows: int) -> int:
+    """What numbers of rows are rounded up to a multiple of: an eighth of a power of two below.
+
+    oneDNN makes a plan for every number of rows and keeps some. Making one takes 0.7 ms to 5 ms,
+    and the number changes whenever a sentence is finished.
+    """
+    return max(1, (1 << rows.bit_length()) // 16) if rows > _FEW_ROWS else 1
 
 
 def _largest(rows: Tensor) -> Tensor:
