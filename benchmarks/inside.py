@@ -272,7 +272,9 @@ def main() -> None:
     }
     folder = arguments.results / "inside-multi30k"
     folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1, ensure_ascii=False)
+    # Sentences of the corpus are shown, not kept.
+    kept = {name: value for name, value in result.items() if name != "examples"}
+    text = json.dumps(kept, indent=1, ensure_ascii=False)
     (folder / f"{arguments.question}.json").write_text(text + "\n", encoding="utf-8")
     for bulky in ("measures",):
         result.pop(bulky, None)
