@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -67,16 +68,18 @@ def attention_of(
     Returns:
         [B, T, S] float32; row t belongs to target token t, the row after the last to the end token.
     """
-    if isinstance(model, Ensemble):
+    translator: object = model
+    if isinstance(translator, Ensemble):
         assert isinstance(state, tuple)
-        pairs = zip(model.members, state, strict=True)
+        pairs = zip(translator.members, state, strict=True)
         each = [attention_of(member, own, targets, specials) for member, own in pairs]
         return torch.stack(each).mean(0)
-    assert isinstance(model, Translator) and isinstance(state, TranslatorState)
-    target, positions = decoder_input(targets, specials, state.memory_positions.device)
-    count = len(model.decoder.blocks)
+    assert isinstance(translator, Translator)
+    begun = cast("TranslatorState", state)
+    target, positions = decoder_input(targets, specials, begun.memory_positions.device)
+    count = len(translator.decoder.blocks)
     upper = range(count // 2, count)
-    return model.attention_from(state, target, positions, upper).mean((0, 2))
+    return translator.attention_from(begun, target, positions, upper).mean((0, 2))
 
 
 def align(

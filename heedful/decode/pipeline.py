@@ -328,7 +328,7 @@ class TranslationPipeline:
             rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
             targets = [found[i][rank].tokens for i in rows]
             state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
-            weights = attention_of(self.model, state, targets, self.specials)
+            weights = attention_of(self.model, state, targets, self.specials).double().cpu()
             for i, target, each in zip(rows, targets, weights, strict=True):
                 alignments[i].append(self._align(each, work[i].segment, target))
         return [Found(*pair) for pair in zip(found, alignments, strict=True)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from heedful.models.spec import TranslatorSpec
 from heedful.models.stack import Stack
 from heedful.nn.attention import KeyValues
 from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams, chosen_sentences
-from heedful.nn.capture import Capture
+from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.positions import Positions
 from heedful.nn.running_weights import Linear, replace_linear
@@ -238,8 +239,9 @@ class Translator(nn.Module):
         """
         chosen = range(len(self.decoder.blocks)) if layers is None else layers
         addresses = [f"decoder.{layer}.cross.weights" for layer in chosen]
-        capture = Capture(addresses)
-        self._decode(state.memory, state.memory_positions, target, target_positions, capture)
+        capture = Stopping(addresses)
+        with suppress(Enough):  # what comes after the last weights is not needed
+            self._decode(state.memory, state.memory_positions, target, target_positions, capture)
         return torch.stack([capture.found[address] for address in addresses])
 
     def _decode(

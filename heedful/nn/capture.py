@@ -48,6 +48,24 @@ class Capture:
         )
 
 
+class Enough(Exception):
+    """Ends a pass that has given all that was wanted of it."""
+
+
+class Stopping(Capture):
+    """A capture that raises `Enough` as soon as it has what it wants.
+
+    Args:
+        wanted: the addresses, without `*`.
+    """
+
+    def keep(self, address: str, value: Tensor) -> None:
+        """Keep the tensor of an address; go no further after the last."""
+        super().keep(address, value)
+        if len(self.found) == len(self.wanted):
+            raise Enough
+
+
 def offer(capture: Capture | None, address: str, value: Tensor) -> None:
     """Give a tensor that is there anyway to whoever wants it."""
     if capture is not None and capture.wants(address):

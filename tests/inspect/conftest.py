@@ -1,16 +1,20 @@
-"""Small models of every class, made without training, and a model whose attention is dictated."""
+"""Small models of every class and of every architecture that is read, made without training."""
 
 from __future__ import annotations
 
+import json
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from heedful.inspect import Subject
+from heedful.interop.registry import find_architecture
 from heedful.models.build import build_model
 from heedful.models.family import CausalLMSpec, EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
+from heedful.models.weights import load_weights
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec
 
@@ -22,6 +26,47 @@ SHAPE = {
     "num_heads": 4,
     "feedforward": 32,
     "max_length": 32,
+}
+
+
+SMALL = {"vocab_size": 40, "attn_implementation": "eager", "bos_token_id": 0, "eos_token_id": 2}
+LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+ENCODER = SMALL | LAYERS | {"intermediate_size": 24, "max_position_embeddings": 16}
+SEQ = SMALL | {
+    "d_model": 16,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": 16,
+    "pad_token_id": 1,
+    "decoder_start_token_id": 2,
+}
+TOYS = {
+    "bert": ("BertForMaskedLM", "BertConfig", ENCODER),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", ENCODER | {"pad_token_id": 1}),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        SMALL | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 16},
+    ),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", ENCODER | {"num_key_value_heads": 2}),
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        SMALL | {"d_model": 16, "d_kv": 4, "d_ff": 24, "num_layers": 2, "num_heads": 4},
+    ),
+    "bart": ("BartForConditionalGeneration", "BartConfig", SEQ),
+    "marian": ("MarianMTModel", "MarianConfig", SEQ),
+    "vit": (
+        "ViTForImageClassification",
+        "ViTConfig",
+        LAYERS
+        | {"intermediate_size": 24, "image_size": 12, "patch_size": 4}
+        | {"attn_implementation": "eager"},
+    ),
 }
 
 
@@ -80,3 +125,31 @@ def toys():
     return SimpleNamespace(
         translator=translator, causal_lm=causal_lm, encoder=encoder, vision=vision, stack=stack
     )
+
+
+def theirs_and_ours(name, directory):
+    import transformers
+
+    model_class, config_class, settings = TOYS[name]
+    torch.manual_seed(0)
+    theirs = getattr(transformers, model_class)(
+        getattr(transformers, config_class)(**settings)
+    ).eval()
+    with torch.no_grad():
+        for parameter in (p for p in theirs.parameters() if p.requires_grad):
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    theirs.save_pretrained(directory)
+    config = json.loads((directory / "config.json").read_text())
+    stored = load_file(directory / "model.safetensors")
+    architecture = find_architecture(config["model_type"], where="")
+    spec = architecture.read_config(config, where="", names=stored.keys())
+    ours = build_model(spec)
+    table = architecture.table(spec, stored.keys())
+    load_weights(ours, table.to_ours(stored, where=""), where="")
+    return theirs, ours
+
+
+@pytest.fixture(scope="session")
+def imported(tmp_path_factory):
+    """Makes a toy of an architecture by their library, and ours of what it wrote."""
+    return lambda name: theirs_and_ours(name, tmp_path_factory.mktemp(name))

@@ -33,6 +33,10 @@ HOME = "http://127.0.0.1:8765"
 NEEDS_MORE = {
     "attention/show",
     "attention/labels",
+    "attention/picture",
+    "block/flow",
+    "block/stream",
+    "paths/own",
     "steps/follow",
     "decoding/step",
     "decoding/greedy",

@@ -10,6 +10,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.errors import DataError
 from heedful.studio.page import Call, Page
+from heedful.studio.pictures import PICTURE
 from heedful.studio.readings import TextRequest, check_length, read_text, subject_of
 
 if TYPE_CHECKING:
@@ -166,5 +167,9 @@ PAGE = Page(
         "The weights are computed anew from the model's own queries and keys, for the text as "
         "the model reads it, piece by piece."
     ),
-    calls={"show": Call(ShowRequest, show), "labels": Call(LabelsRequest, labels)},
+    calls={
+        "show": Call(ShowRequest, show),
+        "labels": Call(LabelsRequest, labels),
+        "picture": PICTURE,
+    },
 )

@@ -1,4 +1,4 @@
-import { call, live } from "../api.js";
+import { call, live, problem } from "../api.js";
 import { button, choice, panel, text } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
@@ -7,6 +7,7 @@ import { secondText } from "../second_text.js";
 
 const READERS = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
+const MOST_COLOURS = 8; // that a chart tells apart
 
 const EXAMPLES = {
   translator: ["two dogs are running through the snow.", "a man in a blue shirt is standing on a ladder cleaning a window.", "It costs $12.50 on 3 May 2024."],
@@ -104,6 +105,7 @@ export function mount({ root, state, studio }) {
     second.written(last.target);
     headButtons(heads, { state, own, on: on(), last, named: named.found() });
     draw(body, { state, last: { ...last, answer: second.answer }, own, on: on(), choose });
+    if (on().length) body.append(savers(second.asked, last, on(), state.values.view));
   }
 
   const arrange = () => {
@@ -181,6 +183,26 @@ function draw(body, { state, last, own, on, choose }) {
     colour: (head) => headColour(head, own.heads),
     choose,
   });
+}
+
+/** Buttons that save what is shown as a file: the chart that `heedful inspect -o` writes. */
+function savers(asked, last, heads, view) {
+  const place = h("p", { class: "row" }, h("span", {}, "Save the picture as"), ...["svg", "png", "html"].map((kind) => button(kind.toUpperCase(), async (event) => {
+    const pressed = event.currentTarget;
+    pressed.disabled = true;
+    place.parentElement.querySelector(".unsaved")?.remove();
+    try {
+      const file = await call("attention", "picture", { ...asked(), part: last.part, layers: [last.layer], heads, view, each: heads.length > 1 && heads.length <= MOST_COLOURS, kind });
+      const bytes = Uint8Array.from(atob(file.content), (letter) => letter.charCodeAt(0));
+      const address = URL.createObjectURL(new Blob([bytes], { type: file.type }));
+      h("a", { href: address, download: file.name }).click();
+      URL.revokeObjectURL(address);
+    } catch (error) {
+      place.after(h("div", { class: "unsaved" }, problem(error)));
+    }
+    pressed.disabled = false;
+  }, { quiet: true })));
+  return place;
 }
 
 /** Names of heads, from sentences that a person gives. */

@@ -1,0 +1,141 @@
+"""A real studio: how soon its first page is there, and many people at once on all pages."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from heedful.studio.app import STATIC
+from heedful.studio.registry import PAGES
+
+PEOPLE = 10
+SOON = 1.0
+"""Seconds to the first page, and all that it needs, after the server is up."""
+
+TEXT = {"model": "learned", "text": "the cat sat"}
+ASKED: dict[str, dict[str, Any]] = {
+    "translate/text": TEXT,
+    "attention/show": TEXT,
+    "steps/attend": {"q": [[1, 0]], "k": [[1, 0], [0, 1]], "v": [[1, 2], [3, 4]]},
+    "scale/compare": {"width": 64},
+    "masks/draw": {"mask": "window(3)"},
+    "positions/show": {},
+    "schedule/curve": {},
+    "paths/steps": {},
+    "block/flow": TEXT,
+    "decoding/step": TEXT,
+    "builder/build": {},
+    "runs/curves": {"runs": ["run", "other"]},
+}
+"""A call of each page."""
+
+
+def imported(script: str) -> set[str]:
+    """A script of the front-end and all that it needs."""
+    found, waiting = set(), [STATIC / script]
+    while waiting:
+        file = waiting.pop().resolve()
+        if file not in found:
+            found.add(file)
+            text = file.read_text(encoding="utf-8")
+            waiting += [file.parent / name for name in re.findall(r'from "(\.[^"]+)"', text)]
+    return {file.relative_to(STATIC.resolve()).as_posix() for file in found}
+
+
+def test_the_first_page_is_there_within_a_second(given: Any) -> None:
+    words = [sys.executable, "-m", "heedful", "studio", given.learned, "--port", "0"]
+    server = subprocess.Popen(
+        [*map(str, words), "--no-browser"], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+    )
+    with server:
+        assert server.stderr is not None
+        address = next(m[0] for line in server.stderr if (m := re.search(r"http://\S+/", line)))
+        started = time.process_time() + seconds_worked(server.pid)
+        with httpx2.Client(base_url=address, timeout=30) as browser:
+            needed = {"shell.js", "style.css", "theme.js", *imported("shell.js")}
+            needed |= imported("pages/translate.js")
+            answers = [browser.get(""), browser.get("api/studio")]
+            answers += [browser.get(f"static/{name}") for name in sorted(needed)]
+        worked = time.process_time() + seconds_worked(server.pid) - started
+        server.terminate()
+    assert [each.status_code for each in answers] == [200] * len(answers)
+    assert worked < SOON
+
+
+def seconds_worked(process: int) -> float:
+    """Seconds that a process has had a processor; those on the clock depend on what else runs."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_every_page_is_asked() -> None:
+    """A page that is added must be among those that many people ask at once."""
+    asked = {call.partition("/")[0] for call in ASKED}
+    assert asked == {page.name for page in PAGES} - {"image"}  # it needs a model of images
+    known = {f"{page.name}/{name}" for page in PAGES for name in page.calls}
+    assert ASKED.keys() <= known
+
+
+def test_ten_people_ask_all_pages_at_once(studio: str) -> None:
+    """Each begins with another call; all get what one alone gets."""
+    calls = list(ASKED)
+    with httpx2.Client(base_url=studio, timeout=60) as one:
+        alone = {call: one.post(f"api/{call}", json=ASKED[call]) for call in calls}
+    for call, answer in alone.items():
+        assert answer.status_code == 200, (call, answer.text)
+
+    def person(number: int) -> list[tuple[str, httpx2.Response]]:
+        with httpx2.Client(base_url=studio, timeout=60) as own:
+            mine = calls[number:] + calls[:number]
+            return [(call, own.post(f"api/{call}", json=ASKED[call])) for call in mine]
+
+    with concurrent.futures.ThreadPoolExecutor(PEOPLE) as people:
+        found = [each for answers in people.map(person, range(PEOPLE)) for each in answers]
+    assert len(found) == PEOPLE * len(calls)
+    for call, answer in found:
+        assert answer.status_code == 200, (call, answer.text)
+        same(answer.json(), alone[call].json(), call)
+
+
+def same(found: Any, expected: Any, where: str) -> None:
+    """Equal, but for how long something took."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys(), where
+        for name in expected.keys() - {"seconds"}:
+            same(found[name], expected[name], f"{where}.{name}")
+    else:
+        assert (
+            found == pytest.approx(expected) if isinstance(expected, float) else (found == expected)
+        ), where
+
+
+def test_the_sizes_in_the_documentation_are_true() -> None:
+    """The largest first page and all files, as the table of the design page says, within 10 %."""
+    page = Path(__file__).parents[2] / "docs" / "design" / "studio.md"
+    text = page.read_text(encoding="utf-8")
+    size = {
+        file.relative_to(STATIC).as_posix(): file.stat().st_size
+        for file in STATIC.rglob("*")
+        if file.suffix in (".js", ".css", ".html", ".svg")
+    }
+    always = {"index.html", "style.css", "theme.js", *imported("shell.js")}
+    each = [sum(size[f] for f in always | imported(f"pages/{page.name}.js")) for page in PAGES]
+    said = {
+        name: [int(number.replace(",", "")) for number in re.findall(r"[\d,]{5,}", line)]
+        for line in text.splitlines()
+        if line.startswith("| ")
+        for name in [line.split("|")[1].strip()]
+    }
+    assert said["all files"] == pytest.approx([sum(size.values())], rel=0.1)
+    assert said["one page in all, with what it uses"] == pytest.approx(
+        [min(each), max(each)], rel=0.1
+    )
