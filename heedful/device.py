@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -57,6 +57,14 @@ class Precision:
     def autocast(self) -> AbstractContextManager[None]:
         """A context in which a forward pass runs in this precision."""
         return _forward(self)
+
+    def in_thread(self) -> AbstractContextManager[object]:
+        """What a further thread needs besides, while `autocast` holds in the one that began it."""
+        if self.name not in ("bf16", "fp16") or self.stored:
+            return nullcontext()
+        import torch
+
+        return torch.autocast(self.device, torch.bfloat16 if self.name == "bf16" else torch.float16)
 
     def matmul(self) -> AbstractContextManager[None]:
         """A context in which float32 products take the chosen route; backward passes need it too.
@@ -216,13 +224,7 @@ def measure_matmul(width: int) -> MatmulRates:
 
 @contextmanager
 def _forward(precision: Precision) -> Iterator[None]:
-    import torch
-
-    with ExitStack() as stack:
-        stack.enter_context(precision.matmul())
-        if precision.name in ("bf16", "fp16") and not precision.stored:
-            dtype = torch.bfloat16 if precision.name == "bf16" else torch.float16
-            stack.enter_context(torch.autocast(precision.device, dtype))
+    with precision.matmul(), precision.in_thread():
         yield
 
 

@@ -1,10 +1,13 @@
-"""Small encoders of text, for whoever asks what they say."""
+"""Small encoders of text, for whoever asks what they say; and a browser to look with."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import os
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tokenizers
@@ -26,6 +29,19 @@ HEADS = {
 }
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "mat", "who", "cafe", "a", ".", "?", "##s", "##y"]
 MAX_LENGTH = 24
+BROWSER_FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NO_BROWSER = (
+    "there is no browser: install Debian's with `apt-get install -y chromium`, or name a Chromium "
+    "in HEEDFUL_BROWSER"
+)
 
 
 def wordpiece(mask: str = "[MASK]") -> ImportedTokenizer:
@@ -90,3 +106,24 @@ def make_wordpiece() -> Callable[..., ImportedTokenizer]:
 def encoder_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small encoder with every head."""
     return write_encoder(tmp_path_factory.mktemp("encoders") / "all")
+
+
+def browser_path() -> str | None:
+    """A Chromium on this machine."""
+    named = os.environ.get("HEEDFUL_BROWSER")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    return named or next(filter(None, map(shutil.which, names)), None)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """One browser for all tests of a process; two would not get along."""
+    path = browser_path()
+    if path is None:
+        pytest.skip(NO_BROWSER)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
+        yield started
+        started.close()

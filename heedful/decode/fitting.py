@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
+from heedful.decode.side_by_side import batches_at_once, side_by_side
 from heedful.errors import RunError
 from heedful.memory import available_bytes, ran_out, release
 from heedful.models.cost import (
@@ -69,7 +71,8 @@ def room_for(
         available = available_bytes(device)
     name = "fp32" if precision is None else precision.name
     number_bytes = FLOAT32 if name == "fp32" else BFLOAT16
-    usable = round(available * (1 - MARGIN))
+    at_once = batches_at_once(device, LARGEST_DECODING)
+    usable = round(available * (1 - MARGIN) / at_once)
 
     def needed(positions: int) -> int:
         return sum(
@@ -106,6 +109,8 @@ def parts_of(
     work: Callable[[list[int]], Result],
     warn: Callable[[str], None] | None = None,
     place: Callable[[int], str] = lambda number: f"item {number + 1}",
+    count: int = 1,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[tuple[list[int], Result]]:
     """What comes of batches, each with the numbers it is of; in parts where memory demands it.
 
@@ -114,13 +119,19 @@ def parts_of(
         work: computes some of them.
         warn: told in a sentence when a batch was split; Python's warnings if unset.
         place: what to call an item that memory does not suffice for.
+        count: batches at once; see `side_by_side`.
+        within: a context for each further thread.
 
     Raises:
         RunError: when there is not enough memory for one item.
     """
     splitting = Splitting(warn, place)
-    for batch in batches:
-        yield from splitting.run(batch, work)
+    if count == 1:  # one by one, so that each part is seen as soon as it is done
+        for batch in batches:
+            yield from splitting.run(batch, work)
+        return
+    for parts in side_by_side(batches, lambda b: list(splitting.run(b, work)), count, within):
+        yield from parts
 
 
 class Splitting:

@@ -24,6 +24,7 @@ from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import search
 from heedful.decode.segments import CutText, Segment, Warn, clean, cut_texts
 from heedful.decode.settings import SearchOptions, SearchSettings
+from heedful.decode.side_by_side import batches_at_once
 from heedful.decode.translation import Score, Translation
 from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
@@ -187,7 +188,8 @@ class TranslationPipeline:
             return self._search([work[i] for i in part], settings, longest, alignment)
 
         with self._running():
-            for part, results in parts_of(batches, run, warn, place):
+            count = batches_at_once(self.device, len(batches))
+            for part, results in parts_of(batches, run, warn, place, count, self._in_thread):
                 found.update(zip(part, results, strict=True))
                 if progress is not None:
                     progress(len(found), len(work))
@@ -275,6 +277,15 @@ class TranslationPipeline:
             for model in training:
                 model.eval()
                 stack.callback(model.train)
+            yield
+
+    @contextmanager
+    def _in_thread(self) -> Iterator[None]:
+        """What holds for one thread alone, for further ones while `_running` holds."""
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode())
+            if self.precision is not None:
+                stack.enter_context(self.precision.in_thread())
             yield
 
     def _sources(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:

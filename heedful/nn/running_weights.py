@@ -129,6 +129,8 @@ def replace_linear(module: nn.Module, linear: Linear) -> None:
         linear: `PackedLinear` or `Int8Linear`.
     """
     for name, child in module.named_children():
+        if isinstance(child, nn.Linear | FusedLinear) and child.weight.numel() == 0:
+            continue  # of a layer whose heads were all removed
         if type(child) is nn.Linear:
             setattr(module, name, linear(child.weight, child.bias))
         elif type(child) is FusedLinear:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import html.parser
 import itertools
 import json
-import shutil
 import struct
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -317,27 +316,9 @@ OPACITIES = "lines => lines.map(line => +line.getAttribute('opacity'))"
 FAINT = "line => line.getAttribute('opacity') === '0.03'"
 
 
-def browser_path() -> str | None:
-    import os
-
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return os.environ.get("HEEDFUL_BROWSER") or next(filter(None, map(shutil.which, names)), None)
-
-
-def test_a_page_is_drawn_without_a_request(page):
-    path = browser_path()
-    if path is None:
-        pytest.skip(
-            "there is no browser: install Debian's with `apt-get install -y chromium`, or name a "
-            "Chromium in HEEDFUL_BROWSER"
-        )
-    from playwright.sync_api import sync_playwright
-
+def test_a_page_is_drawn_without_a_request(page, browser):
     said, asked = [], []
-    with sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=path, args=flags)
-        tab = browser.new_page()
+    with browser.new_page() as tab:
         tab.on("console", lambda message: said.append(message.text))
         tab.on("pageerror", lambda error: said.append(str(error)))
         tab.on("request", lambda request: asked.append(request.url))
@@ -348,7 +329,6 @@ def test_a_page_is_drawn_without_a_request(page):
         tab.locator("#chart svg text", has_text="日本語").first.hover()
         tab.wait_for_function(f"[...document.querySelectorAll('#chart line')].some({FAINT})")
         pointed = lines.evaluate_all(OPACITIES)
-        browser.close()
     assert said == []
     assert asked == [page.as_uri()]
     weights = odd().weights[0, 0]

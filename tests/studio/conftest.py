@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,23 +26,10 @@ from heedful.text.spec import TokenizerSpec
 from heedful.train.settings import RunSettings
 
 WORDS = ["the cat sat on a mat", "a dog ran", "dogs and cats", "on the mat sat a dog"]
-BROWSER_FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 DESK = {"width": 1280, "height": 900}
 PHONE = {"width": 375, "height": 760}
 # Chromium logs every answer that is no success; a page that shows the error is as it should be.
 EXPECTED = re.compile(r"Failed to load resource: the server responded with a status of 4(00|13)")
-NO_BROWSER = (
-    "there is no browser: install Debian's with `apt-get install -y chromium`, or name a Chromium "
-    "in HEEDFUL_BROWSER"
-)
 
 
 def write_translator(directory: Path, positions: str, seed: int) -> Path:
@@ -158,27 +143,6 @@ def serve() -> Iterator[Callable[[Sequence[Path]], str]]:
     """Starts a studio with other models, for the tests of a file, and gives its address."""
     with ExitStack() as stack:
         yield lambda paths: stack.enter_context(serving(Workspace(paths)))
-
-
-def browser_path() -> str | None:
-    """A Chromium on this machine."""
-    named = os.environ.get("HEEDFUL_BROWSER")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    return named or next(filter(None, map(shutil.which, names)), None)
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """One browser for all pages."""
-    path = browser_path()
-    if path is None:
-        pytest.skip(NO_BROWSER)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
-        yield started
-        started.close()
 
 
 class Visit:

@@ -1,0 +1,68 @@
+"""Batches translated side by side, each by its own share of a processor's threads.
+
+A decoding step is hundreds of small operations, and threads that share each of them wait for each
+other at the end of each. Two threads do twice as much with a batch of their own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+import torch
+
+Batch = TypeVar("Batch")
+Result = TypeVar("Result")
+
+_MOST = 4
+"""Batches at once: each needs memory of its own."""
+
+
+def batches_at_once(device: torch.device, batches: int) -> int:
+    """How many batches are worth translating at once.
+
+    On an accelerator one; nor are there more threads made for who runs in a thread already.
+
+    Args:
+        device: where the model is.
+        batches: how many there are.
+    """
+    if device.type != "cpu" or threading.current_thread() is not threading.main_thread():
+        return 1
+    return max(1, min(_MOST, torch.get_num_threads(), batches))
+
+
+def side_by_side(
+    batches: Sequence[Batch],
+    work: Callable[[Batch], Result],
+    count: int,
+    within: Callable[[], AbstractContextManager[object]],
+) -> Iterator[Result]:
+    """What comes of each batch, in their order.
+
+    Args:
+        batches: what to work on.
+        work: on one of them.
+        count: how many at once; 1 works in this thread.
+        within: a context that holds for one thread alone, such as autocast, for each further one.
+    """
+    if count == 1:
+        yield from map(work, batches)
+        return
+    threads = torch.get_num_threads()
+
+    def run(batch: Batch) -> Result:
+        torch.set_num_threads(threads // count)  # those of this thread
+        with within():
+            return work(batch)
+
+    pool = ThreadPoolExecutor(count, thread_name_prefix="batch")
+    try:
+        for future in [pool.submit(run, batch) for batch in batches]:
+            yield future.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
