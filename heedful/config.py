@@ -24,7 +24,11 @@ class Config(pydantic.BaseModel):
     """Base of every settings class: frozen, keyword-only, unknown keys refused."""
 
     model_config = pydantic.ConfigDict(
-        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+        defer_build=True,  # help needs no validators
+        frozen=True,
+        extra="forbid",
+        validate_default=True,
+        allow_inf_nan=False,
     )
 
     @classmethod

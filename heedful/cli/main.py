@@ -6,6 +6,8 @@ when it starts to work, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import gc
+import itertools
 import keyword
 import os
 import sys
@@ -120,6 +122,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")
 
 
+_HELP_FLAGS = frozenset(("--help", "-h"))
+
+
 def set_environment() -> None:
     """What PyTorch's libraries are told before they are loaded; what a person set stays."""
     # Threads that wait spin, by default for longer than a busy machine can afford: on two cores
@@ -135,9 +140,14 @@ def set_environment() -> None:
 def _run(verb: str, words: list[str]) -> int | None:
     if verb and verb not in VERBS:
         raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
-    result = build_app(verb)(
-        words, exit_on_error=False, print_error=False, result_action="return_value"
-    )
+    app = build_app(verb)
+    if verb and not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words)):
+        # As the app would, but for taking its arguments apart first, and without looking for
+        # garbage among what is thrown away at once: a fifth of the time.
+        gc.disable()
+        app.help_print([verb])
+        return 0
+    result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     return result if isinstance(result, int) else None
 
 
