@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -31,9 +32,9 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["translate", "--help"]])
-def test_help_is_quick(words: list[str]) -> None:
+def test_help_is_quick(words: list[str], slowness: Callable[[], float]) -> None:
     """Processor time, and the best of some: other work on the machine is not Heedful's."""
-    assert any(processor_seconds(*words) < SECONDS for _ in range(TRIES))
+    assert any(processor_seconds(*words) < SECONDS * slowness() for _ in range(TRIES))
 
 
 def processor_seconds(*words: str) -> float:

@@ -213,6 +213,7 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     assert f"has log-probability {at.shown(second.score)} and went on" in readout.inner_text()
     figure = page.locator("figure", has_text="Every hypothesis")
     figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()  # made once it is opened
     assert figure.locator("tbody tr").count() == len(looked)
 
     page.get_by_label("Show what was dropped").uncheck()
