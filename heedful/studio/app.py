@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 STATIC = Path(__file__).parent / "static"
 
+FIRST_PAGE = 1.0
+"""Seconds that the first page has for itself after the server is up."""
+
 
 class _Scripts(StaticFiles):
     """Files that a browser asks for again whenever it shows them, so that an update is seen."""
@@ -94,11 +97,14 @@ def _shell(status: int) -> Response:
 
 @asynccontextmanager
 async def _warmed(app: Starlette) -> AsyncIterator[None]:
-    """Load torch while the first page is read."""
+    """Load torch while the first page is read: once it is there, for loading would delay it."""
     import threading
 
-    threading.Thread(target=_load_torch, daemon=True).start()
+    loading = threading.Timer(FIRST_PAGE, _load_torch)
+    loading.daemon = True
+    loading.start()
     yield
+    loading.cancel()
 
 
 def _load_torch() -> None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import concurrent.futures
-import os
 import re
+import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from heedful.studio.registry import PAGES
 PEOPLE = 10
 SOON = 1.0
 """Seconds to the first page, and all that it needs, after the server is up."""
+
+AT_ONCE = 0.03
+"""Seconds; an answer in two parts waits 0.04 s if the second is held back for an acknowledgement
+of the first."""
 
 TEXT = {"model": "learned", "text": "the cat sat"}
 ASKED: dict[str, dict[str, Any]] = {
@@ -52,30 +56,30 @@ def imported(script: str) -> set[str]:
     return {file.relative_to(STATIC.resolve()).as_posix() for file in found}
 
 
-def test_the_first_page_is_there_within_a_second(given: Any, slowness: Callable[[], float]) -> None:
+@pytest.fixture
+def started(given: Any) -> Iterator[str]:
+    """The address of a studio that came up just now."""
     words = [sys.executable, "-m", "heedful", "studio", given.learned, "--port", "0"]
-    server = subprocess.Popen(
-        [*map(str, words), "--no-browser"], stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    )
+    server = subprocess.Popen([*map(str, words), "--no-browser"], stderr=subprocess.PIPE, text=True)
     with server:
         assert server.stderr is not None
-        address = next(m[0] for line in server.stderr if (m := re.search(r"http://\S+/", line)))
-        started = time.process_time() + seconds_worked(server.pid)
-        with httpx2.Client(base_url=address, timeout=30) as browser:
-            needed = {"shell.js", "style.css", "theme.js", *imported("shell.js")}
-            needed |= imported("pages/translate.js")
-            answers = [browser.get(""), browser.get("api/studio")]
-            answers += [browser.get(f"static/{name}") for name in sorted(needed)]
-        worked = time.process_time() + seconds_worked(server.pid) - started
+        yield next(m[0] for line in server.stderr if (m := re.search(r"http://\S+/", line)))
         server.terminate()
-    assert [each.status_code for each in answers] == [200] * len(answers)
-    assert worked < SOON * slowness()
 
 
-def seconds_worked(process: int) -> float:
-    """Seconds that a process has had a processor; those on the clock depend on what else runs."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def test_the_first_page_is_there_within_a_second(started: str) -> None:
+    """With all that it needs."""
+    needed = {"shell.js", "style.css", "theme.js", *imported("shell.js")}
+    needed |= imported("pages/translate.js")
+    asked = ["", "api/studio", *(f"static/{name}" for name in sorted(needed))]
+    with httpx2.Client(base_url=started, timeout=30) as browser:
+        begin = time.perf_counter()
+        answers = [browser.get(each) for each in asked]
+        seconds = time.perf_counter() - begin
+        assert [each.status_code for each in answers] == [200] * len(answers)
+        assert seconds < SOON
+        waits = [browser.get("static/theme.js").elapsed.total_seconds() for _ in range(20)]
+    assert statistics.median(waits) < AT_ONCE
 
 
 def test_every_page_is_asked() -> None:
