@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     import torch
 
 _KIB = 1024
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Numbers of glibc's `mallopt`."""
+
+_KEPT = 256 << 20
+_LARGEST_REUSED = 32 << 20
+"""The most that glibc allows on 64 bits."""
+
 _NO_LIMIT = 1 << 60
 """Limits as high as this are how the first control groups say that there is none."""
 
@@ -81,9 +88,21 @@ def release() -> None:
 
 def trim() -> None:
     """Give free pages of the heap back to the system, where its C library can."""
-    give_back = _malloc_trim()
+    give_back = _of_c_library("malloc_trim")
     if give_back is not None:
         give_back(0)
+
+
+def reuse_freed() -> None:
+    """Have this process keep pages that it frees, where its C library can, for what comes next.
+
+    A step of decoding takes and frees the same megabytes again and again. Pages that went back to
+    the system meanwhile come back one fault at a time, which took a tenth of a small model's time.
+    """
+    choose = _of_c_library("mallopt")
+    if choose is not None:
+        choose(_TRIM_THRESHOLD, _KEPT)
+        choose(_MMAP_THRESHOLD, _LARGEST_REUSED)
 
 
 class Trimmer:
@@ -195,9 +214,9 @@ def _status(root: Path, name: str) -> int:
 
 
 @functools.cache
-def _malloc_trim() -> Callable[[int], int] | None:
+def _of_c_library(name: str) -> Callable[..., int] | None:
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):  # not glibc
         return None
     return found

@@ -55,6 +55,7 @@ def _machine() -> dict[str, Any]:
     import torch
 
     from heedful.device import resolve_device
+    from heedful.nn.native.library import instructions
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -63,6 +64,7 @@ def _machine() -> dict[str, Any]:
         "processor_cores": cores,
         "torch_threads": torch.get_num_threads(),
         "processor_instructions": torch.backends.cpu.get_cpu_capability(),
+        "own_kernels": instructions() or "none (no compiler when Heedful was installed)",
         "gpus": ", ".join(gpus) or "none",
         "device_for_auto": str(resolve_device("auto")),
     }

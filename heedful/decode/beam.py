@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from heedful.decode.candidates import Candidates, best_candidates, log_probabilities
+from heedful.decode.candidates import Candidates, best_candidates, log_totals
 from heedful.decode.constraints import Constraints, Moment
 from heedful.decode.protocol import Hypothesis, Specials, State, StepModel
 from heedful.decode.scoring import length_norm
@@ -70,13 +70,13 @@ def beam_search(
     history = tokens[..., None][..., :0] if rules.needs_history else None
     for step in range(max(cuts) + 1):
         logits, state = model.step(state, tokens)
-        scores = log_probabilities(logits)
+        excess = log_totals(logits)
         wanted: Tensor | None = None
         if step in cuts:
             free = (limits[sentences] > step)[:, None]
-            wanted = free | (scores.argmax(-1) == specials.eos)
-        rules.apply(scores, Moment(step, sentences, history))
-        candidates = best_candidates(scores, totals, 2 * width if width > 1 else 1)
+            wanted = free | (logits.argmax(-1) == specials.eos)
+        rules.apply(logits, Moment(step, sentences, history))
+        candidates = best_candidates(logits, excess, totals, 2 * width if width > 1 else 1)
         ends = candidates.token == specials.eos
         finished.add(sentences, candidates, ends, step, wanted)
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from heedful.errors import ModelError
+from heedful.nn.native import best
 
 _BLOCKS = 128
 _WORTH_IT = 16
@@ -40,31 +41,48 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """
     # Fresh memory of this size would cost half as much again as what is computed in it.
     scores = torch.log_softmax(logits, -1, out=logits)
-    if scores[..., 0].isnan().any():  # one NaN among the logits makes its whole row NaN
+    _check(scores[..., 0])  # one NaN among the logits makes its whole row NaN
+    return scores
+
+
+def log_totals(logits: Tensor) -> Tensor:
+    """log Σ exp of logits [..., V], which they exceed their log-probabilities by.
+
+    Raises:
+        ModelError: when the model gives no numbers.
+    """
+    totals = best.log_totals(logits) if best.serves(logits) else torch.logsumexp(logits, -1)
+    _check(totals)
+    return totals
+
+
+def _check(scores: Tensor) -> None:
+    if scores.isnan().any():
         raise ModelError(
             "The model's probabilities are not numbers (NaN)",
             remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
         )
-    return scores
 
 
-def best_candidates(scores: Tensor, totals: Tensor, count: int) -> Candidates:
+def best_candidates(logits: Tensor, excess: Tensor, totals: Tensor, count: int) -> Candidates:
     """The `count` best continuations of a sentence's hypotheses.
 
     Args:
-        scores: log-probabilities of the next token [B, W, V] float32.
+        logits: of the next token [B, W, V] float32; −∞ where it is forbidden.
+        excess: [B, W], what they exceed the tokens' log-probabilities by.
         totals: summed log-probabilities so far [B, W] float64.
         count: C; when fewer exist, the rest is filled up with candidates of total −∞.
     """
     # No hypothesis can have more than `count` children among the `count` best of all.
-    values, tokens = _largest(scores, min(count, scores.shape[-1]))
+    values, tokens = _largest(logits, min(count, logits.shape[-1]))
+    values = values - excess[..., None]
     each = values.shape[-1]
     sums = (totals[..., None] + values.double()).flatten(1)
-    best, flat = sums.topk(min(count, sums.shape[1]), -1)
+    total, flat = sums.topk(min(count, sums.shape[1]), -1)
     chosen = Candidates(
-        best, flat // each, tokens.flatten(1).gather(1, flat), values.flatten(1).gather(1, flat)
+        total, flat // each, tokens.flatten(1).gather(1, flat), values.flatten(1).gather(1, flat)
     )
-    missing = count - best.shape[1]
+    missing = count - total.shape[1]
     if missing == 0:
         return chosen
     fill = (-math.inf, 0, 0, -math.inf)
@@ -79,6 +97,8 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     in one of the `count` blocks with the largest maxima.
     """
     size = scores.shape[-1]
+    if best.serves(scores):
+        return best.largest(scores, count)
     if size < _BLOCKS * max(count, _WORTH_IT) or scores.device.type != "cpu":
         return scores.topk(count, -1)
     deals = size // _BLOCKS

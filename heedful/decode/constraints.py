@@ -1,4 +1,4 @@
-"""What may be generated: small rules on the log-probabilities of the next token.
+"""What may be generated: small rules on the scores of the next token.
 
 A ban sets some tokens of a row to −∞. A demand leaves one token of a sentence's rows and wins over
 every ban. Scores are never renormalised: a constrained hypothesis has the probability the model
@@ -37,6 +37,9 @@ class Moment:
 class Ban(Protocol):
     """Forbids tokens."""
 
+    def most(self) -> float:
+        """How many tokens of a row it may forbid."""
+
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """Set forbidden entries of scores [B, W, V] to −∞, in place."""
 
@@ -54,6 +57,10 @@ class Never:
 
     tokens: tuple[int, ...]
 
+    def most(self) -> float:
+        """See `Ban`."""
+        return len(self.tokens)
+
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """See `Ban`."""
         for token in self.tokens:
@@ -67,6 +74,10 @@ class MinimumLength:
     length: int
     eos: int
 
+    def most(self) -> float:
+        """See `Ban`."""
+        return 1
+
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """See `Ban`."""
         if moment.step < self.length:
@@ -78,6 +89,10 @@ class NoRepeatNgram:
     """Bans every token that would complete an n-gram the hypothesis holds already."""
 
     size: int
+
+    def most(self) -> float:
+        """See `Ban`."""
+        return math.inf
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """See `Ban`."""
@@ -136,7 +151,7 @@ class Constraints:
     eos: int
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
-        """Constrain the log-probabilities [B, W, V] of the next token, in place.
+        """Constrain the scores [B, W, V] of the next token, in place.
 
         A hypothesis that may not be continued by any token may end, whatever its length.
         """
@@ -149,8 +164,9 @@ class Constraints:
         ending = scores[..., self.eos].clone()
         for ban in self.bans:
             ban.apply(scores, moment)
-        stuck = scores.amax(-1) == -math.inf
-        scores[..., self.eos] = torch.where(stuck, ending, scores[..., self.eos])
+        if sum(ban.most() for ban in self.bans) >= scores.shape[-1]:
+            stuck = scores.amax(-1) == -math.inf
+            scores[..., self.eos] = torch.where(stuck, ending, scores[..., self.eos])
         for rows, tokens, values in kept:
             scores[rows] = -math.inf
             scores[rows, :, tokens] = values

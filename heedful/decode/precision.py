@@ -9,8 +9,13 @@ import torch
 
 from heedful.device import Precision
 from heedful.errors import ConfigError
+from heedful.memory import reuse_freed
+from heedful.models.block import Block
 from heedful.models.causal_lm import CausalLM
+from heedful.models.native_block import NativeBlock, runs_natively
 from heedful.models.translator import Translator
+from heedful.nn.native import library
+from heedful.nn.native.linear import Int8NativeLinear, NativeLinear
 from heedful.nn.running_weights import (
     Int8Linear,
     PackedLinear,
@@ -39,22 +44,37 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
     """
     decoder = model if isinstance(model, Translator | CausalLM) else None
     if precision.name == "int8":
-        if not multiplies_int8():
+        native = library.multiplies_int8()
+        if not native and not multiplies_int8():
             raise ConfigError(
                 "This processor or this PyTorch has no exact products of 8-bit integers",
                 where="precision = int8",
                 remedy="Use auto, fp32 or bf16",
             )
+        linear = Int8NativeLinear if native else Int8Linear
         if decoder is None:
-            replace_linear(model, Int8Linear)
+            replace_linear(model, linear)
         else:
-            decoder.settle(Int8Linear)
+            decoder.settle(linear)
+            reuse_freed()
+        _run_natively(model)
         return replace(precision, stored=True)
     if decoder is None or precision.device != "cpu":
         return precision
+    reuse_freed()
     if precision.name == "bf16":
         decoder.to(torch.bfloat16)
         precision = replace(precision, stored=True)
-    if packs():
+    if precision.name == "fp32" and library.kernels() is not None:
+        decoder.settle(NativeLinear)
+        _run_natively(decoder)
+    elif packs():
         decoder.settle(PackedLinear)
     return precision
+
+
+def _run_natively(model: AnyModel) -> None:
+    """Have kernels in C compute whole blocks, where they can."""
+    for block in model.modules():
+        if isinstance(block, Block) and runs_natively(block):
+            block.running = NativeBlock(block)

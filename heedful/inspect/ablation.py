@@ -63,7 +63,8 @@ def ablated(
         raise ConfigError(f"Nothing is ablated by {how!r}", remedy=f"Choose {', '.join(_HOWS)}")
     chosen = parts_matching(model, what)
     instead = {part.address: _instead(part, how, means) for part in chosen}
-    with swapped(_changes(chosen, instead)):
+    plainly = [(each, "running", None) for each in model.modules() if isinstance(each, Block)]
+    with swapped([*plainly, *_changes(chosen, instead)]):
         yield tuple(instead)
 
 

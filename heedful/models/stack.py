@@ -17,6 +17,7 @@ from heedful.nn.cache import Cache, GrowingCache, KeyValueCache
 from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.norms import build_norm
+from heedful.nn.unpadding import real_rows
 
 AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
 
@@ -75,6 +76,11 @@ class Stack(nn.Module):
         """
         if self.position_bias is not None:
             sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
+        rows = None
+        if self.training and sight.capture is None and not caches:
+            rows = real_rows(sight.self_positions.query)
+        if rows is not None:
+            x, sight = rows.pack(x), dataclasses.replace(sight, rows=rows)
         grown: list[AnyCache] = []
         offer(sight.capture, f"{self.name}.embedding", x)
         for index, block in enumerate(self.blocks):
@@ -92,6 +98,8 @@ class Stack(nn.Module):
         if self.final_norm is not None:
             x = self.final_norm(x)
         x = self.final_dropout(x)
+        if rows is not None:
+            x = rows.unpack(x)
         offer(sight.capture, f"{self.name}.output", x)
         return x, tuple(grown)
 
@@ -117,10 +125,18 @@ class Stack(nn.Module):
             caches.append(make(empty, empty))
         return tuple(caches)
 
-    def project_memory(self, memory: Tensor) -> tuple[KeyValues, ...]:
-        """Every block's keys and values of a memory [B, Lk, D]."""
+    def project_memory(self, memory: Tensor, positions: Tensor) -> tuple[KeyValues, ...]:
+        """Every block's keys and values.
+
+        Args:
+            memory: [B, Lk, D].
+            positions: [B, Lk] int64; −1 is padding.
+        """
         projected: list[KeyValues] = []
+        rows = real_rows(positions) if self.training else None
+        if rows is not None:
+            memory = rows.pack(memory)
         for block in self.blocks:
             assert isinstance(block, Block) and block.cross_attention is not None
-            projected.append(block.cross_attention.project_memory(memory))
+            projected.append(block.cross_attention.project_memory(memory, rows))
         return tuple(projected)

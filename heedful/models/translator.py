@@ -138,7 +138,7 @@ class Translator(nn.Module):
         Returns:
             [B, T, D], what `logits` takes; position t predicts target t + 1.
         """
-        projected = self.decoder.project_memory(memory.states)
+        projected = self.decoder.project_memory(memory.states, memory.positions)
         return self._decode(projected, memory.positions, target, target_positions, capture)
 
     def forward(
@@ -156,7 +156,7 @@ class Translator(nn.Module):
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
         """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
         memory = self.encode(source, source_positions)
-        projected = self.decoder.project_memory(memory.states)
+        projected = self.decoder.project_memory(memory.states, memory.positions)
         caches = (BeamCache(),) * len(self.decoder.blocks)
         lineage = Lineage.empty(source.shape[0], source.device)
         return TranslatorState(caches, lineage, projected, memory.positions, length=0)

@@ -25,6 +25,7 @@ from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
+from heedful.nn.unpadding import RealRows
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
@@ -104,16 +105,19 @@ class Attention(nn.Module):
         *,
         cache: KeyValueCache | None = None,
         biases: Sequence[Bias] = (),
+        rows: RealRows | None = None,
         capture: Capture | None = None,
         address: str = "",
     ) -> tuple[Tensor, KeyValueCache | None]:
         """Self-attention of `x`, which continues what the cache holds.
 
         Args:
-            x: [B, Lq, D].
-            positions: of the tokens in x; those of a `BeamCache`'s keys come with them.
+            x: [B, Lq, D]; [1, R, D] without its padding.
+            positions: of the tokens in x and its padding; those of a `BeamCache`'s keys come with
+                them.
             cache: keys and values seen so far.
             biases: added to this module's own, such as one the whole stack shares.
+            rows: where the rows of x stand, if it comes without its padding.
             capture: may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
                 `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are
                 position biases, their sum `.bias` [B or 1, H, Lq, Lk].
@@ -121,22 +125,38 @@ class Attention(nn.Module):
                 pruned, with scores of −∞ and zero everywhere else.
 
         Returns:
-            [B, Lq, D], and the cache with x's keys and values appended (None if none was given).
+            As x, and the cache with x's keys and values appended (None if none was given).
         """
-        query, key, value = self.projection(x)
-        q = self._heads(query, self.heads_left)
-        k = self._heads(key, self.key_heads_left)
-        v = self._heads(value, self.key_heads_left)
+        q, k, v = self.heads_of(*self.projection(x, rows))
         if self.rotary is not None:
             q, k = self.rotary(q, positions.query), self.rotary(k, positions.query)
         if cache is not None:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
-        return self._attend(q, KeyValues(k, v), positions, biases, capture, address), cache
+        mixed = self._attend(q, KeyValues(k, v), positions, biases, capture, address)
+        return self._merged(mixed, rows), cache
 
-    def project_memory(self, memory: Tensor) -> KeyValues:
-        """Keys and values of a memory [B, Lk, D], computed once and attended to many times."""
-        key, value = self.memory_projection(memory)
+    def heads_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys and values [B, L, heads · E], each as [B, heads, L, E]."""
+        return (
+            self._heads(query, self.heads_left),
+            self._heads(key, self.key_heads_left),
+            self._heads(value, self.key_heads_left),
+        )
+
+    def biases_with(self, shared: Sequence[Bias]) -> Sequence[Bias]:
+        """What is added to the scores: this module's own bias and those that all blocks share."""
+        biases = shared if self.position_bias is None else (self.position_bias, *shared)
+        return biases if self.kept.whole else [BiasOfKept(bias, self.kept) for bias in biases]
+
+    def project_memory(self, memory: Tensor, rows: RealRows | None = None) -> KeyValues:
+        """Keys and values of a memory, computed once and attended to many times.
+
+        Args:
+            memory: [B, Lk, D]; [1, R, D] without its padding.
+            rows: where its rows stand, if it comes without its padding.
+        """
+        key, value = self.memory_projection(memory, rows)
         # Laid out as kernels read them, or each decoding step would copy them anew.
         return KeyValues(
             self._heads(key, self.key_heads_left).contiguous(),
@@ -149,16 +169,18 @@ class Attention(nn.Module):
         memory: KeyValues,
         positions: Positions,
         *,
+        rows: RealRows | None = None,
         capture: Capture | None = None,
         address: str = "",
     ) -> Tensor:
         """Attention of `x` [B, Lq, D] over a projected memory; returns [B, Lq, D].
 
         All beams of a sentence may stand side by side in Lq: queries do not see each other here.
+        Without its padding x is [1, R, D], and so is what comes back.
         """
-        (query,) = self.projection(x)
+        (query,) = self.projection(x, rows)
         q = self._heads(query, self.heads_left)
-        return self._attend(q, memory, positions, (), capture, address)
+        return self._merged(self._attend(q, memory, positions, (), capture, address), rows)
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
         """[B, L, heads·E] to [B, heads, L, E]."""
@@ -173,10 +195,7 @@ class Attention(nn.Module):
         capture: Capture | None,
         address: str,
     ) -> Tensor:
-        if self.position_bias is not None:
-            biases = (self.position_bias, *biases)
-        if not self.kept.whole:
-            biases = [BiasOfKept(bias, self.kept) for bias in biases]
+        biases = self.biases_with(biases)
         if capture is not None:
             offer(capture, f"{address}.key", self.kept.keys_in_place(memory.keys))
             offer(capture, f"{address}.value", self.kept.keys_in_place(memory.values))
@@ -200,7 +219,12 @@ class Attention(nn.Module):
             )
         if capture is not None:
             offer(capture, f"{address}.context", self.kept.in_place(mixed))
-        merged: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
+        return mixed
+
+    def _merged(self, mixed: Tensor, rows: RealRows | None) -> Tensor:
+        """What the heads [B, H, Lq, E] found as one vector for each token."""
+        joined = mixed.transpose(1, 2).flatten(-2)
+        merged: Tensor = self.output(joined if rows is None else rows.pack(joined))
         return merged
 
     def _show(

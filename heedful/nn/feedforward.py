@@ -13,20 +13,21 @@ from heedful.nn.kinds import Activation
 from heedful.nn.spec import FeedForwardSpec
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
+def gelu_tanh(x: Tensor) -> Tensor:
+    """The approximation by tanh that GPT-2 has (Hendrycks and Gimpel 2016)."""
     return F.gelu(x, approximate="tanh")
 
 
 PLAIN_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
-    "gelu_tanh": _gelu_tanh,
+    "gelu_tanh": gelu_tanh,
     "silu": F.silu,
 }
 _GATED: dict[Activation, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "geglu": F.gelu,
-    "geglu_tanh": _gelu_tanh,
+    "geglu_tanh": gelu_tanh,
     "reglu": F.relu,
 }
 

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heedful.nn.unpadding import RealRows
+
 
 class FusedLinear(nn.Module):
     """Linear maps `names` of one input.
@@ -34,9 +36,19 @@ class FusedLinear(nn.Module):
         for part in self.weight.detach().split(list(out_widths.values())):
             nn.init.xavier_uniform_(part, gain=gain)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[..., in_width] to one [..., out_width] per map, in order."""
+    def forward(self, x: Tensor, rows: RealRows | None = None) -> tuple[Tensor, ...]:
+        """Apply all maps.
+
+        Args:
+            x: [..., in_width]; [1, R, in_width] without its padding.
+            rows: where the rows of x stand in the padded batch, if its padding was taken out.
+
+        Returns:
+            One [..., out_width] per map, in order, padded.
+        """
         fused = nn.functional.linear(x, self.weight, self.bias)
+        if rows is not None:
+            fused = rows.unpack(fused)
         return torch.split(fused, list(self.out_widths.values()), dim=-1)
 
 

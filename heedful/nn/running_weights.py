@@ -74,13 +74,10 @@ class Int8Linear(nn.Module):
 
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
-        weight = weight.detach().float()
-        largest = _largest(weight)
-        rounded = (weight * (_LARGEST / largest)).round_().to(torch.int8)
+        rounded, self.scale = round_weight(weight.detach().float())
         self.turned = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(
             rounded.t()
         )  # [K, N]
-        self.scale = largest[:, 0] / _LARGEST**2
         self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().float()
         self.then = then
 
@@ -99,6 +96,21 @@ class Int8Linear(nn.Module):
         return shaped.to(x.dtype)
 
 
+def round_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """A weight in 8 bits.
+
+    Args:
+        weight: [N, K] float32.
+
+    Returns:
+        [N, K] int8; and [N] float32, what products of it and a rounded input row are multiplied
+        with, besides the largest number of that row.
+    """
+    largest = _largest(weight)
+    rounded = (weight * (_LARGEST / largest)).round_().to(torch.int8)
+    return rounded, largest[:, 0] / _LARGEST**2
+
+
 class Fused(nn.Module):
     """Several maps of one input, in place of a `FusedLinear`.
 
@@ -112,8 +124,8 @@ class Fused(nn.Module):
         self.out_widths = out_widths
         self.layer = layer
 
-    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
-        """[..., K] to one [..., out_width] per map, in order."""
+    def forward(self, x: Tensor, rows: None = None) -> tuple[Tensor, ...]:
+        """[..., K] to one [..., out_width] per map, in order; padding stays where it is."""
         return torch.split(self.layer(x), self.out_widths, dim=-1)
 
 

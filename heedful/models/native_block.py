@@ -1,0 +1,215 @@
+"""A whole block of a model in two calls: what is read of its input, and the rest."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.models.block import Block
+from heedful.nn.attend import make_request
+from heedful.nn.attention import Attention, KeyValues
+from heedful.nn.biases import Bias
+from heedful.nn.cache import KeyValueCache
+from heedful.nn.feedforward import FeedForward, gelu_tanh
+from heedful.nn.kernels.request import total_bias
+from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Sight, kernels
+from heedful.nn.native.linear import NativeLinear, address
+from heedful.nn.norms import RMSNorm
+from heedful.nn.positions import Positions
+from heedful.nn.running_weights import Fused
+
+_ACTIVATIONS = {F.relu: 0, F.silu: 1, F.gelu: 2, gelu_tanh: 3}
+
+
+class NativeBlock:
+    """A block whose linear layers are `NativeLinear`, as kernels in C compute it.
+
+    Args:
+        block: to be computed; one that `runs_natively`.
+    """
+
+    def __init__(self, block: Block) -> None:
+        feedforward = block.feedforward
+        assert isinstance(feedforward, FeedForward)
+        self.block = block
+        self.widths = _fused(block.self_attention).out_widths
+        self.layer = Layer()
+        described = self.layer
+        described.self = _described(block.self_attention, block.self_attention_norm)
+        if block.cross_attention is not None:
+            assert block.cross_attention_norm is not None
+            described.cross = _described(block.cross_attention, block.cross_attention_norm)
+            described.has_cross = 1
+        described.up = _linear(feedforward.up)
+        described.down = _linear(feedforward.down)
+        if feedforward.gate is not None:
+            described.gate = _linear(feedforward.gate)
+            described.gated = 1
+        described.activation = _activation(feedforward)
+        described.norm = _norm(block.feedforward_norm)
+        described.norm_first = block.norm_first
+        described.width = described.down.out_width
+
+    def __call__(
+        self,
+        x: Tensor,
+        positions: Positions,
+        memory_positions: Positions | None,
+        biases: Sequence[Bias],
+        memory: KeyValues | None,
+        cache: KeyValueCache | None,
+    ) -> tuple[Tensor, KeyValueCache | None]:
+        """As `Block.forward`.
+
+        Args:
+            x: [B, L, D] float32.
+            positions: of its tokens, for self-attention.
+            memory_positions: for cross-attention.
+            biases: that all blocks share.
+            memory: of cross-attention.
+            cache: of self-attention.
+        """
+        x = x.contiguous()
+        rows = x.shape[0] * x.shape[1]
+        described = self.layer
+        attention = self.block.self_attention
+        projected = x.new_empty((rows, described.self.projection.out_width))
+        layer = ctypes.byref(described)
+        kernels().heedful_project(layer, x.data_ptr(), rows, projected.data_ptr())
+        parts = projected.view(positions.query.shape[0], -1, projected.shape[1])
+        q, k, v = attention.heads_of(*parts.split(self.widths, -1))
+        if attention.rotary is not None:
+            q, k = attention.rotary(q, positions.query), attention.rotary(k, positions.query)
+        if cache is not None:
+            cache, positions = cache.extend(k, v, positions)
+            k, v = cache.keys, cache.values
+        own = _Seen(attention, q, KeyValues(k, v), positions, attention.biases_with(biases))
+        cross = None
+        if self.block.cross_attention is not None:
+            assert memory is not None and memory_positions is not None
+            cross = _Seen(self.block.cross_attention, None, memory, memory_positions, ())
+        y = torch.empty_like(x)
+        kernels().heedful_layer(
+            layer,
+            x.data_ptr(),
+            rows,
+            ctypes.byref(own.described),
+            None if cross is None else ctypes.byref(cross.described),
+            y.data_ptr(),
+        )
+        return y, cache
+
+
+class _Seen:
+    """What an attention sees, with the tensors that hold it.
+
+    Args:
+        attention: whose it is.
+        q: [B, H, Lq, E] with the heads of a query side by side; None where kernels make them.
+        memory: keys and values [B, K, Lk, E], with the numbers of each side by side.
+        positions: of queries and keys.
+        biases: added to the scores.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        q: Tensor | None,
+        memory: KeyValues,
+        positions: Positions,
+        biases: Sequence[Bias],
+    ) -> None:
+        described = self.described = Sight()
+        k, v = (_lying(t) for t in (memory.keys, memory.values))
+        if q is not None:
+            if q.stride(1) != q.shape[3] or q.stride(3) != 1:  # as rotation leaves them
+                q = q.transpose(1, 2).contiguous().transpose(1, 2)
+            described.queries = q.data_ptr()
+            described.query_batch, described.query_row = q.stride(0), q.stride(2)
+        described.keys, described.values = k.data_ptr(), v.data_ptr()
+        described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
+        described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
+        described.batch, described.num_queries = positions.query.shape
+        described.num_keys = k.shape[2]
+        visible = bias = None
+        if not positions.shows_all(attention.mask):
+            visible = positions.visible(attention.mask).contiguous()
+            described.visible = visible.data_ptr()
+            described.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
+            described.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
+        if biases:
+            assert q is not None
+            request = make_request(
+                q, k, v, positions, attention.mask, biases, attention.scale, attention.softcap
+            )
+            bias = total_bias(request)
+            assert bias is not None
+            bias = bias.contiguous()
+            described.bias = address(bias)
+            described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
+            described.bias_head, described.bias_query = bias.stride()[1:3]
+        self.held = (q, k, v, visible, bias)
+
+
+def runs_natively(block: Block) -> bool:
+    """Whether kernels in C compute all that a block does, once its linear layers are theirs."""
+    library = kernels()
+    feedforward = block.feedforward
+    if library is None or type(feedforward) is not FeedForward:
+        return False
+    attentions = [block.self_attention]
+    if block.cross_attention is not None:
+        attentions.append(block.cross_attention)
+    return _activation(feedforward) is not None and all(
+        attention.softcap is None
+        and attention.heads_left > 0
+        and attention.kept.regroup is None
+        and attention.head_width % library.heedful_lanes() == 0
+        and isinstance(attention.output, NativeLinear)
+        for attention in attentions
+    )
+
+
+def _described(attention: Attention, norm: nn.Module) -> AttentionLayer:
+    return AttentionLayer(
+        _linear(_fused(attention).layer),
+        _linear(attention.output),
+        _norm(norm),
+        attention.heads_left,
+        attention.key_heads_left,
+        attention.head_width,
+        attention.scale,
+    )
+
+
+def _fused(attention: Attention) -> Fused:
+    projection: nn.Module = attention.projection
+    assert isinstance(projection, Fused)
+    return projection
+
+
+def _linear(layer: nn.Module) -> Linear:
+    assert isinstance(layer, NativeLinear)
+    return layer.described
+
+
+def _norm(norm: nn.Module) -> Norm:
+    assert isinstance(norm, nn.LayerNorm | RMSNorm)
+    if isinstance(norm, RMSNorm):
+        return Norm(norm.weight.data_ptr(), None, norm.epsilon)
+    return Norm(norm.weight.data_ptr(), norm.bias.data_ptr(), norm.eps)
+
+
+def _activation(feedforward: FeedForward) -> int | None:
+    if isinstance(feedforward.activation, nn.Identity):  # `up` does it
+        return 0
+    return _ACTIVATIONS.get(feedforward.activation)
+
+
+def _lying(t: Tensor) -> Tensor:
+    """With the numbers of each vector side by side."""
+    return t if t.stride(3) == 1 else t.contiguous()

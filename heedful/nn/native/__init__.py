@@ -1,0 +1,1 @@
+"""Kernels in C for decoding on a processor; without them PyTorch's operations do the same."""

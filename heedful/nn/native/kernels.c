@@ -1,0 +1,236 @@
+// What a processor computes at every step of decoding, in few passes over memory.
+//
+// One file for all processors: `level.h` holds the functions and is read once for each set of
+// instructions; which of them runs is decided when the library is loaded. Matrices are float32 and
+// row-major; weights are laid out in panels, see `level.h`.
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#if defined(__GNUC__) && !defined(__clang__)
+#define BEGIN_TARGET(names) _Pragma("GCC push_options") _Pragma(names)
+#define END_TARGET _Pragma("GCC pop_options")
+#endif
+
+typedef struct {
+    const void *panels;       // the weight, laid out by `pack_float` or `pack_int8`
+    const float *bias;        // [N], or null
+    const float *scale;       // [N] of an 8-bit weight: largest of a row / 127²; else null
+    const int32_t *correction;  // [N] of an 8-bit weight: 128 · sum of a row
+    int64_t in_width;         // K
+    int64_t out_width;        // N
+} Linear;
+
+typedef struct {
+    const float *weight;  // [D]
+    const float *bias;    // [D]; null for a root mean square norm
+    float epsilon;
+} Norm;
+
+enum { RELU, SILU, GELU, GELU_TANH };
+
+typedef struct {
+    Linear projection;   // queries, keys and values; of cross-attention, queries
+    Linear output;
+    Norm norm;
+    int64_t heads;
+    int64_t key_heads;
+    int64_t head_width;  // E
+    float scale;         // of the scores
+} AttentionLayer;
+
+typedef struct {
+    AttentionLayer self;
+    AttentionLayer cross;  // unused where `has_cross` is 0
+    Linear up;
+    Linear gate;  // unused where `gated` is 0
+    Linear down;
+    Norm norm;
+    int64_t width;  // D
+    int32_t norm_first;
+    int32_t has_cross;
+    int32_t gated;
+    int32_t activation;
+} Layer;
+
+typedef struct {
+    const float *queries;  // the row of batch b, query i and head h begins at b·qb + i·qi + h·E
+    int64_t query_batch, query_row;
+    const float *keys;  // of batch b, key head h and slot s at b·kb + h·kh + s·ks
+    int64_t key_batch, key_head, key_slot;
+    const float *values;  // the same
+    int64_t value_batch, value_head, value_slot;
+    const uint8_t *visible;  // [B or 1, Lq or 1, Lk] by these strides; null where all is seen
+    int64_t visible_batch, visible_query;
+    const float *bias;  // [B or 1, H, Lq, Lk] by these strides; or null
+    int64_t bias_batch, bias_head, bias_query;
+    int64_t batch, num_queries, num_keys;
+} Sight;
+
+// Threads are those of the OpenMP that PyTorch has loaded; without one there is one thread.
+extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
+extern int omp_get_max_threads(void) __attribute__((weak));
+extern int omp_get_thread_num(void) __attribute__((weak));
+extern int omp_get_num_threads(void) __attribute__((weak));
+
+typedef void (*Work)(void *data, int64_t first, int64_t stop);
+typedef struct {
+    Work work;
+    void *data;
+    int64_t count;
+} Shared;
+
+static void take_share(void *given) {
+    const Shared *shared = given;
+    int64_t number = omp_get_thread_num(), all = omp_get_num_threads();
+    int64_t first = shared->count * number / all, stop = shared->count * (number + 1) / all;
+    if (first < stop) shared->work(shared->data, first, stop);
+}
+
+// Do `count` pieces of work, at least `least` of them in a thread.
+static void share(Work work, void *data, int64_t count, int64_t least) {
+    int64_t threads = GOMP_parallel && omp_get_max_threads && omp_get_thread_num
+        && omp_get_num_threads ? omp_get_max_threads() : 1;
+    if (threads > count / least) threads = count / least;
+    if (threads <= 1) {
+        work(data, 0, count);
+        return;
+    }
+    Shared shared = {work, data, count};
+    GOMP_parallel(take_share, &shared, (unsigned)threads, 0);
+}
+
+// Memory of a thread that lasts until the thread ends, as large as was ever asked for.
+typedef struct {
+    void *memory;
+    size_t size;
+} Scratch;
+
+static void *room(Scratch *scratch, size_t size) {
+    if (scratch->size < size) {
+        free(scratch->memory);
+        scratch->size = 0;
+        scratch->memory = aligned_alloc(64, (size + 63) / 64 * 64);
+        if (!scratch->memory) abort();
+        scratch->size = size;
+    }
+    return scratch->memory;
+}
+
+static _Thread_local Scratch normed_scratch, mixed_scratch, inner_scratch, gate_scratch,
+    query_scratch, rounded_scratch, largest_scratch, score_scratch;
+
+#if defined(__x86_64__) && defined(BEGIN_TARGET)
+
+#define HAS_INT8 1
+#define LANES 16
+#define ROWS 6
+#define PANEL 4
+#define NAME(name) name##_avx512
+BEGIN_TARGET("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma\")")
+#include "level.h"
+END_TARGET
+#undef HAS_INT8
+#undef LANES
+#undef PANEL
+#undef NAME
+
+#define HAS_INT8 0
+#define LANES 8
+#define PANEL 2
+#define NAME(name) name##_avx2
+BEGIN_TARGET("GCC target(\"avx2,fma\")")
+#include "level.h"
+END_TARGET
+#undef HAS_INT8
+#undef LANES
+#undef ROWS
+#undef PANEL
+#undef NAME
+
+#define CALL(name, arguments) (level == 2 ? name##_avx512 arguments : name##_avx2 arguments)
+
+static int best_level(void) {
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
+        && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
+        && __builtin_cpu_supports("avx512vnni"))
+        return 2;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
+}
+
+#elif defined(__aarch64__)
+
+#define HAS_INT8 0
+#define LANES 4
+#define ROWS 6
+#define PANEL 4
+#define NAME(name) name##_neon
+#include "level.h"
+#define CALL(name, arguments) (name##_neon arguments)
+
+static int best_level(void) { return 1; }
+
+#else
+#error "no kernels for this processor or compiler"
+#endif
+
+static int level = -1;
+
+// Choose the set of instructions: 2 has 8-bit products, 1 has not, 0 is none. Not above `most`.
+int heedful_begin(int most) {
+    int best = best_level();
+    level = most < best ? most : best;
+    return level;
+}
+
+// How many float32 numbers a register holds.
+int heedful_lanes(void) { return CALL(lanes, ()); }
+
+// Numbers (float32) or bytes (8 bits) of a weight [N, K] laid out in panels.
+int64_t heedful_packed(int64_t in_width, int64_t out_width, int is_int8) {
+    return CALL(packed_size, (in_width, out_width, is_int8));
+}
+
+void heedful_pack_float(const float *weight, int64_t in_width, int64_t out_width, float *panels) {
+    CALL(pack_float, (weight, in_width, out_width, panels));
+}
+
+void heedful_pack_int8(const int8_t *weight, int64_t in_width, int64_t out_width, int8_t *panels) {
+    CALL(pack_int8, (weight, in_width, out_width, panels));
+}
+
+// y [rows, N] = x [rows, K] · weightᵀ + bias, then its rectifier if asked for.
+void heedful_linear(const Linear *layer, const float *x, int64_t rows, float *y, int rectify) {
+    CALL(linear, (layer, x, rows, y, layer->out_width, rectify, 0));
+}
+
+// projected [rows, queries + keys + values] of a layer's input x [rows, D].
+void heedful_project(const Layer *layer, const float *x, int64_t rows, float *projected) {
+    CALL(project, (layer, x, rows, projected));
+}
+
+// The rest of a layer, after keys and values have found their place: y [rows, D].
+void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Sight *self,
+                   const Sight *cross, float *y) {
+    CALL(rest, (layer, x, rows, self, cross, y));
+}
+
+// Logarithms of the sums of exponentials of rows of scores [rows, V]; NaN where a row has one.
+void heedful_totals(const float *scores, int64_t rows, int64_t size, float *totals) {
+    CALL(totals, (scores, rows, size, totals));
+}
+
+// The `count` ≤ V largest scores of each row, largest first, and where they stand. Of equal ones
+// the first come first.
+void heedful_best(const float *scores, int64_t rows, int64_t size, int64_t count, float *values,
+                  int64_t *places) {
+    CALL(best, (scores, rows, size, count, values, places));
+}

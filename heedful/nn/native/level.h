@@ -1,0 +1,639 @@
+// Kernels for one set of instructions: see `kernels.c`, which defines LANES (float32 numbers of a
+// register), ROWS and PANEL (rows and registers of columns of a product that are held in registers),
+// HAS_INT8 and NAME. A panel holds PANEL · LANES rows of a weight [N, K]: for every k, their k-th
+// numbers side by side; in 8 bits, for every four k. What is missing to a whole panel is zero.
+
+typedef float NAME(Floats) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+typedef int32_t NAME(Ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#define Floats NAME(Floats)
+#define Ints NAME(Ints)
+#define WIDTH (PANEL * LANES)
+
+static inline Floats NAME(load)(const float *from) { return *(const Floats *)from; }
+static inline void NAME(store)(float *to, Floats x) { *(Floats *)to = x; }
+static inline Floats NAME(every)(float x) {
+    Floats zero = {0};
+    return zero + x;
+}
+static inline Floats NAME(choose)(Ints where, Floats a, Floats b) {
+    return (Floats)((where & (Ints)a) | (~where & (Ints)b));
+}
+static inline Floats NAME(larger)(Floats a, Floats b) { return NAME(choose)(a > b, a, b); }
+#if LANES == 16
+static inline float NAME(sum)(Floats x) { return _mm512_reduce_add_ps((__m512)x); }
+static inline float NAME(largest)(Floats x) { return _mm512_reduce_max_ps((__m512)x); }
+#else
+static inline float NAME(sum)(Floats x) {
+    float each[LANES];
+    memcpy(each, &x, sizeof each);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) each[i] += each[i + half];
+    return each[0];
+}
+static inline float NAME(largest)(Floats x) {
+    float found = x[0];
+    for (int i = 1; i < LANES; i++) found = x[i] > found ? x[i] : found;
+    return found;
+}
+#endif
+
+// eˣ to about 1e-7 of itself; 0 below the smallest normal number.
+static inline Floats NAME(exponential)(Floats x) {
+    Floats tiny = NAME(every)(-87.3f), huge = NAME(every)(88.3f);
+    Ints under = x < tiny;
+    x = NAME(choose)(under, tiny, x);
+    x = NAME(choose)(x > huge, huge, x);
+    const float magic = 12582912.0f;  // adding it rounds to an integer
+    Floats shifted = x * 1.44269504f + magic;
+    Floats n = shifted - magic;
+    Floats r = x - n * 0.693359375f + n * 2.12194440e-4f;
+    Floats p = NAME(every)(1.9875691500e-4f);
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    Ints power = ((Ints)shifted - (Ints)NAME(every)(magic) + 127) << 23;
+    return (Floats)((Ints)(p * (Floats)power) & ~under);
+}
+
+static int NAME(lanes)(void) { return LANES; }
+
+static int64_t NAME(packed_size)(int64_t in_width, int64_t out_width, int is_int8) {
+    int64_t depth = is_int8 ? (in_width + 3) / 4 * 4 : in_width;
+    return (out_width + WIDTH - 1) / WIDTH * WIDTH * depth;
+}
+
+static void NAME(pack_float)(const float *weight, int64_t in_width, int64_t out_width, float *to) {
+    for (int64_t first = 0; first < out_width; first += WIDTH)
+        for (int64_t k = 0; k < in_width; k++)
+            for (int64_t n = first; n < first + WIDTH; n++)
+                *to++ = n < out_width ? weight[n * in_width + k] : 0.0f;
+}
+
+static void NAME(pack_int8)(const int8_t *weight, int64_t in_width, int64_t out_width, int8_t *to) {
+    for (int64_t first = 0; first < out_width; first += WIDTH)
+        for (int64_t k = 0; k < in_width; k += 4)
+            for (int64_t n = first; n < first + WIDTH; n++)
+                for (int64_t i = k; i < k + 4; i++)
+                    *to++ = n < out_width && i < in_width ? weight[n * in_width + i] : 0;
+}
+
+// Products of linear layers ---------------------------------------------------------------------
+
+typedef struct {
+    const Linear *layer;
+    const float *x;          // [rows, K]
+    const uint8_t *rounded;  // [rows, K'] of 8 bits: 128 more than the rounded number
+    const float *largest;    // [rows] of 8 bits
+    int64_t rows;
+    float *y;
+    int64_t y_row;  // numbers between rows of y
+    int rectify;
+    const float *added;  // [rows, N], or null
+} NAME(Product);
+#define Product NAME(Product)
+
+// What becomes of one register of products: bias, rectifier, what is to be added.
+static inline void NAME(finish)(const Product *given, Floats y, int64_t row, int64_t column) {
+    const Linear *layer = given->layer;
+    int64_t left = layer->out_width - column;
+    float *to = given->y + row * given->y_row + column;
+    if (left >= LANES) {
+        if (given->rectify) y = NAME(larger)(y, NAME(every)(0.0f));
+        if (given->added) y += NAME(load)(given->added + row * layer->out_width + column);
+        NAME(store)(to, y);
+        return;
+    }
+    for (int64_t i = 0; i < left; i++) {
+        float one = y[i];
+        if (given->rectify && !(one > 0.0f)) one = 0.0f;
+        if (given->added) one += given->added[row * layer->out_width + column + i];
+        to[i] = one;
+    }
+}
+
+static inline Floats NAME(piece)(const float *of, int64_t column, int64_t size) {
+    if (size - column >= LANES) return NAME(load)(of + column);
+    Floats found = {0};
+    for (int64_t i = 0; i < size - column; i++) found[i] = of[column + i];
+    return found;
+}
+
+#define FLOAT_TILE(count)                                                                        \
+    static inline __attribute__((always_inline)) void NAME(float_tile##count)(                   \
+        const Product *given, int64_t row, int64_t panel) {                                      \
+        const Linear *layer = given->layer;                                                      \
+        int64_t depth = layer->in_width;                                                         \
+        const float *weight = (const float *)layer->panels + panel * depth * WIDTH;              \
+        const float *x = given->x + row * depth;                                                 \
+        Floats held[count][PANEL];                                                               \
+        for (int i = 0; i < count; i++)                                                          \
+            for (int j = 0; j < PANEL; j++) {                                                    \
+                int64_t column = panel * WIDTH + j * LANES;                                      \
+                Floats zero = {0};                                                               \
+                held[i][j] = layer->bias && column < layer->out_width                            \
+                    ? NAME(piece)(layer->bias, column, layer->out_width) : zero;                 \
+            }                                                                                    \
+        for (int64_t k = 0; k < depth; k++, weight += WIDTH) {                                   \
+            Floats columns[PANEL];                                                               \
+            for (int j = 0; j < PANEL; j++) columns[j] = NAME(load)(weight + j * LANES);         \
+            for (int i = 0; i < count; i++) {                                                    \
+                Floats one = NAME(every)(x[i * depth + k]);                                      \
+                for (int j = 0; j < PANEL; j++) held[i][j] += one * columns[j];                  \
+            }                                                                                    \
+        }                                                                                        \
+        Floats done[count][PANEL];  /* what has an address is not held in registers */           \
+        for (int i = 0; i < count; i++)                                                          \
+            for (int j = 0; j < PANEL; j++) done[i][j] = held[i][j];                             \
+        for (int i = 0; i < count; i++)                                                          \
+            for (int j = 0; j < PANEL; j++) {                                                    \
+                int64_t column = panel * WIDTH + j * LANES;                                      \
+                if (column < layer->out_width)                                                   \
+                    NAME(finish)(given, done[i][j], row + i, column);                            \
+            }                                                                                    \
+    }
+FLOAT_TILE(1) FLOAT_TILE(2) FLOAT_TILE(3) FLOAT_TILE(4) FLOAT_TILE(5) FLOAT_TILE(6)
+#undef FLOAT_TILE
+
+#if HAS_INT8
+// Integer products as numbers again.
+static inline void NAME(scale_back)(const Product *given, __m512i products, int64_t row,
+                                    int64_t column) {
+    const Linear *layer = given->layer;
+    __m512i extra = (__m512i)NAME(piece)((const float *)layer->correction, column,
+                                         layer->out_width);
+    Floats y = (Floats)_mm512_cvtepi32_ps(_mm512_sub_epi32(products, extra)), zero = {0};
+    Floats bias = layer->bias ? NAME(piece)(layer->bias, column, layer->out_width) : zero;
+    y = y * given->largest[row] * NAME(piece)(layer->scale, column, layer->out_width) + bias;
+    NAME(finish)(given, y, row, column);
+}
+
+// As _mm512_dpbusd_epi32, for which GCC 12 copies every sum through memory.
+#define MULTIPLY_FOURS(sum, a, b) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+
+#define INT8_TILE(count)                                                                         \
+    static inline __attribute__((always_inline)) void NAME(int8_tile##count)(                    \
+        const Product *given, int64_t row, int64_t panel) {                                      \
+        const Linear *layer = given->layer;                                                      \
+        int64_t fours = (layer->in_width + 3) / 4;                                               \
+        const int8_t *weight = (const int8_t *)layer->panels + panel * fours * 4 * WIDTH;        \
+        const uint8_t *x = given->rounded + row * fours * 4;                                     \
+        __m512i held[count][PANEL];                                                              \
+        for (int i = 0; i < count; i++)                                                          \
+            for (int j = 0; j < PANEL; j++) held[i][j] = _mm512_setzero_si512();                 \
+        for (int64_t k = 0; k < fours; k++, weight += 4 * WIDTH) {                               \
+            __m512i columns[PANEL];                                                              \
+            for (int j = 0; j < PANEL; j++)                                                      \
+                columns[j] = _mm512_loadu_si512(weight + 4 * j * LANES);                         \
+            for (int i = 0; i < count; i++) {                                                    \
+                int32_t four;                                                                    \
+                memcpy(&four, x + (i * fours + k) * 4, 4);                                       \
+                __m512i one = _mm512_set1_epi32(four);                                           \
+                for (int j = 0; j < PANEL; j++)                                                  \
+                    MULTIPLY_FOURS(held[i][j], one, columns[j]);                                 \
+            }                                                                                    \
+        }                                                                                        \
+        __m512i done[count][PANEL];  /* what has an address is not held in registers */          \
+        for (int i = 0; i < count; i++)                                                          \
+            for (int j = 0; j < PANEL; j++) done[i][j] = held[i][j];                             \
+        for (int i = 0; i < count; i++)                                                          \
+            for (int j = 0; j < PANEL; j++) {                                                    \
+                int64_t column = panel * WIDTH + j * LANES;                                      \
+                if (column < layer->out_width)                                                   \
+                    NAME(scale_back)(given, done[i][j], row + i, column);                        \
+            }                                                                                    \
+    }
+INT8_TILE(1) INT8_TILE(2) INT8_TILE(3) INT8_TILE(4) INT8_TILE(5) INT8_TILE(6)
+#undef INT8_TILE
+#undef MULTIPLY_FOURS
+#endif
+
+// The products of some panels with all rows: a panel stays in the cache meanwhile.
+static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
+    const Product *given = data;
+#define ALL_ROWS(tile)                                                        \
+    for (int64_t panel = first; panel < stop; panel++) {                      \
+        int64_t row = 0;                                                      \
+        for (; row + ROWS <= given->rows; row += ROWS) NAME(tile##6)(given, row, panel); \
+        switch (given->rows - row) {                                          \
+            case 5: NAME(tile##5)(given, row, panel); break;                  \
+            case 4: NAME(tile##4)(given, row, panel); break;                  \
+            case 3: NAME(tile##3)(given, row, panel); break;                  \
+            case 2: NAME(tile##2)(given, row, panel); break;                  \
+            case 1: NAME(tile##1)(given, row, panel); break;                  \
+        }                                                                     \
+    }
+#if HAS_INT8
+    if (given->rounded) {
+        ALL_ROWS(int8_tile)
+        return;
+    }
+#endif
+    ALL_ROWS(float_tile)
+#undef ALL_ROWS
+}
+
+#if HAS_INT8
+// Round rows to 8 bits by the largest number of each.
+static void NAME(round_rows)(const float *x, int64_t rows, int64_t width, uint8_t *to,
+                             float *largest) {
+    int64_t padded = (width + 3) / 4 * 4;
+    for (int64_t row = 0; row < rows; row++, x += width, to += padded) {
+        __m512 most = _mm512_setzero_ps();
+        int64_t i = 0;
+        for (; i + 16 <= width; i += 16)
+            most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(x + i)));
+        float found = _mm512_reduce_max_ps(most);
+        for (; i < width; i++) found = fabsf(x[i]) > found ? fabsf(x[i]) : found;
+        if (found < 1e-30f) found = 1e-30f;
+        largest[row] = found;
+        float factor = 127.0f / found;
+        for (i = 0; i + 16 <= width; i += 16) {
+            __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i),
+                                                             _mm512_set1_ps(factor)));
+            whole = _mm512_add_epi32(whole, _mm512_set1_epi32(128));
+            _mm_storeu_si128((__m128i *)(to + i), _mm512_cvtepi32_epi8(whole));
+        }
+        for (; i < width; i++) to[i] = (uint8_t)(128 + (int)nearbyintf(x[i] * factor));
+        for (; i < padded; i++) to[i] = 128;
+    }
+}
+#endif
+
+static void NAME(linear)(const Linear *layer, const float *x, int64_t rows, float *y,
+                         int64_t y_row, int rectify, const float *added) {
+    Product given = {layer, x, 0, 0, rows, y, y_row, rectify, added};
+#if HAS_INT8
+    if (layer->scale) {
+        int64_t padded = (layer->in_width + 3) / 4 * 4;
+        uint8_t *rounded = room(&rounded_scratch, (size_t)(rows * padded));
+        float *largest = room(&largest_scratch, (size_t)rows * sizeof *largest);
+        NAME(round_rows)(x, rows, layer->in_width, rounded, largest);
+        given.rounded = rounded;
+        given.largest = largest;
+    }
+#endif
+    int64_t panels = (layer->out_width + WIDTH - 1) / WIDTH;
+    // A thread is woken in some microseconds, in which a core multiplies this much.
+    int64_t work = rows * layer->in_width * WIDTH, worth = 1 << 19;
+    int64_t least = work < worth ? (worth + work - 1) / work : 1;
+    share(NAME(multiply), &given, panels, least);
+}
+
+// Norms -----------------------------------------------------------------------------------------
+
+static void NAME(normalise)(const Norm *norm, const float *x, int64_t rows, int64_t width,
+                            float *y) {
+    int64_t whole = width / LANES * LANES;
+    for (int64_t row = 0; row < rows; row++, x += width, y += width) {
+        float mean = 0.0f;
+        Floats sum = {0};
+        if (norm->bias) {
+            for (int64_t i = 0; i < whole; i += LANES) sum += NAME(load)(x + i);
+            mean = NAME(sum)(sum);
+            for (int64_t i = whole; i < width; i++) mean += x[i];
+            mean /= (float)width;
+        }
+        Floats squares = {0};
+        for (int64_t i = 0; i < whole; i += LANES) {
+            Floats apart = NAME(load)(x + i) - mean;
+            squares += apart * apart;
+        }
+        float square = NAME(sum)(squares);
+        for (int64_t i = whole; i < width; i++) square += (x[i] - mean) * (x[i] - mean);
+        float factor = 1.0f / sqrtf(square / (float)width + norm->epsilon);
+        for (int64_t i = 0; i < whole; i += LANES) {
+            Floats z = (NAME(load)(x + i) - mean) * factor * NAME(load)(norm->weight + i);
+            if (norm->bias) z += NAME(load)(norm->bias + i);
+            NAME(store)(y + i, z);
+        }
+        for (int64_t i = whole; i < width; i++)
+            y[i] = (x[i] - mean) * factor * norm->weight[i] + (norm->bias ? norm->bias[i] : 0.0f);
+    }
+}
+
+// Attention -------------------------------------------------------------------------------------
+
+#define GROUP 4  // queries that go through the keys together
+
+typedef struct {
+    const AttentionLayer *layer;
+    const Sight *sight;
+    float *mixed;  // [B · Lq, H · E]
+} NAME(Mixing);
+
+// Some queries of one head over its keys. `chunks` registers hold a key.
+static inline __attribute__((always_inline)) void NAME(mix)(
+    const NAME(Mixing) *given, int64_t batch, int64_t head, int64_t first, int count, int chunks,
+    float *scores, int64_t room_of_row) {
+    const AttentionLayer *layer = given->layer;
+    const Sight *sight = given->sight;
+    int64_t width = layer->head_width, num_keys = sight->num_keys;
+    int64_t key_head = head / (layer->heads / layer->key_heads);
+    const float *keys = sight->keys + batch * sight->key_batch + key_head * sight->key_head;
+    const float *values = sight->values + batch * sight->value_batch + key_head * sight->value_head;
+    const float *query[GROUP];
+    for (int i = 0; i < count; i++)
+        query[i] = sight->queries + batch * sight->query_batch + (first + i) * sight->query_row
+            + head * width;
+    for (int64_t s = 0; s < num_keys; s++, keys += sight->key_slot) {
+        Floats agree[GROUP];
+        for (int i = 0; i < count; i++) agree[i] = NAME(every)(0.0f);
+        for (int c = 0; c < chunks; c++) {
+            Floats key = NAME(load)(keys + c * LANES);
+            for (int i = 0; i < count; i++) agree[i] += key * NAME(load)(query[i] + c * LANES);
+        }
+        for (int i = 0; i < count; i++)
+            scores[i * room_of_row + s] = NAME(sum)(agree[i]) * layer->scale;
+    }
+    float share_of[GROUP];
+    for (int i = 0; i < count; i++) {
+        float *row = scores + i * room_of_row;
+        if (sight->bias) {
+            const float *bias = sight->bias + batch * sight->bias_batch + head * sight->bias_head
+                + (first + i) * sight->bias_query;
+            for (int64_t s = 0; s < num_keys; s++) row[s] += bias[s];
+        }
+        if (sight->visible) {
+            const uint8_t *visible = sight->visible + batch * sight->visible_batch
+                + (first + i) * sight->visible_query;
+            for (int64_t s = 0; s < num_keys; s++) row[s] = visible[s] ? row[s] : -INFINITY;
+        }
+        for (int64_t s = num_keys; s < room_of_row; s++) row[s] = -INFINITY;
+        Floats most = NAME(load)(row);
+        for (int64_t s = LANES; s < room_of_row; s += LANES)
+            most = NAME(larger)(NAME(load)(row + s), most);
+        float top = NAME(largest)(most);
+        if (top == -INFINITY) top = 0.0f;  // a query that sees nothing
+        Floats total = {0};
+        for (int64_t s = 0; s < room_of_row; s += LANES) {
+            Floats weight = NAME(exponential)(NAME(load)(row + s) - top);
+            NAME(store)(row + s, weight);
+            total += weight;
+        }
+        float all = NAME(sum)(total);
+        share_of[i] = all > 0.0f ? 1.0f / all : 0.0f;
+    }
+    for (int c = 0; c < chunks; c++) {
+        Floats mixed[GROUP];
+        for (int i = 0; i < count; i++) mixed[i] = NAME(every)(0.0f);
+        const float *value = values + c * LANES;
+        for (int64_t s = 0; s < num_keys; s++, value += sight->value_slot) {
+            Floats one = NAME(load)(value);
+            for (int i = 0; i < count; i++) mixed[i] += one * scores[i * room_of_row + s];
+        }
+        for (int i = 0; i < count; i++) {
+            float *to = given->mixed
+                + ((batch * sight->num_queries + first + i) * layer->heads + head) * width;
+            NAME(store)(to + c * LANES, mixed[i] * share_of[i]);
+        }
+    }
+}
+
+static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
+    const NAME(Mixing) *given = data;
+    const AttentionLayer *layer = given->layer;
+    int64_t queries = given->sight->num_queries;
+    int64_t room_of_row = (given->sight->num_keys + LANES - 1) / LANES * LANES;
+    float *scores = room(&score_scratch, (size_t)(GROUP * room_of_row) * sizeof *scores);
+    int chunks = (int)(layer->head_width / LANES);
+#define MIX(count, chunks) NAME(mix)(given, batch, head, first, count, chunks, scores, room_of_row)
+#define OF_WIDTH(chunks)                                                   \
+    do {                                                                   \
+        for (; first + GROUP <= queries; first += GROUP) MIX(GROUP, chunks); \
+        switch (queries - first) {                                         \
+            case 3: MIX(3, chunks); break;                                 \
+            case 2: MIX(2, chunks); break;                                 \
+            case 1: MIX(1, chunks); break;                                 \
+        }                                                                  \
+    } while (0)
+    for (int64_t number = begin; number < stop; number++) {
+        int64_t batch = number / layer->heads, head = number % layer->heads, first = 0;
+        switch (chunks) {
+            case 1: OF_WIDTH(1); break;
+            case 2: OF_WIDTH(2); break;
+            case 4: OF_WIDTH(4); break;
+            default: OF_WIDTH(chunks);
+        }
+    }
+#undef OF_WIDTH
+#undef MIX
+}
+
+// What the heads of a layer find: [B · Lq, H · E].
+static void NAME(attend)(const AttentionLayer *layer, const Sight *sight, float *mixed) {
+    NAME(Mixing) given = {layer, sight, mixed};
+    int64_t work = 2 * sight->num_queries * sight->num_keys * layer->head_width, worth = 1 << 17;
+    int64_t least = work < worth ? (worth + work) / (work + 1) : 1;
+    share(NAME(mix_heads), &given, sight->batch * layer->heads, least);
+}
+#undef GROUP
+
+// Layers ----------------------------------------------------------------------------------------
+
+static void NAME(project)(const Layer *layer, const float *x, int64_t rows, float *projected) {
+    if (layer->norm_first) {
+        float *normed = room(&normed_scratch, (size_t)(rows * layer->width) * sizeof *normed);
+        NAME(normalise)(&layer->self.norm, x, rows, layer->width, normed);
+        x = normed;
+    }
+    const Linear *linear = &layer->self.projection;
+    NAME(linear)(linear, x, rows, projected, linear->out_width, 0, 0);
+}
+
+// y = x + what a sub-layer makes of `inner`, normed where norms come last.
+static void NAME(add)(const Layer *layer, const Linear *linear, const Norm *norm, const float *inner,
+                      const float *x, int64_t rows, float *y) {
+    NAME(linear)(linear, inner, rows, y, layer->width, 0, x);
+    if (!layer->norm_first) NAME(normalise)(norm, y, rows, layer->width, y);
+}
+
+typedef struct {
+    const Layer *layer;
+    float *inner;       // [rows, inner width]: of `up`, then what `down` takes
+    const float *gate;  // [rows, inner width], or null
+} NAME(Inner);
+
+static inline Floats NAME(activate)(int kind, Floats x) {
+    Floats one = NAME(every)(1.0f);
+    switch (kind) {
+        case RELU: return NAME(larger)(x, NAME(every)(0.0f));
+        case SILU: return x / (one + NAME(exponential)(-x));
+        case GELU_TANH: {  // ½x(1 + tanh u) = x / (1 + e^(−2u))
+            Floats u = (x + x * x * x * 0.044715f) * 0.7978845608f;
+            return x / (one + NAME(exponential)(u * -2.0f));
+        }
+        default: {  // ½x(1 + erf(x/√2)), erf by Abramowitz and Stegun 7.1.26
+            Floats a = NAME(larger)(x, -x) * 0.70710678f;
+            Floats t = one / (one + a * 0.3275911f);
+            Floats p = NAME(every)(1.061405429f);
+            p = p * t - 1.453152027f;
+            p = p * t + 1.421413741f;
+            p = p * t - 0.284496736f;
+            p = (p * t + 0.254829592f) * t * NAME(exponential)(-a * a);
+            Floats upper = one - p * 0.5f;  // the normal distribution function at |x|
+            return x * NAME(choose)(x < NAME(every)(0.0f), one - upper, upper);
+        }
+    }
+}
+
+static void NAME(activate_rows)(void *data, int64_t first, int64_t stop) {
+    const NAME(Inner) *given = data;
+    int kind = given->layer->activation;
+    int64_t width = given->layer->up.out_width;
+    float *inner = given->inner;
+    for (int64_t i = first * width; i < stop * width; i += LANES) {
+        int64_t left = stop * width - i;
+        Floats up = {0}, gate = {0};
+        size_t bytes = (size_t)(left < LANES ? left : LANES) * sizeof(float);
+        memcpy(&up, inner + i, bytes);
+        if (given->gate) {
+            memcpy(&gate, given->gate + i, bytes);
+            up *= NAME(activate)(kind, gate);
+        } else {
+            up = NAME(activate)(kind, up);
+        }
+        memcpy(inner + i, &up, bytes);
+    }
+}
+
+static void NAME(feed)(const Layer *layer, const float *x, int64_t rows, float *y) {
+    const float *read = x;
+    if (layer->norm_first) {
+        float *normed = room(&normed_scratch, (size_t)(rows * layer->width) * sizeof *normed);
+        NAME(normalise)(&layer->norm, x, rows, layer->width, normed);
+        read = normed;
+    }
+    int64_t width = layer->up.out_width;
+    float *inner = room(&inner_scratch, (size_t)(rows * width) * sizeof *inner), *gate = 0;
+    int rectify = !layer->gated && layer->activation == RELU;
+    NAME(linear)(&layer->up, read, rows, inner, width, rectify, 0);
+    if (layer->gated) {
+        gate = room(&gate_scratch, (size_t)(rows * width) * sizeof *gate);
+        NAME(linear)(&layer->gate, read, rows, gate, width, 0, 0);
+    }
+    if (!rectify) {
+        NAME(Inner) given = {layer, inner, gate};
+        share(NAME(activate_rows), &given, rows, 32);
+    }
+    NAME(add)(layer, &layer->down, &layer->norm, inner, x, rows, y);
+}
+
+static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const Sight *self,
+                       const Sight *cross, float *y) {
+    const AttentionLayer *attention = &layer->self;
+    int64_t inner = attention->heads * attention->head_width;
+    if (layer->has_cross && layer->cross.heads * layer->cross.head_width > inner)
+        inner = layer->cross.heads * layer->cross.head_width;
+    float *mixed = room(&mixed_scratch, (size_t)(rows * inner) * sizeof *mixed);
+    NAME(attend)(attention, self, mixed);
+    NAME(add)(layer, &attention->output, &attention->norm, mixed, x, rows, y);
+    if (layer->has_cross) {
+        attention = &layer->cross;
+        const float *read = y;
+        if (layer->norm_first) {
+            float *normed = room(&normed_scratch, (size_t)(rows * layer->width) * sizeof *normed);
+            NAME(normalise)(&attention->norm, y, rows, layer->width, normed);
+            read = normed;
+        }
+        int64_t width = attention->projection.out_width;
+        float *queries = room(&query_scratch, (size_t)(rows * width) * sizeof *queries);
+        NAME(linear)(&attention->projection, read, rows, queries, width, 0, 0);
+        Sight sight = *cross;
+        sight.queries = queries;
+        sight.query_row = width;
+        sight.query_batch = sight.num_queries * width;
+        NAME(attend)(attention, &sight, mixed);
+        NAME(add)(layer, &attention->output, &attention->norm, mixed, y, rows, y);
+    }
+    NAME(feed)(layer, y, rows, y);
+}
+
+// The best of many ------------------------------------------------------------------------------
+
+typedef struct {
+    const float *scores;  // [rows, size]
+    int64_t size, count;
+    float *values;    // [rows, count], or [rows] of totals
+    int64_t *places;  // [rows, count]
+} NAME(Choice);
+
+static void NAME(total_rows)(void *data, int64_t first, int64_t stop) {
+    const NAME(Choice) *given = data;
+    int64_t size = given->size, whole = size / LANES * LANES;
+    for (int64_t row = first; row < stop; row++) {
+        const float *scores = given->scores + row * size;
+        Floats most = NAME(every)(-INFINITY);
+        for (int64_t i = 0; i < whole; i += LANES)
+            most = NAME(larger)(NAME(load)(scores + i), most);
+        float top = NAME(largest)(most);
+        for (int64_t i = whole; i < size; i++) top = scores[i] > top ? scores[i] : top;
+        Floats sums[2] = {{0}};  // one alone would wait for itself
+        int64_t i = 0;
+        for (; i + 2 * LANES <= whole; i += 2 * LANES) {
+            sums[0] += NAME(exponential)(NAME(load)(scores + i) - top);
+            sums[1] += NAME(exponential)(NAME(load)(scores + i + LANES) - top);
+        }
+        for (; i < whole; i += LANES) sums[0] += NAME(exponential)(NAME(load)(scores + i) - top);
+        float all = NAME(sum)(sums[0] + sums[1]);
+        for (; i < size; i++) all += expf(scores[i] - top);
+        given->values[row] = top + logf(all);
+    }
+}
+
+static void NAME(totals)(const float *scores, int64_t rows, int64_t size, float *totals) {
+    NAME(Choice) given = {scores, size, 0, totals, 0};
+    share(NAME(total_rows), &given, rows, 1 + 30000 / size);
+}
+
+static inline int NAME(any)(Ints where) {
+#if LANES == 16
+    return _mm512_test_epi32_mask((__m512i)where, (__m512i)where) != 0;
+#else
+    int found = 0;
+    for (int i = 0; i < LANES; i++) found |= where[i];
+    return found;
+#endif
+}
+
+static void NAME(best_rows)(void *data, int64_t first, int64_t stop) {
+    const NAME(Choice) *given = data;
+    int64_t size = given->size, count = given->count;
+    for (int64_t row = first; row < stop; row++) {
+        const float *scores = given->scores + row * size;
+        float *values = given->values + row * count;
+        int64_t *places = given->places + row * count, held = 0;
+        float bar = -INFINITY;  // what a score must exceed once `count` are held
+        for (int64_t i = 0; i < size; i += LANES) {
+            int64_t end = size - i < LANES ? size : i + LANES;
+            if (held == count && end - i == LANES
+                && !NAME(any)(NAME(load)(scores + i) > NAME(every)(bar)))
+                continue;
+            for (int64_t n = i; n < end; n++) {
+                float score = scores[n];
+                if (held == count && !(score > bar)) continue;
+                int64_t at = held < count ? held++ : count - 1;
+                for (; at > 0 && score > values[at - 1]; at--) {
+                    values[at] = values[at - 1];
+                    places[at] = places[at - 1];
+                }
+                values[at] = score;
+                places[at] = n;
+                if (held == count) bar = values[count - 1];
+            }
+        }
+    }
+}
+
+static void NAME(best)(const float *scores, int64_t rows, int64_t size, int64_t count, float *values,
+                       int64_t *places) {
+    NAME(Choice) given = {scores, size, count, values, places};
+    share(NAME(best_rows), &given, rows, 1 + 30000 / size);
+}
+
+#undef Product
+#undef Floats
+#undef Ints
+#undef WIDTH

@@ -1,0 +1,150 @@
+"""The kernels of `kernels.c`, if they were compiled when Heedful was installed.
+
+`HEEDFUL_NATIVE` chooses the set of instructions: `off`, `avx2`, or the best by default.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.machinery
+import os
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from pathlib import Path
+from typing import Any
+
+_LEVELS = {"off": 0, "avx2": 1}
+_BEST = 2
+
+
+class Linear(Structure):
+    """`Linear` of kernels.c."""
+
+    _fields_ = (
+        ("panels", c_void_p),
+        ("bias", c_void_p),
+        ("scale", c_void_p),
+        ("correction", c_void_p),
+        ("in_width", c_int64),
+        ("out_width", c_int64),
+    )
+
+
+class Norm(Structure):
+    """`Norm` of kernels.c."""
+
+    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_float))
+
+
+class AttentionLayer(Structure):
+    """`AttentionLayer` of kernels.c."""
+
+    _fields_ = (
+        ("projection", Linear),
+        ("output", Linear),
+        ("norm", Norm),
+        ("heads", c_int64),
+        ("key_heads", c_int64),
+        ("head_width", c_int64),
+        ("scale", c_float),
+    )
+
+
+class Layer(Structure):
+    """`Layer` of kernels.c."""
+
+    _fields_ = (
+        ("self", AttentionLayer),
+        ("cross", AttentionLayer),
+        ("up", Linear),
+        ("gate", Linear),
+        ("down", Linear),
+        ("norm", Norm),
+        ("width", c_int64),
+        ("norm_first", c_int32),
+        ("has_cross", c_int32),
+        ("gated", c_int32),
+        ("activation", c_int32),
+    )
+
+
+class Sight(Structure):
+    """`Sight` of kernels.c."""
+
+    _fields_ = (
+        ("queries", c_void_p),
+        ("query_batch", c_int64),
+        ("query_row", c_int64),
+        ("keys", c_void_p),
+        ("key_batch", c_int64),
+        ("key_head", c_int64),
+        ("key_slot", c_int64),
+        ("values", c_void_p),
+        ("value_batch", c_int64),
+        ("value_head", c_int64),
+        ("value_slot", c_int64),
+        ("visible", c_void_p),
+        ("visible_batch", c_int64),
+        ("visible_query", c_int64),
+        ("bias", c_void_p),
+        ("bias_batch", c_int64),
+        ("bias_head", c_int64),
+        ("bias_query", c_int64),
+        ("batch", c_int64),
+        ("num_queries", c_int64),
+        ("num_keys", c_int64),
+    )
+
+
+_FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
+    "heedful_begin": (c_int, [c_int]),
+    "heedful_lanes": (c_int, []),
+    "heedful_packed": (c_int64, [c_int64, c_int64, c_int]),
+    "heedful_pack_float": (None, [c_void_p, c_int64, c_int64, c_void_p]),
+    "heedful_pack_int8": (None, [c_void_p, c_int64, c_int64, c_void_p]),
+    "heedful_linear": (None, [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int]),
+    "heedful_project": (None, [POINTER(Layer), c_void_p, c_int64, c_void_p]),
+    "heedful_layer": (
+        None,
+        [POINTER(Layer), c_void_p, c_int64, POINTER(Sight), POINTER(Sight), c_void_p],
+    ),
+    "heedful_totals": (None, [c_void_p, c_int64, c_int64, c_void_p]),
+    "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
+}
+
+
+@functools.lru_cache(maxsize=1)
+def kernels() -> Any:
+    """The library, whose functions begin with `heedful_`; None where there is none.
+
+    Calling one lets other Python threads run meanwhile.
+    """
+    wanted = _LEVELS.get(os.environ.get("HEEDFUL_NATIVE", ""), _BEST)
+    folder = Path(__file__).parent
+    for suffix in importlib.machinery.EXTENSION_SUFFIXES:
+        file = folder / f"_kernels{suffix}"
+        if wanted and file.is_file():
+            try:
+                library = ctypes.CDLL(str(file))
+            except OSError:  # compiled for another system
+                continue
+            for name, (result, arguments) in _FUNCTIONS.items():
+                function = getattr(library, name)
+                function.restype, function.argtypes = result, arguments
+            if library.heedful_begin(wanted) > 0:
+                return library
+    return None
+
+
+def instructions() -> str | None:
+    """Which set of instructions the kernels use; None where there are none."""
+    library = kernels()
+    if library is None:
+        return None
+    return {4: "NEON", 8: "AVX2", 16: "AVX-512 VNNI"}[library.heedful_lanes()]
+
+
+def multiplies_int8() -> bool:
+    """Whether there are kernels for products of 8-bit integers."""
+    library = kernels()
+    return library is not None and library.heedful_lanes() == 16

@@ -1,0 +1,115 @@
+"""Work on real tokens only: a padded batch as rows without its padding, and back (Zeng 2022).
+
+Only attention needs to know which tokens stand in the same sequence. All else in a block treats
+every token alike, and what it does with padding is work for nothing. Shapes: B sequences of up to L
+tokens, N of them real, R ≥ N rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.nn.positions import NOTHING_HERE
+
+_WORTH_IT = 0.95
+"""Rows are copied in every attention: not worth it for less than a twentieth of padding."""
+
+_STEPS = 32
+"""Numbers of rows are rounded up to one of so many between a power of two and the next: oneDNN
+makes a plan for every new shape, 3 % of the time of a step, and keeps those of the latest."""
+
+
+@dataclass(frozen=True, eq=False)
+class RealRows:
+    """Where the tokens of a padded batch stand.
+
+    Args:
+        index: [R] int64, the slot b · L + l of each row's token; more rows than tokens repeat the
+            first, and what is computed for them goes nowhere.
+        row: [B · L] int64, the row of each slot; padding has some token's.
+        count: N.
+        positions: [1, R] int64 of the rows' tokens; −1 for those that repeat.
+        shape: B and L.
+    """
+
+    index: Tensor
+    row: Tensor
+    count: int
+    positions: Tensor
+    shape: tuple[int, int]
+
+    def pack(self, x: Tensor) -> Tensor:
+        """[B, L, D] to [1, R, D]."""
+        packed: Tensor = _Pack.apply(x.flatten(0, 1), self)  # type: ignore[no-untyped-call]
+        return packed[None]
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """[1, R, D] to [B, L, D]; a padding slot gets the vector of some token, and no gradient."""
+        unpacked: Tensor = _Unpack.apply(x[0], self)  # type: ignore[no-untyped-call]
+        padded: Tensor = unpacked.unflatten(0, self.shape)
+        return padded
+
+
+def real_rows(positions: Tensor) -> RealRows | None:
+    """The rows of a batch that is being trained on; None where padding is not worth leaving out.
+
+    On an accelerator it never is: to count tokens would wait for the device.
+
+    Args:
+        positions: [B, L] int64; −1 is padding.
+    """
+    if not torch.is_grad_enabled() or positions.device.type != "cpu":
+        return None
+    if torch.compiler.is_compiling():
+        return None
+    flat = positions.flatten()
+    real = flat >= 0
+    index = real.nonzero()[:, 0]
+    count = len(index)
+    rows = _rounded_up(count)
+    if count == 0 or rows > _WORTH_IT * len(flat):
+        return None
+    index = torch.cat([index, index[:1].expand(rows - count)])
+    kept = flat[index]
+    kept[count:] = NOTHING_HERE
+    row = (real.cumsum(0) - 1).clamp_(min=0)
+    shape = (positions.shape[0], positions.shape[1])
+    return RealRows(index, row, count, kept[None], shape)
+
+
+def _rounded_up(count: int) -> int:
+    step = max(1, (1 << max(count - 1, 1).bit_length() - 1) // _STEPS)
+    return -(-count // step) * step
+
+
+class _Pack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, slots: Tensor, rows: RealRows) -> Tensor:
+        ctx.rows = rows
+        return slots.index_select(0, rows.index)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        rows, (gradient,) = ctx.rows, gradients
+        # Padding gets zeros: as a query it must not move the keys that it does not see.
+        slots = gradient.new_zeros(len(rows.row), gradient.shape[1])
+        real = slice(rows.count)
+        return slots.index_copy_(0, rows.index[real], gradient[real]), None
+
+
+class _Unpack(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: RealRows) -> Tensor:
+        ctx.rows = rows
+        return x.index_select(0, rows.row)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        rows = ctx.rows
+        gradient = gradients[0].index_select(0, rows.index)
+        gradient[rows.count :] = 0.0
+        return gradient, None

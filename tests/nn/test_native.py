@@ -1,0 +1,223 @@
+"""Kernels in C: as exact as the operations they stand for, for every set of instructions."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.decode.precision import keep_in
+from heedful.device import Precision
+from heedful.inspect import ablated
+from heedful.models.block import Block
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
+from heedful.nn.native import best, library
+from heedful.nn.native.linear import NativeLinear
+
+ROOT = Path(__file__).parents[2]
+LEVELS = {"best": 2, "avx2": 1}
+
+pytestmark = pytest.mark.skipif(
+    library.kernels() is None, reason="the kernels in C were not compiled when this was installed"
+)
+SIZES = st.tuples(st.integers(1, 30), st.integers(1, 70), st.integers(1, 90))
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A set of instructions; afterwards the best one again."""
+    found = library.kernels().heedful_begin(LEVELS[request.param])
+    yield found
+    library.kernels().heedful_begin(LEVELS["best"])
+
+
+def drawn(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
+    return scale * torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.usefixtures("level")
+@given(
+    sizes=SIZES, seed=st.integers(0, 99), bias=st.booleans(), then=st.sampled_from(["none", "relu"])
+)
+@settings(max_examples=40, deadline=None)
+@torch.inference_mode()
+def test_products_in_float32(sizes, seed, bias, then):
+    rows, width, out = sizes
+    x, w = drawn(rows, width, seed=seed), drawn(out, width, seed=seed + 1)
+    b = drawn(out, seed=seed + 2) if bias else None
+    expected = x.numpy().astype(np.float64) @ w.numpy().astype(np.float64).T
+    expected += 0.0 if b is None else b.numpy()
+    expected = np.maximum(expected, 0.0) if then == "relu" else expected
+    found = NativeLinear(w, b, then)(x[None])
+    np.testing.assert_allclose(found[0].numpy(), expected, rtol=1e-5, atol=1e-5 * width**0.5)
+
+
+@pytest.mark.skipif(not library.multiplies_int8(), reason="no kernels for 8-bit products here")
+@given(sizes=SIZES, seed=st.integers(0, 99), bias=st.booleans(), scale=st.sampled_from([1e-3, 1e3]))
+@settings(max_examples=60, deadline=None)
+@torch.inference_mode()
+def test_products_in_8_bits_are_exact_products_of_rounded_rows(sizes, seed, bias, scale):
+    rows, width, out = sizes
+    x, w = drawn(rows, width, seed=seed, scale=scale).numpy(), drawn(out, width, seed=seed + 1)
+    b = drawn(out, seed=seed + 2) if bias else None
+
+    def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        largest = np.abs(matrix).max(1, keepdims=True)
+        factor = np.float32(127) / largest
+        return np.rint(matrix * factor).astype(np.int64), largest.astype(np.float64) / 127
+
+    (left, left_scale), (right, right_scale) = rounded(x), rounded(w.numpy())
+    expected = (left @ right.T) * left_scale * right_scale.T + (0.0 if b is None else b.numpy())
+    found = NativeLinear(w, b, int8=True)(torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("int8", [False, True])
+@torch.inference_mode()
+def test_a_row_does_not_depend_on_its_neighbours_nor_on_threads(int8):
+    if int8 and not library.multiplies_int8():
+        pytest.skip("no kernels for 8-bit products here")
+    layer = NativeLinear(drawn(300, 130, seed=1), drawn(300, seed=2), int8=int8)
+    x = drawn(97, 130, seed=3)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        whole = layer(x)
+    finally:
+        torch.set_num_threads(threads)
+    for first, last in ((0, 1), (1, 6), (6, 97)):
+        assert torch.equal(layer(x[first:last]), whole[first:last])
+
+
+SHAPES = {
+    "2017": {},
+    "pre-norm, RMS, SwiGLU, no bias": {
+        "norm_placement": "pre",
+        "norm": "rms",
+        "activation": "swiglu",
+        "bias": False,
+    },
+    "rotary, grouped, GELU": {"positions": "rotary", "num_kv_heads": 2, "activation": "gelu"},
+    "alibi, multi-query, GEGLU": {"positions": "alibi", "num_kv_heads": 1, "activation": "geglu"},
+    "t5, GELU by tanh": {"positions": "t5", "activation": "gelu_tanh"},
+    "relative keys, window, SiLU": {
+        "positions": "relative_keys",
+        "window": 3,
+        "activation": "silu",
+    },
+    "wide heads": {"num_heads": 1},
+}
+
+
+def build(**changes) -> Translator:
+    torch.manual_seed(0)
+    sizes = {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
+    shape = TranslatorShape(**{**sizes, "feedforward": 72, "max_length": 30, **changes})
+    model = Translator(shape.expand(50, 50)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.05 * torch.randn_like(parameter))
+    return model
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.inference_mode()
+def test_blocks_are_computed_as_their_modules_say(name, side):
+    """Encoder, and a beam search's steps with sentences and beams that come and go."""
+    plain, running = build(**SHAPES[name]), build(**SHAPES[name])
+    keep_in(running, Precision("fp32", "cpu"))
+    blocks = [block for block in running.modules() if isinstance(block, Block)]
+    assert all(block.running is not None for block in blocks)
+    lengths, size = [9, 4, 1, 7], 9
+    positions = torch.tensor(
+        [
+            [-1] * (size - n) + [*range(n)] if side == "left" else [*range(n)] + [-1] * (size - n)
+            for n in lengths
+        ]
+    )
+    source = drawn(4, size, seed=5).mul(9).long().abs().add(4).clamp(max=49)
+    real = positions >= 0
+    found, expected = (m.encode(source, positions).states[real] for m in (running, plain))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=2e-5)
+
+    states = [m.start(source, positions) for m in (plain, running)]
+    tokens = torch.full((4, 1), 2)
+    reorders = [[[0, 0, 0], [1, 1, 1], [2, 2, 2], [3, 3, 3]], [[1, 0, 1], [9, 11, 10]], [[3, 3, 4]]]
+    for step in range(6):
+        steps = [m.step(s, tokens) for m, s in zip((plain, running), states, strict=True)]
+        torch.testing.assert_close(steps[1][0], steps[0][0], rtol=1e-4, atol=5e-5)
+        states = [state for _, state in steps]
+        if step % 2 == 0:
+            rows = torch.tensor(reorders[step // 2])
+            states = [m.reorder(s, rows) for m, s in zip((plain, running), states, strict=True)]
+            tokens = torch.zeros_like(rows)
+        tokens = (tokens + 5 + step) % 46 + 4
+
+
+@torch.inference_mode()
+def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
+    model = build()
+    keep_in(model, Precision("fp32", "cpu"))
+    source, positions = torch.full((1, 3), 7), torch.arange(3)[None]
+    whole = model.encode(source, positions).states
+    with ablated(model, "encoder.1.self.residual"):
+        assert all(b.running is None for b in model.modules() if isinstance(b, Block))
+        assert not torch.allclose(model.encode(source, positions).states, whole)
+    assert torch.equal(model.encode(source, positions).states, whole)
+
+
+@pytest.mark.usefixtures("level")
+@given(
+    size=st.integers(1, 300),
+    count=st.integers(1, 12),
+    seed=st.integers(0, 99),
+    hidden=st.integers(0, 5),
+)
+@settings(max_examples=60, deadline=None)
+def test_sums_and_the_largest(size, count, seed, hidden):
+    scores = drawn(4, 2, size, seed=seed, scale=30.0).round_()  # many are equal
+    scores[..., :hidden] = -torch.inf
+    scores[..., -1] = 1.0
+    count = min(count, size)
+    assert best.serves(scores)
+    torch.testing.assert_close(
+        best.log_totals(scores).double(), torch.logsumexp(scores.double(), -1), rtol=1e-6, atol=1e-6
+    )
+    values, places = best.largest(scores, count)
+    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
+    assert torch.equal(places, order)
+    assert torch.equal(values, scores.gather(-1, order))
+
+
+@pytest.mark.usefixtures("level")
+def test_a_score_that_is_no_number_is_seen():
+    scores = drawn(3, 100, seed=1)
+    scores[1, 70] = torch.nan
+    assert best.log_totals(scores).isnan().tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("value", ["off", "avx2"])
+def test_the_environment_chooses(value):
+    asked = "from heedful.nn.native.library import instructions; print(instructions())"
+    environment = dict(os.environ, HEEDFUL_NATIVE=value)
+    done = subprocess.run(
+        [sys.executable, "-c", asked],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() in {"off": ["None"], "avx2": ["AVX2", "NEON"]}[value]

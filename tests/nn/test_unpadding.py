@@ -1,0 +1,114 @@
+"""A batch without its padding: what comes of the real tokens, and what they learn, is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.models import stack
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
+from heedful.nn.unpadding import real_rows
+
+LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any)
+
+SHAPES = {
+    "2017": {},
+    "rotary, grouped, gated": {"positions": "rotary", "num_kv_heads": 2, "activation": "swiglu"},
+    "t5, pre-norm": {"positions": "t5", "norm_placement": "pre"},
+    "alibi, window": {"positions": "alibi", "window": 3},
+}
+
+
+def placed(lengths: list[int], side: str) -> torch.Tensor:
+    """Positions [B, 10 or more], padded on either side."""
+    size = max(10, 2 * max(lengths))
+    rows = []
+    for length in lengths:
+        real, padding = list(range(length)), [-1] * (size - length)
+        rows.append(padding + real if side == "left" else real + padding)
+    return torch.tensor(rows)
+
+
+@given(LENGTHS, st.sampled_from(["left", "right"]))
+def test_rows_are_the_real_tokens_and_come_back(lengths, side):
+    positions = placed(lengths, side)
+    rows = real_rows(positions)
+    assert rows is not None
+    x = torch.randn(*positions.shape, 3)
+    packed = rows.pack(x)
+    real = positions >= 0
+    assert torch.equal(packed[0, : rows.count], x[real])
+    assert torch.equal(rows.positions[0, : rows.count], positions[real])
+    assert (rows.positions[0, rows.count :] == -1).all()
+    assert torch.equal(rows.unpack(packed)[real], x[real])
+
+
+@given(LENGTHS, st.sampled_from(["left", "right"]))
+def test_padding_and_repeated_rows_get_no_gradient(lengths, side):
+    positions = placed(lengths, side)
+    rows = real_rows(positions)
+    x = torch.randn(*positions.shape, 2, requires_grad=True)
+    packed = rows.pack(x)
+    packed.retain_grad()
+    (
+        rows.unpack(packed) * torch.arange(positions.numel()).view(*positions.shape, 1)
+    ).sum().backward()
+    real = (positions >= 0)[..., None]
+    place = torch.arange(positions.numel(), dtype=x.dtype).view(*positions.shape, 1)
+    assert torch.equal(x.grad, (place * real).expand_as(x))
+    assert not packed.grad[0, rows.count :].any()
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@settings(max_examples=10, deadline=None)
+@given(sources=LENGTHS, seed=st.integers(0, 99), side=st.sampled_from(["left", "right"]))
+def test_training_is_the_same_with_padding(name, sources, seed, side):
+    torch.manual_seed(seed)
+    sizes = {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
+    shape = TranslatorShape(**sizes, feedforward=24, **SHAPES[name])
+    model = Translator(shape.expand(30, 30)).double().train()
+    for module in model.modules():
+        if hasattr(module, "probability"):
+            module.probability = 0.0
+        if hasattr(module, "dropout") and isinstance(module.dropout, float):
+            module.dropout = 0.0
+    targets = [(length * 7) % 10 for length in sources] if len(sources) > 1 else [5]
+    at, to = placed(sources, side), placed(targets, side)
+    source, target = torch.randint(4, 30, at.shape), torch.randint(4, 30, to.shape)
+    direction = torch.randn(*to.shape, 16, dtype=torch.float64)
+
+    def learn(model: Translator) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        model.zero_grad()
+        hidden = model(source, at, target, to)[to >= 0]
+        (hidden * direction[to >= 0]).sum().backward()
+        return hidden.detach(), [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+    counted = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stack, "real_rows", lambda p: counted.append(real_rows(p)) or counted[-1])
+        found = learn(model)
+        patch.setattr(stack, "real_rows", lambda positions: None)
+        expected = learn(model)
+    assert any(rows is not None for rows in counted)
+    torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-9)
+    for one, other in zip(found[1], expected[1], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+
+
+def test_full_batches_and_answers_keep_their_shape():
+    assert real_rows(torch.arange(20).expand(4, 20)) is None
+    with torch.no_grad():
+        assert real_rows(placed([3, 9], "right")) is None
+
+
+def test_few_numbers_of_rows():
+    """So that products have few shapes."""
+    found = set()
+    for count in range(2049, 4097, 7):
+        rows = real_rows(placed([count], "right"))
+        assert rows.count == count <= len(rows.index) <= 1.04 * count
+        found.add(len(rows.index))
+    assert len(found) <= 32
