@@ -182,6 +182,9 @@ static int best_level(void) { return 1; }
 #error "no kernels for this processor or compiler"
 #endif
 
+// What callers must agree on; compare `library.py`.
+int heedful_layout(void) { return 1000 * (int)sizeof(Layer) + (int)sizeof(Sight); }
+
 static int level = -1;
 
 // Choose the set of instructions: 2 has 8-bit products, 1 has not, 0 is none. Not above `most`.

@@ -9,7 +9,7 @@ import ctypes
 import functools
 import importlib.machinery
 import os
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p
+from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p, sizeof
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,7 @@ class Sight(Structure):
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_begin": (c_int, [c_int]),
     "heedful_lanes": (c_int, []),
+    "heedful_layout": (c_int, []),
     "heedful_packed": (c_int64, [c_int64, c_int64, c_int]),
     "heedful_pack_float": (None, [c_void_p, c_int64, c_int64, c_void_p]),
     "heedful_pack_int8": (None, [c_void_p, c_int64, c_int64, c_void_p]),
@@ -126,11 +127,13 @@ def kernels() -> Any:
         if wanted and file.is_file():
             try:
                 library = ctypes.CDLL(str(file))
-            except OSError:  # compiled for another system
+                for name, (result, arguments) in _FUNCTIONS.items():
+                    function = getattr(library, name)
+                    function.restype, function.argtypes = result, arguments
+            except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            for name, (result, arguments) in _FUNCTIONS.items():
-                function = getattr(library, name)
-                function.restype, function.argtypes = result, arguments
+            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Sight):
+                continue
             if library.heedful_begin(wanted) > 0:
                 return library
     return None
