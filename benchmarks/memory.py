@@ -46,6 +46,7 @@ CASES = [
     Case("encoder", "train", "bf16", 2048),
     Case("tiny", "decode", "fp32", 4096),
     Case("base-2+2", "decode", "bf16", 4096),
+    Case("base-2+2", "decode", "fp32", 4096),
 ]
 
 
@@ -99,8 +100,8 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
         train(case, model, steps)
         foreseen = cost.training_peak(spec, case.batch_tokens, **asked)
     else:
-        decode(case, model, steps)
-        foreseen = cost.decoding_peak(spec, case.batch_tokens, beam=4, **asked)
+        at_once = decode(case, model, steps)
+        foreseen = cost.decoding_peak(spec, case.batch_tokens, beam=4, at_once=at_once, **asked)
     measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"foreseen": foreseen.total, "measured": measured, "parts": asdict(foreseen)}
 
@@ -200,35 +201,46 @@ def batches(case: Case, steps: int) -> Any:
         epoch += 1
 
 
-def decode(case: Case, model: Any, steps: int) -> None:
-    """Beam searches over random texts of all lengths, that run to the texts' own length."""
+def decode(case: Case, model: Any, steps: int) -> int:
+    """Beam searches over random texts of all lengths, that run to the texts' own length.
+
+    Returns:
+        How many batches were searched at once.
+    """
     import torch
 
+    from heedful.decode.precision import keep_in
     from heedful.decode.protocol import Specials
     from heedful.decode.search import search
     from heedful.decode.settings import SearchSettings
+    from heedful.decode.side_by_side import batches_at_once, side_by_side
     from heedful.device import Precision
 
-    precision = Precision(case.precision, "cpu")  # type: ignore[arg-type]
+    precision = keep_in(model.eval(), Precision(case.precision, "cpu"))  # type: ignore[arg-type]
     specials = Specials(pad=0, bos=1, eos=2)
-    model.eval()
-    for number in range(max(3, steps // 20)):
+
+    def work(number: int) -> None:
         length = 12 + number % 24
         rows = case.batch_tokens // (4 * length)
         ids = torch.randint(5, VOCABULARY, (rows, length))
         positions = torch.arange(length).repeat(rows, 1)
         settings = SearchSettings(beam=4, max_length=length, min_length=length - 1)
-        with torch.inference_mode(), precision.autocast():
-            search(
-                model,
-                ids,
-                positions,
-                settings,
-                specials=specials,
-                prefixes=[()] * rows,
-                names=list(range(rows)),
-                longest=None,
-            )
+        search(
+            model,
+            ids,
+            positions,
+            settings,
+            specials=specials,
+            prefixes=[()] * rows,
+            names=list(range(rows)),
+            longest=None,
+        )
+
+    numbers = range(max(8, steps // 20))
+    at_once = batches_at_once(torch.device("cpu"), len(numbers))
+    with precision.autocast():
+        list(side_by_side(numbers, work, at_once, precision.in_thread))
+    return at_once
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ counts, and the result says how many. Heedful's `auto` is float32 on the fastest
 
 Forced lengths cost Heedful and Hugging Face 17 steps, as the end token is scored; CTranslate2 stops
 after 16 without it. Heedful's time is from text to text; the others get tokens and give tokens, so
-what they need to cut and join them is left out. All processes live on and take turns. The share of
+what they need to cut and join them is left out. CTranslate2 uses its threads in the way that is
+faster. All processes live on and take turns. The share of
 identical translations is that of the same tokens as Heedful gives in float32.
 """
 
@@ -158,6 +159,10 @@ class Contest:
             pieces = [self.tokenizers.target.pieces(ids) for ids in done["ids"]]
         engine.found[mode.name] = [list(each) for each in pieces]
         self.facts[name]["peak_memory_mb"] = done["peak_memory_mb"]
+        if "threads" in done:
+            self.facts[name].setdefault("batches_at_once_x_threads", {})[mode.name] = done[
+                "threads"
+            ]
         return float(count / done["seconds"])
 
     def identical(self, mode: Mode) -> dict[str, float]:

@@ -84,10 +84,14 @@ class _Asked:
 
     def peaks(self, spec: ModelSpec, parameters: int) -> dict[str, Any]:
         """The peaks of training and decoding, in bytes, and what is free here."""
+        import torch
+
+        from heedful.decode.side_by_side import MOST_AT_ONCE, batches_at_once
         from heedful.memory import available_bytes
         from heedful.models.cost import BFLOAT16, FLOAT32, decoding_peak, training_peak
 
         number_bytes = FLOAT32 if self.precision == "fp32" else BFLOAT16
+        at_once = batches_at_once(torch.device("cpu"), MOST_AT_ONCE)
         found = {
             "training": training_peak(
                 spec,
@@ -103,11 +107,13 @@ class _Asked:
                 parameters=parameters,
                 beam=self.beam,
                 number_bytes=number_bytes,
+                at_once=at_once,
             ),
         }
         return {
             "batch_tokens": self.batch_tokens,
             "precision": self.precision,
+            "batches_at_once": at_once,
             **{verb: {**asdict(peak), "total": peak.total} for verb, peak in found.items()},
             "available": available_bytes(),
         }
@@ -315,13 +321,15 @@ def _show_peaks(peaks: dict[str, Any]) -> None:
     from heedful.models.cost import Fit, human_bytes
 
     parts = ("process", "model", "batch", "slack", "total")
+    at_once = peaks["batches_at_once"]
+    decoding = "decoding" if at_once == 1 else f"decoding, {at_once} batches side by side"
     show_table(
         f"Most memory of a process on a processor: batches of {peaks['batch_tokens']:,} positions, "
         f"{peaks['precision']}",
         ("for", *parts),
         [
-            (verb, *(human_bytes(peaks[verb][part]) for part in parts))
-            for verb in ("training", "decoding")
+            (name, *(human_bytes(peaks[verb][part]) for part in parts))
+            for verb, name in (("training", "training"), ("decoding", decoding))
         ],
         numbers=1,
     )

@@ -17,7 +17,7 @@ import torch
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
-_MOST = 4
+MOST_AT_ONCE = 4
 """Batches at once: each needs memory of its own."""
 
 
@@ -32,7 +32,7 @@ def batches_at_once(device: torch.device, batches: int) -> int:
     """
     if device.type != "cpu" or threading.current_thread() is not threading.main_thread():
         return 1
-    return max(1, min(_MOST, torch.get_num_threads(), batches))
+    return max(1, min(MOST_AT_ONCE, torch.get_num_threads(), batches))
 
 
 def side_by_side(

@@ -116,6 +116,7 @@ def decoding_peak(
     beam: int = 1,
     number_bytes: int = FLOAT32,
     device: str = "cpu",
+    at_once: int = 1,
 ) -> Peak:
     """The most memory that translating, continuing or labelling texts takes.
 
@@ -127,6 +128,7 @@ def decoding_peak(
         beam: hypotheses of each text.
         number_bytes: of products: `FLOAT32` or `BFLOAT16`.
         device: `cpu` or another.
+        at_once: batches that are worked on side by side.
     """
     read = tokens // beam
     batch = read * max(_passing(stack, spec.width) for stack in stacks_of(spec)) * FLOAT32
@@ -142,7 +144,7 @@ def decoding_peak(
         hypotheses = max(1, tokens // length)
         batch += _SCORES * hypotheses * predicted_vocabulary(spec) * FLOAT32
     casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
-    return _peak(parameters * FLOAT32 + casts, batch, number_bytes, device)
+    return _peak(parameters * FLOAT32 + casts, at_once * batch, number_bytes, device)
 
 
 def largest(fits: Callable[[int], bool], most: int | None = None) -> int:

@@ -14,7 +14,7 @@ from heedful.nn.attend import make_request
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
 from heedful.nn.cache import KeyValueCache
-from heedful.nn.feedforward import FeedForward, gelu_tanh
+from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
 from heedful.nn.kernels.request import total_bias
 from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Sight, kernels
 from heedful.nn.native.linear import NativeLinear, address
@@ -22,7 +22,7 @@ from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.running_weights import Fused
 
-_ACTIVATIONS = {F.relu: 0, F.silu: 1, F.gelu: 2, gelu_tanh: 3}
+_ACTIVATIONS = {relu: 0, F.silu: 1, F.gelu: 2, gelu_tanh: 3}
 
 
 class NativeBlock:

@@ -13,13 +13,18 @@ from heedful.nn.kinds import Activation
 from heedful.nn.spec import FeedForwardSpec
 
 
+def relu(x: Tensor) -> Tensor:
+    """The rectifier, in place: nothing else reads what the layer before it gives."""
+    return F.relu_(x)
+
+
 def gelu_tanh(x: Tensor) -> Tensor:
     """The approximation by tanh that GPT-2 has (Hendrycks and Gimpel 2016)."""
     return F.gelu(x, approximate="tanh")
 
 
 PLAIN_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": F.relu,
+    "relu": relu,
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
@@ -28,7 +33,7 @@ _GATED: dict[Activation, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "geglu": F.gelu,
     "geglu_tanh": gelu_tanh,
-    "reglu": F.relu,
+    "reglu": relu,
 }
 
 

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.feedforward import FeedForward
+from heedful.nn.feedforward import FeedForward, relu
 from heedful.nn.projection import FusedLinear
 
 _LARGEST = 127
@@ -149,7 +149,7 @@ def replace_linear(module: nn.Module, linear: Linear) -> None:
             fused = linear(child.weight, child.bias)
             setattr(module, name, Fused(list(child.out_widths.values()), fused))
         else:
-            if type(child) is FeedForward and child.activation is F.relu and child.gate is None:
+            if type(child) is FeedForward and child.activation is relu and child.gate is None:
                 setattr(child, "up", linear(child.up.weight, child.up.bias, "relu"))  # noqa: B010
                 child.activation = nn.Identity()
             replace_linear(child, linear)

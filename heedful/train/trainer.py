@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from heedful.errors import RunError
-from heedful.memory import Trimmer, ran_out
+from heedful.memory import Trimmer, ran_out, reuse_freed
 from heedful.train.averaging import MovingAverage, load_weights, using, weights_of
 from heedful.train.nonfinite import first_bad_weight
 from heedful.train.optimizers import export_moments, import_moments
 from heedful.train.out_of_memory import OneTooLarge
+from heedful.train.prefetch import Place, Prefetched
 from heedful.train.schedules import learning_rate
 from heedful.train.state import Scored, TrainingState
 from heedful.train.update import Batch, Updater, UpdateResult
@@ -109,6 +110,7 @@ class Trainer:
         decay = settings.checkpoint.ema_decay
         self.average = MovingAverage(weights_of(self.model), decay) if decay else None
         self.trimmer = Trimmer()
+        self.prefetched = Prefetched(self._batches_from, self._ends_at)
         self._saved_step: int | None = None
         self._saved_seconds = 0.0
 
@@ -121,10 +123,19 @@ class Trainer:
         Raises:
             RunError: when training cannot go on.
         """
+        if self.updater.device.type == "cpu":
+            reuse_freed()
         self.events.progress(self.state.step, self.settings.max_steps, "training")
+        try:
+            return self._fit(stop)
+        finally:
+            self.prefetched.close()
+
+    def _fit(self, stop: StopRequest) -> str:
         while not (stop or self._end()):
             started = time.monotonic()
-            batches, epoch, used = self._next_batches()
+            place = Place(self.state.epoch, self.state.batch)
+            batches, (epoch, used) = self.prefetched.take(place)
             step = self.state.step + 1
             rate = self._learning_rate(step)
             result = self._update(batches, step, rate, stop)
@@ -220,10 +231,10 @@ class Trainer:
         """A context in which the model has the weights that count: the moving average if kept."""
         return nullcontext() if self.average is None else using(self.model, self.average.tensors)
 
-    def _next_batches(self) -> tuple[list[Batch], int, int]:
-        """The batches of one update, and the epoch and place in it after them."""
+    def _batches_from(self, place: Place) -> tuple[list[Batch], Place]:
+        """The batches of one update, and the place after them."""
         batches: list[Batch] = []
-        epoch, used = self.state.epoch, self.state.batch
+        epoch, used = place
         while len(batches) < self.settings.optimizer.accumulate:
             batches.append(self.source.batch(epoch, used))
             used += 1
@@ -231,7 +242,10 @@ class Trainer:
                 epoch, used = epoch + 1, 0
                 if epoch == self.settings.max_epochs:
                     break
-        return batches, epoch, used
+        return batches, Place(epoch, used)
+
+    def _ends_at(self, place: Place) -> bool:
+        return place.epoch == self.settings.max_epochs
 
     def _learning_rate(self, step: int) -> float:
         schedule, max_steps = self.settings.schedule, self.settings.max_steps

@@ -88,7 +88,8 @@ class Updater:
         self.precision = precision
         self.seed = seed
         self.clip_norm = clip_norm
-        self.device = next(model.parameters()).device
+        self.parameters = tuple(model.parameters())
+        self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
         self.splitting = Splitting()
 
@@ -111,7 +112,8 @@ class Updater:
             OneTooLarge: when there is not enough memory for a single example.
         """
         tokens = sum(batch.target_tokens for batch in batches)
-        self.model.train()
+        if not self.model.training:
+            self.model.train()
         sums: dict[str, Tensor] = {}
 
         def begin() -> None:
@@ -156,13 +158,17 @@ class Updater:
         return nowhere, torch.cat([batch.indices for batch in batches])
 
     def _loss(self, batch: Batch, step: int, *place: int) -> LossSum:
-        torch.manual_seed(mix(self.seed, step, *place))
+        seed = mix(self.seed, step, *place)
+        if self.device.type == "cpu":
+            torch.default_generator.manual_seed(seed)  # seeding all devices takes a millisecond
+        else:
+            torch.manual_seed(seed)
         with self.precision.autocast():
             return self.objective.loss(self.model, batch.to(self.device), Context(step))
 
     def _apply(self, values: dict[str, float], tokens: int, learning_rate: float) -> UpdateResult:
         self.scaler.unscale_(self.optimizer)
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
         norm = torch.nn.utils.get_total_norm(gradients)
         grad_norm = float(norm)
         loss_is_finite = torch.isfinite(torch.tensor(values["loss"])).item()
