@@ -24,6 +24,7 @@ D model width.
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +47,18 @@ def penalty(capture: Capture) -> Tensor | float:
     """
     found = [value for address, value in capture.found.items() if address.endswith(".penalty")]
     return torch.stack(found).sum() if found else 0.0
+
+
+def adds_penalties(model: nn.Module) -> bool:
+    """Whether there are experts in a model, so that its layers add something to the loss."""
+    known = _adds_penalties.get(model)
+    if known is None:
+        known = any(isinstance(module, MixtureOfExperts) for module in model.modules())
+        _adds_penalties[model] = known
+    return known
+
+
+_adds_penalties: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.nn.capture import Capture
 from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
-from heedful.nn.moe import PENALTIES, penalty
+from heedful.nn.moe import PENALTIES, adds_penalties, penalty
 from heedful.train.r_drop import twice
 from heedful.train.scheduled_sampling import mix_in_guesses
 
@@ -139,6 +139,7 @@ def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tens
         model: any whose `forward` takes a `capture`.
         *inputs: of the pass.
     """
-    capture = Capture([PENALTIES]) if model.training else None
+    # Without a capture blocks leave out padding, and nothing is asked for at every address.
+    capture = Capture([PENALTIES]) if model.training and adds_penalties(model) else None
     states: Tensor = model(*inputs, capture=capture)
     return states, 0.0 if capture is None else penalty(capture)
