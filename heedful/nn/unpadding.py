@@ -7,6 +7,9 @@ tokens, N of them real, R ≥ N rows.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,6 +57,19 @@ class RealRows:
         return padded
 
 
+@contextmanager
+def sequences_apart() -> Iterator[None]:
+    """A context in which padding stays, so that the first axis of all tensors is the batch's."""
+    token = _apart.set(True)
+    try:
+        yield
+    finally:
+        _apart.reset(token)
+
+
+_apart: ContextVar[bool] = ContextVar("sequences apart", default=False)
+
+
 def real_rows(positions: Tensor) -> RealRows | None:
     """The rows of a batch that is being trained on; None where padding is not worth leaving out.
 
@@ -62,7 +78,7 @@ def real_rows(positions: Tensor) -> RealRows | None:
     Args:
         positions: [B, L] int64; −1 is padding.
     """
-    if not torch.is_grad_enabled() or positions.device.type != "cpu":
+    if not torch.is_grad_enabled() or positions.device.type != "cpu" or _apart.get():
         return None
     if torch.compiler.is_compiling():
         return None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import torch
 from torch import Tensor, nn
 
+from heedful.nn.unpadding import sequences_apart
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
 from heedful.train.objective import Context, LossSum, Objective
 from heedful.train.optimizers import set_learning_rate
@@ -143,7 +144,7 @@ class Updater:
         Returns:
             The diagnosis and the numbers of the examples concerned.
         """
-        with self.precision.matmul():
+        with self.precision.matmul(), sequences_apart():
             for micro, batch in enumerate(batches):
                 size = len(batch.indices)
 
