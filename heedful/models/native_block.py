@@ -17,7 +17,7 @@ from heedful.nn.cache import KeyValueCache
 from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
 from heedful.nn.kernels.request import total_bias
 from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Sight, kernels
-from heedful.nn.native.linear import NativeLinear, address
+from heedful.nn.native.linear import NativeLinear, address, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.running_weights import Fused
@@ -79,7 +79,9 @@ class NativeBlock:
         attention = self.block.self_attention
         projected = x.new_empty((rows, described.self.projection.out_width))
         layer = ctypes.byref(described)
-        kernels().heedful_project(layer, x.data_ptr(), rows, projected.data_ptr())
+        library = kernels()
+        space = workspace(library.heedful_layer_room(layer, rows, 0))
+        library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
         parts = projected.view(positions.query.shape[0], -1, projected.shape[1])
         q, k, v = attention.heads_of(*parts.split(self.widths, -1))
         if attention.rotary is not None:
@@ -93,13 +95,20 @@ class NativeBlock:
             assert memory is not None and memory_positions is not None
             cross = _Seen(self.block.cross_attention, None, memory, memory_positions, ())
         y = torch.empty_like(x)
-        kernels().heedful_layer(
+        num_keys = (
+            own.described.num_keys
+            if cross is None
+            else max(own.described.num_keys, cross.described.num_keys)
+        )
+        space = workspace(library.heedful_layer_room(layer, rows, num_keys))
+        library.heedful_layer(
             layer,
             x.data_ptr(),
             rows,
             ctypes.byref(own.described),
             None if cross is None else ctypes.byref(cross.described),
             y.data_ptr(),
+            space.data_ptr(),
         )
         return y, cache
 

@@ -94,38 +94,63 @@ static void take_share(void *given) {
     if (first < stop) shared->work(shared->data, first, stop);
 }
 
+static int64_t threads(void) {
+    return GOMP_parallel && omp_get_max_threads && omp_get_thread_num && omp_get_num_threads
+        ? omp_get_max_threads() : 1;
+}
+
 // Do `count` pieces of work, at least `least` of them in a thread.
 static void share(Work work, void *data, int64_t count, int64_t least) {
-    int64_t threads = GOMP_parallel && omp_get_max_threads && omp_get_thread_num
-        && omp_get_num_threads ? omp_get_max_threads() : 1;
-    if (threads > count / least) threads = count / least;
-    if (threads <= 1) {
+    int64_t used = threads();
+    if (used > count / least) used = count / least;
+    if (used <= 1) {
         work(data, 0, count);
         return;
     }
     Shared shared = {work, data, count};
-    GOMP_parallel(take_share, &shared, (unsigned)threads, 0);
+    GOMP_parallel(take_share, &shared, (unsigned)used, 0);
 }
 
-// Memory of a thread that lasts until the thread ends, as large as was ever asked for.
+// Memory for what passes, which the caller gives: it is freed, counted and may run out as all other
+// memory of the caller's does.
 typedef struct {
-    void *memory;
+    char *memory;  // null while only the size is wanted
     size_t size;
-} Scratch;
+    float *normed, *mixed, *queries, *inner, *gate, *scores, *largest;
+    uint8_t *rounded;
+} Workspace;
 
-static void *room(Scratch *scratch, size_t size) {
-    if (scratch->size < size) {
-        free(scratch->memory);
-        scratch->size = 0;
-        scratch->memory = aligned_alloc(64, (size + 63) / 64 * 64);
-        if (!scratch->memory) abort();
-        scratch->size = size;
-    }
-    return scratch->memory;
+static void *take(Workspace *space, int64_t bytes) {
+    char *found = space->memory ? space->memory + space->size : 0;
+    space->size += (size_t)(bytes + 63) / 64 * 64;
+    return found;
 }
 
-static _Thread_local Scratch normed_scratch, mixed_scratch, inner_scratch, gate_scratch,
-    query_scratch, rounded_scratch, largest_scratch, score_scratch;
+#define GROUP 4  // queries that go through the keys together
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
+
+// Of a linear layer, where the widest input has `width` numbers.
+static void lay_out_rounding(Workspace *space, int is_int8, int64_t rows, int64_t width) {
+    space->rounded = take(space, is_int8 ? rows * padded(width) : 0);
+    space->largest = take(space, is_int8 ? rows * 4 : 0);
+}
+
+static void lay_out(Workspace *space, const Layer *layer, int64_t rows, int64_t num_keys) {
+    int64_t width = layer->width, row = rows * (int64_t)sizeof(float);
+    int64_t mixed = most(layer->self.output.in_width,
+                         layer->has_cross ? layer->cross.output.in_width : 0);
+    int64_t inner = layer->up.out_width;
+    space->normed = take(space, layer->norm_first ? row * width : 0);
+    space->mixed = take(space, row * mixed);
+    space->queries = take(space, layer->has_cross ? row * layer->cross.projection.out_width : 0);
+    space->inner = take(space, row * inner);
+    space->gate = take(space, layer->gated ? row * inner : 0);
+    space->scores = take(space, threads() * GROUP * padded(num_keys) * 4);
+    lay_out_rounding(space, layer->up.scale != 0, rows, most(most(width, mixed), inner));
+}
 
 #if defined(__x86_64__) && defined(BEGIN_TARGET)
 
@@ -210,20 +235,41 @@ void heedful_pack_int8(const int8_t *weight, int64_t in_width, int64_t out_width
     CALL(pack_int8, (weight, in_width, out_width, panels));
 }
 
+// Bytes of workspace for a linear layer, and for either part of a whole layer.
+int64_t heedful_linear_room(const Linear *layer, int64_t rows) {
+    Workspace space = {.memory = 0};
+    lay_out_rounding(&space, layer->scale != 0, rows, layer->in_width);
+    return (int64_t)space.size;
+}
+
+int64_t heedful_layer_room(const Layer *layer, int64_t rows, int64_t num_keys) {
+    Workspace space = {.memory = 0};
+    lay_out(&space, layer, rows, num_keys);
+    return (int64_t)space.size;
+}
+
 // y [rows, N] = x [rows, K] · weightᵀ + bias, then its rectifier if asked for.
-void heedful_linear(const Linear *layer, const float *x, int64_t rows, float *y, int rectify) {
-    CALL(linear, (layer, x, rows, y, layer->out_width, rectify, 0));
+void heedful_linear(const Linear *layer, const float *x, int64_t rows, float *y, int rectify,
+                    char *workspace) {
+    Workspace space = {.memory = workspace};
+    lay_out_rounding(&space, layer->scale != 0, rows, layer->in_width);
+    CALL(linear, (layer, x, rows, y, rectify, 0, &space));
 }
 
 // projected [rows, queries + keys + values] of a layer's input x [rows, D].
-void heedful_project(const Layer *layer, const float *x, int64_t rows, float *projected) {
-    CALL(project, (layer, x, rows, projected));
+void heedful_project(const Layer *layer, const float *x, int64_t rows, float *projected,
+                     char *workspace) {
+    Workspace space = {.memory = workspace};
+    lay_out(&space, layer, rows, 0);
+    CALL(project, (layer, x, rows, projected, &space));
 }
 
 // The rest of a layer, after keys and values have found their place: y [rows, D].
 void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Sight *self,
-                   const Sight *cross, float *y) {
-    CALL(rest, (layer, x, rows, self, cross, y));
+                   const Sight *cross, float *y, char *workspace) {
+    Workspace space = {.memory = workspace};
+    lay_out(&space, layer, rows, most(self->num_keys, cross ? cross->num_keys : 0));
+    CALL(rest, (layer, x, rows, self, cross, y, &space));
 }
 
 // Logarithms of the sums of exponentials of rows of scores [rows, V]; NaN where a row has one.

@@ -89,7 +89,6 @@ typedef struct {
     const float *largest;    // [rows] of 8 bits
     int64_t rows;
     float *y;
-    int64_t y_row;  // numbers between rows of y
     int rectify;
     const float *added;  // [rows, N], or null
 } NAME(Product);
@@ -99,7 +98,7 @@ typedef struct {
 static inline void NAME(finish)(const Product *given, Floats y, int64_t row, int64_t column) {
     const Linear *layer = given->layer;
     int64_t left = layer->out_width - column;
-    float *to = given->y + row * given->y_row + column;
+    float *to = given->y + row * layer->out_width + column;
     if (left >= LANES) {
         if (given->rectify) y = NAME(larger)(y, NAME(every)(0.0f));
         if (given->added) y += NAME(load)(given->added + row * layer->out_width + column);
@@ -262,18 +261,17 @@ static void NAME(round_rows)(const float *x, int64_t rows, int64_t width, uint8_
 }
 #endif
 
-static void NAME(linear)(const Linear *layer, const float *x, int64_t rows, float *y,
-                         int64_t y_row, int rectify, const float *added) {
-    Product given = {layer, x, 0, 0, rows, y, y_row, rectify, added};
+static void NAME(linear)(const Linear *layer, const float *x, int64_t rows, float *y, int rectify,
+                         const float *added, const Workspace *space) {
+    Product given = {layer, x, 0, 0, rows, y, rectify, added};
 #if HAS_INT8
     if (layer->scale) {
-        int64_t padded = (layer->in_width + 3) / 4 * 4;
-        uint8_t *rounded = room(&rounded_scratch, (size_t)(rows * padded));
-        float *largest = room(&largest_scratch, (size_t)rows * sizeof *largest);
-        NAME(round_rows)(x, rows, layer->in_width, rounded, largest);
-        given.rounded = rounded;
-        given.largest = largest;
+        NAME(round_rows)(x, rows, layer->in_width, space->rounded, space->largest);
+        given.rounded = space->rounded;
+        given.largest = space->largest;
     }
+#else
+    (void)space;
 #endif
     int64_t panels = (layer->out_width + WIDTH - 1) / WIDTH;
     // A thread is woken in some microseconds, in which a core multiplies this much.
@@ -316,12 +314,11 @@ static void NAME(normalise)(const Norm *norm, const float *x, int64_t rows, int6
 
 // Attention -------------------------------------------------------------------------------------
 
-#define GROUP 4  // queries that go through the keys together
-
 typedef struct {
     const AttentionLayer *layer;
     const Sight *sight;
-    float *mixed;  // [B · Lq, H · E]
+    float *mixed;   // [B · Lq, H · E]
+    float *scores;  // [threads, GROUP, room of a row]
 } NAME(Mixing);
 
 // Some queries of one head over its keys. `chunks` registers hold a key.
@@ -397,7 +394,8 @@ static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
     const AttentionLayer *layer = given->layer;
     int64_t queries = given->sight->num_queries;
     int64_t room_of_row = (given->sight->num_keys + LANES - 1) / LANES * LANES;
-    float *scores = room(&score_scratch, (size_t)(GROUP * room_of_row) * sizeof *scores);
+    int64_t thread = threads() > 1 ? omp_get_thread_num() : 0;
+    float *scores = given->scores + thread * GROUP * padded(given->sight->num_keys);
     int chunks = (int)(layer->head_width / LANES);
 #define MIX(count, chunks) NAME(mix)(given, batch, head, first, count, chunks, scores, room_of_row)
 #define OF_WIDTH(chunks)                                                   \
@@ -423,30 +421,33 @@ static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
 }
 
 // What the heads of a layer find: [B · Lq, H · E].
-static void NAME(attend)(const AttentionLayer *layer, const Sight *sight, float *mixed) {
-    NAME(Mixing) given = {layer, sight, mixed};
+static void NAME(attend)(const AttentionLayer *layer, const Sight *sight, const Workspace *space) {
+    NAME(Mixing) given = {layer, sight, space->mixed, space->scores};
     int64_t work = 2 * sight->num_queries * sight->num_keys * layer->head_width, worth = 1 << 17;
     int64_t least = work < worth ? (worth + work) / (work + 1) : 1;
     share(NAME(mix_heads), &given, sight->batch * layer->heads, least);
 }
-#undef GROUP
 
 // Layers ----------------------------------------------------------------------------------------
 
-static void NAME(project)(const Layer *layer, const float *x, int64_t rows, float *projected) {
-    if (layer->norm_first) {
-        float *normed = room(&normed_scratch, (size_t)(rows * layer->width) * sizeof *normed);
-        NAME(normalise)(&layer->self.norm, x, rows, layer->width, normed);
-        x = normed;
-    }
-    const Linear *linear = &layer->self.projection;
-    NAME(linear)(linear, x, rows, projected, linear->out_width, 0, 0);
+// What a sub-layer reads: x [rows, D], normed where norms come first.
+static const float *NAME(read)(const Layer *layer, const Norm *norm, const float *x, int64_t rows,
+                               const Workspace *space) {
+    if (!layer->norm_first) return x;
+    NAME(normalise)(norm, x, rows, layer->width, space->normed);
+    return space->normed;
+}
+
+static void NAME(project)(const Layer *layer, const float *x, int64_t rows, float *projected,
+                          const Workspace *space) {
+    x = NAME(read)(layer, &layer->self.norm, x, rows, space);
+    NAME(linear)(&layer->self.projection, x, rows, projected, 0, 0, space);
 }
 
 // y = x + what a sub-layer makes of `inner`, normed where norms come last.
 static void NAME(add)(const Layer *layer, const Linear *linear, const Norm *norm, const float *inner,
-                      const float *x, int64_t rows, float *y) {
-    NAME(linear)(linear, inner, rows, y, layer->width, 0, x);
+                      const float *x, int64_t rows, float *y, const Workspace *space) {
+    NAME(linear)(linear, inner, rows, y, 0, x, space);
     if (!layer->norm_first) NAME(normalise)(norm, y, rows, layer->width, y);
 }
 
@@ -499,56 +500,36 @@ static void NAME(activate_rows)(void *data, int64_t first, int64_t stop) {
     }
 }
 
-static void NAME(feed)(const Layer *layer, const float *x, int64_t rows, float *y) {
-    const float *read = x;
-    if (layer->norm_first) {
-        float *normed = room(&normed_scratch, (size_t)(rows * layer->width) * sizeof *normed);
-        NAME(normalise)(&layer->norm, x, rows, layer->width, normed);
-        read = normed;
-    }
-    int64_t width = layer->up.out_width;
-    float *inner = room(&inner_scratch, (size_t)(rows * width) * sizeof *inner), *gate = 0;
+static void NAME(feed)(const Layer *layer, const float *x, int64_t rows, float *y,
+                       const Workspace *space) {
+    const float *read = NAME(read)(layer, &layer->norm, x, rows, space);
     int rectify = !layer->gated && layer->activation == RELU;
-    NAME(linear)(&layer->up, read, rows, inner, width, rectify, 0);
-    if (layer->gated) {
-        gate = room(&gate_scratch, (size_t)(rows * width) * sizeof *gate);
-        NAME(linear)(&layer->gate, read, rows, gate, width, 0, 0);
-    }
+    NAME(linear)(&layer->up, read, rows, space->inner, rectify, 0, space);
+    if (layer->gated) NAME(linear)(&layer->gate, read, rows, space->gate, 0, 0, space);
     if (!rectify) {
-        NAME(Inner) given = {layer, inner, gate};
+        NAME(Inner) given = {layer, space->inner, layer->gated ? space->gate : 0};
         share(NAME(activate_rows), &given, rows, 32);
     }
-    NAME(add)(layer, &layer->down, &layer->norm, inner, x, rows, y);
+    NAME(add)(layer, &layer->down, &layer->norm, space->inner, x, rows, y, space);
 }
 
 static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const Sight *self,
-                       const Sight *cross, float *y) {
+                       const Sight *cross, float *y, const Workspace *space) {
     const AttentionLayer *attention = &layer->self;
-    int64_t inner = attention->heads * attention->head_width;
-    if (layer->has_cross && layer->cross.heads * layer->cross.head_width > inner)
-        inner = layer->cross.heads * layer->cross.head_width;
-    float *mixed = room(&mixed_scratch, (size_t)(rows * inner) * sizeof *mixed);
-    NAME(attend)(attention, self, mixed);
-    NAME(add)(layer, &attention->output, &attention->norm, mixed, x, rows, y);
+    NAME(attend)(attention, self, space);
+    NAME(add)(layer, &attention->output, &attention->norm, space->mixed, x, rows, y, space);
     if (layer->has_cross) {
         attention = &layer->cross;
-        const float *read = y;
-        if (layer->norm_first) {
-            float *normed = room(&normed_scratch, (size_t)(rows * layer->width) * sizeof *normed);
-            NAME(normalise)(&attention->norm, y, rows, layer->width, normed);
-            read = normed;
-        }
-        int64_t width = attention->projection.out_width;
-        float *queries = room(&query_scratch, (size_t)(rows * width) * sizeof *queries);
-        NAME(linear)(&attention->projection, read, rows, queries, width, 0, 0);
+        const float *read = NAME(read)(layer, &attention->norm, y, rows, space);
+        NAME(linear)(&attention->projection, read, rows, space->queries, 0, 0, space);
         Sight sight = *cross;
-        sight.queries = queries;
-        sight.query_row = width;
-        sight.query_batch = sight.num_queries * width;
-        NAME(attend)(attention, &sight, mixed);
-        NAME(add)(layer, &attention->output, &attention->norm, mixed, y, rows, y);
+        sight.queries = space->queries;
+        sight.query_row = attention->projection.out_width;
+        sight.query_batch = sight.num_queries * sight.query_row;
+        NAME(attend)(attention, &sight, space);
+        NAME(add)(layer, &attention->output, &attention->norm, space->mixed, y, rows, y, space);
     }
-    NAME(feed)(layer, y, rows, y);
+    NAME(feed)(layer, y, rows, y, space);
 }
 
 // The best of many ------------------------------------------------------------------------------

@@ -55,20 +55,29 @@ class NativeLinear(nn.Module):
             in_width,
             out_width,
         )
+        self._layer = ctypes.byref(self.described)
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N] in the type of x."""
         rows = x.float().contiguous()
         y = rows.new_empty((*x.shape[:-1], self.out_width))
         if y.numel():
-            kernels().heedful_linear(
-                ctypes.byref(self.described),
+            count, library, layer = y.numel() // self.out_width, kernels(), self._layer
+            space = workspace(library.heedful_linear_room(layer, count))
+            library.heedful_linear(
+                layer,
                 rows.data_ptr(),
-                rows.numel() // rows.shape[-1],
+                count,
                 y.data_ptr(),
                 self.rectify,
+                space.data_ptr(),
             )
         return y.to(x.dtype)
+
+
+def workspace(size: int) -> Tensor:
+    """Memory of so many bytes for what passes."""
+    return torch.empty(size, dtype=torch.uint8)
 
 
 Int8NativeLinear = functools.partial(NativeLinear, int8=True)
