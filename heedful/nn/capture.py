@@ -35,6 +35,10 @@ class Capture:
             self._answers[address] = answer
         return answer
 
+    def concerns(self, place: str) -> bool:
+        """Whether anything inside a part of the model, such as `decoder.3`, may be asked for."""
+        return any("*" in each or each.startswith(f"{place}.") for each in self.wanted)
+
     def keep(self, address: str, value: Tensor) -> None:
         """Keep the tensor of an address."""
         self.found[address] = value

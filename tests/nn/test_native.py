@@ -178,6 +178,24 @@ def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
     assert torch.equal(model.encode(source, positions).states, whole)
 
 
+@torch.inference_mode()
+def test_only_blocks_that_are_looked_into_are_computed_by_modules(monkeypatch):
+    plain, running = build(), build()
+    keep_in(running, Precision("fp32", "cpu"))
+    source, positions = torch.full((1, 3), 7), torch.arange(3)[None]
+    calls = []
+    for number, block in enumerate(running.decoder.blocks):
+        native = block.running
+        monkeypatch.setattr(
+            block, "running", lambda *a, n=native, i=number: calls.append(i) or n(*a)
+        )
+    target, places = torch.full((1, 4), 9), torch.arange(4)[None]
+    found = running.cross_attention(source, positions, target, places, layers=[1])
+    assert calls == [0]
+    expected = plain.cross_attention(source, positions, target, places, layers=[1])
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.usefixtures("level")
 @given(
     size=st.integers(1, 300),
