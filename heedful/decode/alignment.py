@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +21,11 @@ from heedful.decode.scoring import decoder_input
 from heedful.decode.scripts import word_spans
 from heedful.models.translator import Translator, TranslatorState
 from heedful.text.protocol import TextTokenizer
+
+Matrices = npt.NDArray[np.float64]
+
+_SPACE = "\u2581"
+"""How a tokenizer shows a space."""
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -100,15 +107,22 @@ def align(
     source_words, source_word_of = token_words(*source)
     target_words, target_word_of = token_words(*target)
     first = len(source[0].first)
-    weights = weights[: len(target_word_of), first : first + len(source_word_of)].double().cpu()
-    columns = weights.new_zeros((len(target_word_of), len(source_words)))
-    columns.index_add_(1, torch.tensor(source_word_of, dtype=torch.int64), weights)
-    rows = weights.new_zeros((len(target_words), len(source_words)))
-    index = torch.tensor(target_word_of, dtype=torch.int64)
-    rows.index_add_(0, index, columns)
-    counts = torch.bincount(index, minlength=len(target_words)).clamp(min=1)
+    weights = weights[: len(target_word_of), first : first + len(source_word_of)]
+    columns = _gathered(weights.cpu().numpy().astype(np.float64), source_word_of, len(source_words))
+    rows = _gathered(columns.T, target_word_of, len(target_words)).T
+    counts = np.bincount(target_word_of, minlength=len(target_words)).clip(min=1)
     matrix = (rows / counts[:, None]).tolist()
     return Alignment(tuple(source_words), tuple(target_words), tuple(map(tuple, matrix)))
+
+
+def _gathered(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
+    """Sums [R, words] of the columns [R, tokens] of each word."""
+    found = np.zeros((len(tokens), words))
+    if word_of:
+        # Tokens of a word stand side by side.
+        starts = [0, *(i for i in range(1, len(word_of)) if word_of[i] != word_of[i - 1])]
+        found[:, [word_of[i] for i in starts]] = np.add.reduceat(tokens, starts, axis=1)
+    return found
 
 
 def join_alignments(parts: Sequence[Alignment]) -> Alignment:
@@ -162,14 +176,25 @@ def _touched_words(
     """First and last word that each token holds characters of; the next word for none at all."""
     touched: list[tuple[int, int]] = []
     start = word = 0
-    for count in range(1, len(ids) + 1):
-        end = len(tokenizer.decode(ids[:count]))
-        visible = [i for i in range(start, end) if not decoded[i : i + 1].isspace()] or [start]
-        first = word = _word_at(visible[0], word, spans)
-        word = _word_at(visible[-1], word, spans)
+    for end in _ends(tokenizer, ids, decoded):
+        held = decoded[start:end]
+        visible = held.lstrip()
+        place = start + len(held) - len(visible) if visible else start
+        first = word = _word_at(place, word, spans)
+        word = _word_at(place + max(0, len(visible.rstrip()) - 1), word, spans)
         touched.append((first, word))
         start = max(start, end)
     return touched
+
+
+def _ends(tokenizer: TextTokenizer, ids: Sequence[int], decoded: str) -> list[int]:
+    """How many characters of the text the tokens up to each one make."""
+    pieces = [tokenizer.token(id).replace(_SPACE, " ") for id in ids]
+    joined = "".join(pieces)
+    before = len(joined) - len(decoded)  # a space that marks the beginning of the first word
+    if before in (0, 1) and joined == " " * before + decoded:
+        return [max(0, end - before) for end in itertools.accumulate(map(len, pieces))]
+    return [len(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1)]
 
 
 def _word_at(place: int, word: int, spans: Sequence[tuple[int, int]]) -> int:

@@ -63,6 +63,7 @@ def beam_search(
     trellis = _Trellis(count, width)
     cuts = set(limits.tolist())
 
+    longest_norm = length_norm(limits + 1.0, settings.length_penalty)
     state = model.start(source, source_positions)
     sentences = torch.arange(count, device=device)
     tokens = torch.full((count, 1), specials.bos, dtype=torch.int64, device=device)
@@ -78,11 +79,13 @@ def beam_search(
         rules.apply(logits, Moment(step, sentences, history))
         candidates = best_candidates(logits, excess, totals, 2 * width if width > 1 else 1)
         ends = candidates.token == specials.eos
-        finished.add(sentences, candidates, ends, step, wanted)
-
-        live = _live(candidates, ends, width)
+        if ends.any():
+            finished.add(sentences, candidates, ends, step, wanted)
+            live = _live(candidates, ends, width)
+        else:
+            live = Candidates(*(t[:, :width] for t in candidates))
         trellis.add(sentences, live)
-        bound = live.total[:, 0] / length_norm(limits[sentences] + 1.0, settings.length_penalty)
+        bound = live.total[:, 0] / longest_norm[sentences]
         worst = finished.worst(sentences)
         if trace is not None:
             norm = float(length_norm(step + 1.0, settings.length_penalty))
@@ -132,9 +135,12 @@ class _Trellis:
             (self.tokens, live.token),
             (self.token_scores, live.token_score),
         )
+        whole = len(sentences) == self.count
         for steps, values in pairs:
-            full = values.new_zeros((self.count, self.width))
-            full[sentences] = values
+            full = values
+            if not whole:
+                full = values.new_zeros((self.count, self.width))
+                full[sentences] = values
             steps.append(full)
 
     def read(self, beams: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:

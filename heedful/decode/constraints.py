@@ -161,10 +161,11 @@ class Constraints:
             rows = (demanded >= 0).nonzero()[:, 0]
             tokens = demanded[rows]
             kept.append((rows, tokens, scores[rows, :, tokens]))  # before the bans touch them
-        ending = scores[..., self.eos].clone()
+        may_be_stuck = sum(ban.most() for ban in self.bans) >= scores.shape[-1]
+        ending = scores[..., self.eos].clone() if may_be_stuck else None
         for ban in self.bans:
             ban.apply(scores, moment)
-        if sum(ban.most() for ban in self.bans) >= scores.shape[-1]:
+        if ending is not None:
             stuck = scores.amax(-1) == -math.inf
             scores[..., self.eos] = torch.where(stuck, ending, scores[..., self.eos])
         for rows, tokens, values in kept:

@@ -6,6 +6,7 @@ other at the end of each. Two threads do twice as much with a batch of their own
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,10 @@ Result = TypeVar("Result")
 
 MOST_AT_ONCE = 4
 """Batches at once: each needs memory of its own."""
+
+_SWITCH = 5e-5
+"""Seconds after which a thread that comes back from a long operation takes Python's lock from one
+that makes many short ones; by default it waits a hundred times as long, which is a whole step."""
 
 
 def batches_at_once(device: torch.device, batches: int) -> int:
@@ -52,13 +57,14 @@ def side_by_side(
     if count == 1:
         yield from map(work, batches)
         return
-    threads = torch.get_num_threads()
+    threads, interval = torch.get_num_threads(), sys.getswitchinterval()
 
     def run(batch: Batch) -> Result:
         torch.set_num_threads(threads // count)  # those of this thread
         with within():
             return work(batch)
 
+    sys.setswitchinterval(_SWITCH)
     pool = ThreadPoolExecutor(count, thread_name_prefix="batch")
     try:
         for future in [pool.submit(run, batch) for batch in batches]:
@@ -66,3 +72,4 @@ def side_by_side(
     finally:
         pool.shutdown(cancel_futures=True)
         torch.set_num_threads(threads)
+        sys.setswitchinterval(interval)

@@ -110,8 +110,8 @@ class Block(nn.Module):
             [B, L, D], and the cache with x's tokens appended (None if none was given).
         """
         capture = sight.capture
-        seen = capture is not None and capture.concerns(address)
-        if self.running is not None and not seen and not self.cut:
+        looked_into = capture is not None and capture.concerns(address)
+        if self.running is not None and not looked_into and not self.cut:
             return self.running(
                 x, sight.self_positions, sight.memory_positions, sight.biases, memory, cache
             )
