@@ -49,7 +49,7 @@ class Prefetched(Generic[T]):
         after = made[1]
         if not self._ends(after):
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, "batches", initializer=_alone)
+                self._pool = ThreadPoolExecutor(1, "batches")
             self._next = after, self._pool.submit(self._make, after)
         return made
 
@@ -58,10 +58,3 @@ class Prefetched(Generic[T]):
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
         self._pool = self._next = None
-
-
-def _alone() -> None:
-    """One thread for what the update's threads would have to wait for."""
-    import torch
-
-    torch.set_num_threads(1)
