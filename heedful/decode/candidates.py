@@ -46,12 +46,18 @@ def log_probabilities(logits: Tensor) -> Tensor:
 
 
 def log_totals(logits: Tensor) -> Tensor:
-    """log Σ exp of logits [..., V], which they exceed their log-probabilities by.
+    """log Σ exp of logits [..., V], which they exceed their log-probabilities by: [...] float64.
+
+    In float32 the differences would be as inexact as the largest logit.
 
     Raises:
         ModelError: when the model gives no numbers.
     """
-    totals = best.log_totals(logits) if best.serves(logits) else torch.logsumexp(logits, -1)
+    if best.serves(logits):
+        totals = best.log_totals(logits)
+    else:
+        top = logits.amax(-1, keepdim=True)
+        totals = top[..., 0].double() + torch.logsumexp(logits - top, -1).double()
     _check(totals)
     return totals
 
@@ -69,18 +75,21 @@ def best_candidates(logits: Tensor, excess: Tensor, totals: Tensor, count: int) 
 
     Args:
         logits: of the next token [B, W, V] float32; −∞ where it is forbidden.
-        excess: [B, W], what they exceed the tokens' log-probabilities by.
+        excess: [B, W] float64, what they exceed the tokens' log-probabilities by.
         totals: summed log-probabilities so far [B, W] float64.
         count: C; when fewer exist, the rest is filled up with candidates of total −∞.
     """
     # No hypothesis can have more than `count` children among the `count` best of all.
-    values, tokens = _largest(logits, min(count, logits.shape[-1]))
-    values = values - excess[..., None]
+    largest, tokens = _largest(logits, min(count, logits.shape[-1]))
+    values = largest.double() - excess[..., None]
     each = values.shape[-1]
-    sums = (totals[..., None] + values.double()).flatten(1)
+    sums = (totals[..., None] + values).flatten(1)
     total, flat = sums.topk(min(count, sums.shape[1]), -1)
     chosen = Candidates(
-        total, flat // each, tokens.flatten(1).gather(1, flat), values.flatten(1).gather(1, flat)
+        total,
+        flat // each,
+        tokens.flatten(1).gather(1, flat),
+        values.flatten(1).gather(1, flat).float(),
     )
     missing = count - total.shape[1]
     if missing == 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
@@ -59,10 +59,18 @@ def side_by_side(
         return
     threads, interval = torch.get_num_threads(), sys.getswitchinterval()
 
+    ended = threading.Event()
+
     def run(batch: Batch) -> Result:
+        if ended.is_set():
+            raise CancelledError
         torch.set_num_threads(threads // count)  # those of this thread
-        with within():
-            return work(batch)
+        try:
+            with within():
+                return work(batch)
+        except BaseException:
+            ended.set()  # what was not begun is not begun any more
+            raise
 
     sys.setswitchinterval(_SWITCH)
     pool = ThreadPoolExecutor(count, thread_name_prefix="batch")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heedful
-from heedful.decode.candidates import _largest, log_probabilities
+from heedful.decode.candidates import _largest, best_candidates, log_probabilities, log_totals
 from heedful.decode.pipeline import TranslationPipeline
 from heedful.decode.precision import keep_in
 from heedful.device import Precision, resolve_precision
@@ -18,6 +18,7 @@ from heedful.errors import ConfigError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.nn.native import best, library
 from heedful.nn.running_weights import multiplies_int8, packs
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec
@@ -127,3 +128,14 @@ def test_log_probabilities_in_place(seed, size, scale):
     wide = logits.double()
     expected = wide - wide.exp().sum(-1, keepdim=True).log()
     torch.testing.assert_close(log_probabilities(logits).double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_large_logits_cost_no_digits(kernels, monkeypatch):
+    """A score is the difference of two numbers that may be much larger than it."""
+    monkeypatch.setattr(best, "serves", lambda scores: kernels and library.kernels() is not None)
+    logits = 400.0 + 3 * torch.randn(2, 3, 50, generator=torch.Generator().manual_seed(1))
+    exact = torch.log_softmax(logits.double(), -1)
+    found = best_candidates(logits, log_totals(logits), torch.zeros(2, 3).double(), 4)
+    expected = exact.flatten(1).topk(4, 1).values
+    torch.testing.assert_close(found.total, expected, rtol=0, atol=1e-6)

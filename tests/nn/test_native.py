@@ -211,7 +211,7 @@ def test_sums_and_the_largest(size, count, seed, hidden):
     count = min(count, size)
     assert best.serves(scores)
     torch.testing.assert_close(
-        best.log_totals(scores).double(), torch.logsumexp(scores.double(), -1), rtol=1e-6, atol=1e-6
+        best.log_totals(scores), torch.logsumexp(scores.double(), -1), rtol=1e-6, atol=1e-6
     )
     values, places = best.largest(scores, count)
     order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]

@@ -19,8 +19,8 @@ def serves(scores: Tensor) -> bool:
 
 
 def log_totals(scores: Tensor) -> Tensor:
-    """log Σ exp of each row of scores [..., V]."""
-    totals = scores.new_empty(scores.shape[:-1])
+    """log Σ exp of each row of scores [..., V], float64: [...]."""
+    totals = torch.empty(scores.shape[:-1], dtype=torch.float64)
     size = scores.shape[-1]
     kernels().heedful_totals(scores.data_ptr(), totals.numel(), size, totals.data_ptr())
     return totals

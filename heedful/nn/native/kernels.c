@@ -273,7 +273,7 @@ void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Sight
 }
 
 // Logarithms of the sums of exponentials of rows of scores [rows, V]; NaN where a row has one.
-void heedful_totals(const float *scores, int64_t rows, int64_t size, float *totals) {
+void heedful_totals(const float *scores, int64_t rows, int64_t size, double *totals) {
     CALL(totals, (scores, rows, size, totals));
 }
 

@@ -537,8 +537,9 @@ static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const S
 typedef struct {
     const float *scores;  // [rows, size]
     int64_t size, count;
-    float *values;    // [rows, count], or [rows] of totals
+    float *values;    // [rows, count]
     int64_t *places;  // [rows, count]
+    double *totals;   // [rows]
 } NAME(Choice);
 
 static void NAME(total_rows)(void *data, int64_t first, int64_t stop) {
@@ -560,12 +561,12 @@ static void NAME(total_rows)(void *data, int64_t first, int64_t stop) {
         for (; i < whole; i += LANES) sums[0] += NAME(exponential)(NAME(load)(scores + i) - top);
         float all = NAME(sum)(sums[0] + sums[1]);
         for (; i < size; i++) all += expf(scores[i] - top);
-        given->values[row] = top + logf(all);
+        given->totals[row] = (double)top + log((double)all);
     }
 }
 
-static void NAME(totals)(const float *scores, int64_t rows, int64_t size, float *totals) {
-    NAME(Choice) given = {scores, size, 0, totals, 0};
+static void NAME(totals)(const float *scores, int64_t rows, int64_t size, double *totals) {
+    NAME(Choice) given = {scores, size, 0, 0, 0, totals};
     share(NAME(total_rows), &given, rows, 1 + 30000 / size);
 }
 
@@ -610,7 +611,7 @@ static void NAME(best_rows)(void *data, int64_t first, int64_t stop) {
 
 static void NAME(best)(const float *scores, int64_t rows, int64_t size, int64_t count, float *values,
                        int64_t *places) {
-    NAME(Choice) given = {scores, size, count, values, places};
+    NAME(Choice) given = {scores, size, count, values, places, 0};
     share(NAME(best_rows), &given, rows, 1 + 30000 / size);
 }
 
