@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heedful.data.batches import pad
@@ -102,8 +102,11 @@ def test_a_sentence_does_not_depend_on_its_neighbours(
     width=st.integers(1, 4),
 )
 @settings(max_examples=20, deadline=None)
+@example(shape="learned", seed=1, sentences=[[3], [8]], width=1)
 def test_cache_or_not_and_search_or_forced(shape, seed, sentences, width):
-    model = random_model(shape, seed)
+    # In float64, as a batch of one and one of two sum in another order, and thirteen tokens add up
+    # what that makes in float32.
+    model = random_model(shape, seed).double()
     chosen = SearchSettings(beam=width, n_best=width, max_length=12)
     cached = run(model, sentences, chosen)
     same(run(Uncached(model), sentences, chosen), cached)
