@@ -108,7 +108,7 @@ def align(
     target_words, target_word_of = token_words(*target)
     first = len(source[0].first)
     weights = weights[: len(target_word_of), first : first + len(source_word_of)]
-    columns = _gathered(weights.cpu().numpy().astype(np.float64), source_word_of, len(source_words))
+    columns = _gathered(weights.double().cpu().numpy(), source_word_of, len(source_words))
     rows = _gathered(columns.T, target_word_of, len(target_words)).T
     counts = np.bincount(target_word_of, minlength=len(target_words)).clip(min=1)
     matrix = (rows / counts[:, None]).tolist()

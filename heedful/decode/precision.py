@@ -43,6 +43,8 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
         ConfigError: when this processor does not multiply 8-bit integers exactly.
     """
     decoder = model if isinstance(model, Translator | CausalLM) else None
+    if decoder is not None and precision.device == "cpu":
+        reuse_freed()
     if precision.name == "int8":
         native = library.multiplies_int8()
         if not native and not multiplies_int8():
@@ -56,12 +58,10 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
             replace_linear(model, linear)
         else:
             decoder.settle(linear)
-            reuse_freed()
         _run_natively(model)
         return replace(precision, stored=True)
     if decoder is None or precision.device != "cpu":
         return precision
-    reuse_freed()
     if precision.name == "bf16":
         decoder.to(torch.bfloat16)
         precision = replace(precision, stored=True)

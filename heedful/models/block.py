@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from torch import Tensor, nn
 
@@ -39,19 +38,10 @@ class Sight:
     rows: RealRows | None = None
 
 
-class RunningBlock(Protocol):
-    """Another way to compute a block that is not trained any more."""
-
-    def __call__(
-        self,
-        x: Tensor,
-        positions: Positions,
-        memory_positions: Positions | None,
-        biases: Sequence[Bias],
-        memory: KeyValues | None,
-        cache: KeyValueCache | None,
-    ) -> tuple[Tensor, KeyValueCache | None]:
-        """As `Block.forward`, with the parts of its sight."""
+RunningBlock = Callable[
+    [Tensor, Sight, KeyValues | None, KeyValueCache | None], tuple[Tensor, KeyValueCache | None]
+]
+"""Another way to compute a block that is not trained any more: of input, sight, memory, cache."""
 
 
 class Block(nn.Module):
@@ -112,9 +102,7 @@ class Block(nn.Module):
         capture = sight.capture
         looked_into = capture is not None and capture.concerns(address)
         if self.running is not None and not looked_into and not self.cut:
-            return self.running(
-                x, sight.self_positions, sight.memory_positions, sight.biases, memory, cache
-            )
+            return self.running(x, sight, memory, cache)
         y = self._read(x, self.self_attention_norm, capture, f"{address}.self")
         if sight.rows is None:
             y = y.reshape(sight.self_positions.query.shape[0], -1, y.shape[-1])

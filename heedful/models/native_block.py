@@ -9,14 +9,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.models.block import Block
+from heedful.models.block import Block, Sight
 from heedful.nn.attend import make_request
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
 from heedful.nn.cache import KeyValueCache
 from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
 from heedful.nn.kernels.request import total_bias
-from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Sight, kernels
+from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen, kernels
 from heedful.nn.native.linear import NativeLinear, address, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
@@ -57,23 +57,13 @@ class NativeBlock:
     def __call__(
         self,
         x: Tensor,
-        positions: Positions,
-        memory_positions: Positions | None,
-        biases: Sequence[Bias],
+        sight: Sight,
         memory: KeyValues | None,
         cache: KeyValueCache | None,
     ) -> tuple[Tensor, KeyValueCache | None]:
-        """As `Block.forward`.
-
-        Args:
-            x: [B, L, D] float32.
-            positions: of its tokens, for self-attention.
-            memory_positions: for cross-attention.
-            biases: that all blocks share.
-            memory: of cross-attention.
-            cache: of self-attention.
-        """
+        """As `Block.forward`, of x [B, L, D] float32."""
         x = x.contiguous()
+        positions = sight.self_positions
         rows = x.shape[0] * x.shape[1]
         described = self.layer
         attention = self.block.self_attention
@@ -89,11 +79,11 @@ class NativeBlock:
         if cache is not None:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
-        own = _Seen(attention, q, KeyValues(k, v), positions, attention.biases_with(biases))
+        own = _Seen(attention, q, KeyValues(k, v), positions, attention.biases_with(sight.biases))
         cross = None
         if self.block.cross_attention is not None:
-            assert memory is not None and memory_positions is not None
-            cross = _Seen(self.block.cross_attention, None, memory, memory_positions, ())
+            assert memory is not None and sight.memory_positions is not None
+            cross = _Seen(self.block.cross_attention, None, memory, sight.memory_positions, ())
         y = torch.empty_like(x)
         num_keys = (
             own.described.num_keys
@@ -132,7 +122,7 @@ class _Seen:
         positions: Positions,
         biases: Sequence[Bias],
     ) -> None:
-        described = self.described = Sight()
+        described = self.described = Seen()
         k, v = (_lying(t) for t in (memory.keys, memory.values))
         if q is not None:
             if q.stride(1) != q.shape[3] or q.stride(3) != 1:  # as rotation leaves them

@@ -24,7 +24,6 @@ D model width.
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass
 
 import torch
@@ -51,14 +50,7 @@ def penalty(capture: Capture) -> Tensor | float:
 
 def adds_penalties(model: nn.Module) -> bool:
     """Whether there are experts in a model, so that its layers add something to the loss."""
-    known = _adds_penalties.get(model)
-    if known is None:
-        known = any(isinstance(module, MixtureOfExperts) for module in model.modules())
-        _adds_penalties[model] = known
-    return known
-
-
-_adds_penalties: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+    return any(isinstance(module, MixtureOfExperts) for module in model.modules())
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ typedef struct {
     const float *bias;  // [B or 1, H, Lq, Lk] by these strides; or null
     int64_t bias_batch, bias_head, bias_query;
     int64_t batch, num_queries, num_keys;
-} Sight;
+} Seen;
 
 // Threads are those of the OpenMP that PyTorch has loaded; without one there is one thread.
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
@@ -208,7 +208,7 @@ static int best_level(void) { return 1; }
 #endif
 
 // What callers must agree on; compare `library.py`.
-int heedful_layout(void) { return 1000 * (int)sizeof(Layer) + (int)sizeof(Sight); }
+int heedful_layout(void) { return 1000 * (int)sizeof(Layer) + (int)sizeof(Seen); }
 
 static int level = -1;
 
@@ -265,8 +265,8 @@ void heedful_project(const Layer *layer, const float *x, int64_t rows, float *pr
 }
 
 // The rest of a layer, after keys and values have found their place: y [rows, D].
-void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Sight *self,
-                   const Sight *cross, float *y, char *workspace) {
+void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Seen *self,
+                   const Seen *cross, float *y, char *workspace) {
     Workspace space = {.memory = workspace};
     lay_out(&space, layer, rows, most(self->num_keys, cross ? cross->num_keys : 0));
     CALL(rest, (layer, x, rows, self, cross, y, &space));

@@ -120,6 +120,19 @@ static inline Floats NAME(piece)(const float *of, int64_t column, int64_t size) 
     return found;
 }
 
+// The end of a tile: every register of columns that there are goes through `finish`. What has an
+// address is not held in registers, so the sums are copied out before anything is called with them.
+#define TAKE_OUT(Register, finish, count)                                            \
+    Register done[count][PANEL];                                                     \
+    for (int i = 0; i < count; i++)                                                  \
+        for (int j = 0; j < PANEL; j++) done[i][j] = held[i][j];                     \
+    for (int i = 0; i < count; i++)                                                  \
+        for (int j = 0; j < PANEL; j++) {                                            \
+            int64_t column = panel * WIDTH + j * LANES;                              \
+            if (column < layer->out_width)                                           \
+                NAME(finish)(given, done[i][j], row + i, column);                    \
+        }
+
 #define FLOAT_TILE(count)                                                                        \
     static inline __attribute__((always_inline)) void NAME(float_tile##count)(                   \
         const Product *given, int64_t row, int64_t panel) {                                      \
@@ -143,15 +156,7 @@ static inline Floats NAME(piece)(const float *of, int64_t column, int64_t size) 
                 for (int j = 0; j < PANEL; j++) held[i][j] += one * columns[j];                  \
             }                                                                                    \
         }                                                                                        \
-        Floats done[count][PANEL];  /* what has an address is not held in registers */           \
-        for (int i = 0; i < count; i++)                                                          \
-            for (int j = 0; j < PANEL; j++) done[i][j] = held[i][j];                             \
-        for (int i = 0; i < count; i++)                                                          \
-            for (int j = 0; j < PANEL; j++) {                                                    \
-                int64_t column = panel * WIDTH + j * LANES;                                      \
-                if (column < layer->out_width)                                                   \
-                    NAME(finish)(given, done[i][j], row + i, column);                            \
-            }                                                                                    \
+        TAKE_OUT(Floats, finish, count)                                                          \
     }
 FLOAT_TILE(1) FLOAT_TILE(2) FLOAT_TILE(3) FLOAT_TILE(4) FLOAT_TILE(5) FLOAT_TILE(6)
 #undef FLOAT_TILE
@@ -194,20 +199,14 @@ static inline void NAME(scale_back)(const Product *given, __m512i products, int6
                     MULTIPLY_FOURS(held[i][j], one, columns[j]);                                 \
             }                                                                                    \
         }                                                                                        \
-        __m512i done[count][PANEL];  /* what has an address is not held in registers */          \
-        for (int i = 0; i < count; i++)                                                          \
-            for (int j = 0; j < PANEL; j++) done[i][j] = held[i][j];                             \
-        for (int i = 0; i < count; i++)                                                          \
-            for (int j = 0; j < PANEL; j++) {                                                    \
-                int64_t column = panel * WIDTH + j * LANES;                                      \
-                if (column < layer->out_width)                                                   \
-                    NAME(scale_back)(given, done[i][j], row + i, column);                        \
-            }                                                                                    \
+        TAKE_OUT(__m512i, scale_back, count)                                                     \
     }
 INT8_TILE(1) INT8_TILE(2) INT8_TILE(3) INT8_TILE(4) INT8_TILE(5) INT8_TILE(6)
 #undef INT8_TILE
 #undef MULTIPLY_FOURS
 #endif
+
+#undef TAKE_OUT
 
 // The products of some panels with all rows: a panel stays in the cache meanwhile.
 static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
@@ -316,7 +315,7 @@ static void NAME(normalise)(const Norm *norm, const float *x, int64_t rows, int6
 
 typedef struct {
     const AttentionLayer *layer;
-    const Sight *sight;
+    const Seen *sight;
     float *mixed;   // [B · Lq, H · E]
     float *scores;  // [threads, GROUP, room of a row]
 } NAME(Mixing);
@@ -326,7 +325,7 @@ static inline __attribute__((always_inline)) void NAME(mix)(
     const NAME(Mixing) *given, int64_t batch, int64_t head, int64_t first, int count, int chunks,
     float *scores, int64_t room_of_row) {
     const AttentionLayer *layer = given->layer;
-    const Sight *sight = given->sight;
+    const Seen *sight = given->sight;
     int64_t width = layer->head_width, num_keys = sight->num_keys;
     int64_t key_head = head / (layer->heads / layer->key_heads);
     const float *keys = sight->keys + batch * sight->key_batch + key_head * sight->key_head;
@@ -421,7 +420,7 @@ static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
 }
 
 // What the heads of a layer find: [B · Lq, H · E].
-static void NAME(attend)(const AttentionLayer *layer, const Sight *sight, const Workspace *space) {
+static void NAME(attend)(const AttentionLayer *layer, const Seen *sight, const Workspace *space) {
     NAME(Mixing) given = {layer, sight, space->mixed, space->scores};
     int64_t work = 2 * sight->num_queries * sight->num_keys * layer->head_width, worth = 1 << 17;
     int64_t least = work < worth ? (worth + work) / (work + 1) : 1;
@@ -513,8 +512,8 @@ static void NAME(feed)(const Layer *layer, const float *x, int64_t rows, float *
     NAME(add)(layer, &layer->down, &layer->norm, space->inner, x, rows, y, space);
 }
 
-static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const Sight *self,
-                       const Sight *cross, float *y, const Workspace *space) {
+static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const Seen *self,
+                       const Seen *cross, float *y, const Workspace *space) {
     const AttentionLayer *attention = &layer->self;
     NAME(attend)(attention, self, space);
     NAME(add)(layer, &attention->output, &attention->norm, space->mixed, x, rows, y, space);
@@ -522,7 +521,7 @@ static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const S
         attention = &layer->cross;
         const float *read = NAME(read)(layer, &attention->norm, y, rows, space);
         NAME(linear)(&attention->projection, read, rows, space->queries, 0, 0, space);
-        Sight sight = *cross;
+        Seen sight = *cross;
         sight.queries = space->queries;
         sight.query_row = attention->projection.out_width;
         sight.query_batch = sight.num_queries * sight.query_row;

@@ -68,8 +68,8 @@ class Layer(Structure):
     )
 
 
-class Sight(Structure):
-    """`Sight` of kernels.c."""
+class Seen(Structure):
+    """`Seen` of kernels.c."""
 
     _fields_ = (
         ("queries", c_void_p),
@@ -109,7 +109,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_project": (None, [POINTER(Layer), c_void_p, c_int64, c_void_p, c_void_p]),
     "heedful_layer": (
         None,
-        [POINTER(Layer), c_void_p, c_int64, POINTER(Sight), POINTER(Sight), c_void_p, c_void_p],
+        [POINTER(Layer), c_void_p, c_int64, POINTER(Seen), POINTER(Seen), c_void_p, c_void_p],
     ),
     "heedful_totals": (None, [c_void_p, c_int64, c_int64, c_void_p]),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
@@ -134,7 +134,7 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Sight):
+            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen):
                 continue
             if library.heedful_begin(wanted) > 0:
                 return library
