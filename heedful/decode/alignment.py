@@ -107,8 +107,9 @@ def align(
     source_words, source_word_of = token_words(*source)
     target_words, target_word_of = token_words(*target)
     first = len(source[0].first)
-    weights = weights[: len(target_word_of), first : first + len(source_word_of)]
-    columns = _gathered(weights.double().cpu().numpy(), source_word_of, len(source_words))
+    numbers = weights.double().cpu().numpy()
+    numbers = numbers[: len(target_word_of), first : first + len(source_word_of)]
+    columns = _gathered(numbers, source_word_of, len(source_words))
     rows = _gathered(columns.T, target_word_of, len(target_words)).T
     counts = np.bincount(target_word_of, minlength=len(target_words)).clip(min=1)
     matrix = (rows / counts[:, None]).tolist()
@@ -158,8 +159,8 @@ def token_words(
     touched = _touched_words(tokenizer, ids, decoded, spans)
     joined = [False] * len(spans)  # whether a word cannot be told from the one before it
     for first, last in touched:
-        for word in range(first + 1, last + 1):
-            joined[word] = True
+        if last > first:
+            joined[first + 1 : last + 1] = [True] * (last - first)
     number = [*itertools.accumulate(not with_previous for with_previous in joined)]
     written = word_spans(text)
     if len(written) == len(spans):
@@ -174,31 +175,26 @@ def _touched_words(
     tokenizer: TextTokenizer, ids: Sequence[int], decoded: str, spans: Sequence[tuple[int, int]]
 ) -> list[tuple[int, int]]:
     """First and last word that each token holds characters of; the next word for none at all."""
+    word_at: list[int] = []  # a character's word; of one between words, the next
+    for word, (_, end) in enumerate(spans):
+        word_at += [word] * (end - len(word_at))
+    word_at += [len(spans) - 1] * (len(decoded) + 1 - len(word_at))
     touched: list[tuple[int, int]] = []
-    start = word = 0
+    start = 0
     for end in _ends(tokenizer, ids, decoded):
-        held = decoded[start:end]
-        visible = held.lstrip()
-        place = start + len(held) - len(visible) if visible else start
-        first = word = _word_at(place, word, spans)
-        word = _word_at(place + max(0, len(visible.rstrip()) - 1), word, spans)
-        touched.append((first, word))
+        last = max(start, end - 1)
+        while last > start and decoded[last].isspace():
+            last -= 1
+        touched.append((word_at[start], word_at[last]))
         start = max(start, end)
     return touched
 
 
 def _ends(tokenizer: TextTokenizer, ids: Sequence[int], decoded: str) -> list[int]:
     """How many characters of the text the tokens up to each one make."""
-    pieces = [tokenizer.token(id).replace(_SPACE, " ") for id in ids]
-    joined = "".join(pieces)
+    pieces = tokenizer.pieces(ids)
+    joined = "".join(pieces).replace(_SPACE, " ")
     before = len(joined) - len(decoded)  # a space that marks the beginning of the first word
     if before in (0, 1) and joined == " " * before + decoded:
         return [max(0, end - before) for end in itertools.accumulate(map(len, pieces))]
     return [len(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1)]
-
-
-def _word_at(place: int, word: int, spans: Sequence[tuple[int, int]]) -> int:
-    """The word that a character is in or before, sought from a word on."""
-    while word + 1 < len(spans) and spans[word][1] <= place:
-        word += 1
-    return word

@@ -39,9 +39,13 @@ class Sight:
 
 
 RunningBlock = Callable[
-    [Tensor, Sight, KeyValues | None, KeyValueCache | None], tuple[Tensor, KeyValueCache | None]
+    [Tensor, Sight, KeyValues | None, KeyValueCache | None, str],
+    tuple[Tensor, KeyValueCache | None],
 ]
-"""Another way to compute a block that is not trained any more: of input, sight, memory, cache."""
+"""Another way to compute a block that is not trained any more: of input, sight, memory, cache and
+address. Of what may be captured it knows `SHOWN_RUNNING` alone."""
+
+SHOWN_RUNNING = ("self.weights", "cross.weights")
 
 
 class Block(nn.Module):
@@ -55,7 +59,7 @@ class Block(nn.Module):
     Attributes:
         cut: sub-layers (`self`, `cross`, `feedforward`) whose residual connection is taken away,
             to see what it is for.
-        running: computes the block faster where nothing is to be seen of its inside.
+        running: computes the block faster where no more is to be seen of its inside than it shows.
     """
 
     def __init__(self, width: int, spec: BlockSpec, kept: KeptHeadsSpec | None = None) -> None:
@@ -100,9 +104,9 @@ class Block(nn.Module):
             [B, L, D], and the cache with x's tokens appended (None if none was given).
         """
         capture = sight.capture
-        looked_into = capture is not None and capture.concerns(address)
+        looked_into = capture is not None and capture.concerns(address, besides=SHOWN_RUNNING)
         if self.running is not None and not looked_into and not self.cut:
-            return self.running(x, sight, memory, cache)
+            return self.running(x, sight, memory, cache, address)
         y = self._read(x, self.self_attention_norm, capture, f"{address}.self")
         if sight.rows is None:
             y = y.reshape(sight.self_positions.query.shape[0], -1, y.shape[-1])

@@ -14,6 +14,7 @@ from heedful.nn.attend import make_request
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
 from heedful.nn.cache import KeyValueCache
+from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
 from heedful.nn.kernels.request import total_bias
 from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen, kernels
@@ -60,6 +61,7 @@ class NativeBlock:
         sight: Sight,
         memory: KeyValues | None,
         cache: KeyValueCache | None,
+        address: str,
     ) -> tuple[Tensor, KeyValueCache | None]:
         """As `Block.forward`, of x [B, L, D] float32."""
         x = x.contiguous()
@@ -80,16 +82,14 @@ class NativeBlock:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
         own = _Seen(attention, q, KeyValues(k, v), positions, attention.biases_with(sight.biases))
-        cross = None
+        own.ask_for_weights(sight.capture, f"{address}.self.weights")
+        num_keys, cross = own.described.num_keys, None
         if self.block.cross_attention is not None:
             assert memory is not None and sight.memory_positions is not None
             cross = _Seen(self.block.cross_attention, None, memory, sight.memory_positions, ())
+            cross.ask_for_weights(sight.capture, f"{address}.cross.weights")
+            num_keys = max(num_keys, cross.described.num_keys)
         y = torch.empty_like(x)
-        num_keys = (
-            own.described.num_keys
-            if cross is None
-            else max(own.described.num_keys, cross.described.num_keys)
-        )
         space = workspace(library.heedful_layer_room(layer, rows, num_keys))
         library.heedful_layer(
             layer,
@@ -100,6 +100,9 @@ class NativeBlock:
             y.data_ptr(),
             space.data_ptr(),
         )
+        own.give_weights(sight.capture)
+        if cross is not None:
+            cross.give_weights(sight.capture)
         return y, cache
 
 
@@ -122,6 +125,8 @@ class _Seen:
         positions: Positions,
         biases: Sequence[Bias],
     ) -> None:
+        self.attention = attention
+        self.shown: tuple[str, Tensor] | None = None
         described = self.described = Seen()
         k, v = (_lying(t) for t in (memory.keys, memory.values))
         if q is not None:
@@ -152,6 +157,22 @@ class _Seen:
             described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
             described.bias_head, described.bias_query = bias.stride()[1:3]
         self.held = (q, k, v, visible, bias)
+
+    def ask_for_weights(self, capture: Capture | None, place: str) -> None:
+        """Have kernels leave the weights of attention for a capture that wants them."""
+        if capture is None or not capture.wants(place):
+            return
+        described, heads = self.described, self.attention.heads_left
+        weights = torch.empty(described.batch, heads, described.num_queries, described.num_keys)
+        described.weights = weights.data_ptr()
+        described.weights_suffice = capture.ends_with(place)
+        self.shown = place, weights
+
+    def give_weights(self, capture: Capture | None) -> None:
+        """Give the capture what it asked for, [B, H, Lq, Lk]."""
+        if capture is not None and self.shown is not None:
+            place, weights = self.shown
+            capture.keep(place, self.attention.kept.in_place(weights))
 
 
 def runs_natively(block: Block) -> bool:

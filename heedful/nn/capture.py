@@ -35,13 +35,24 @@ class Capture:
             self._answers[address] = answer
         return answer
 
-    def concerns(self, place: str) -> bool:
-        """Whether anything inside a part of the model, such as `decoder.3`, may be asked for."""
-        return any("*" in each or each.startswith(f"{place}.") for each in self.wanted)
+    def concerns(self, place: str, besides: Iterable[str] = ()) -> bool:
+        """Whether anything inside a part of the model may be asked for.
+
+        Args:
+            place: the part, such as `decoder.3`.
+            besides: addresses within it, such as `cross.weights`, that do not count.
+        """
+        spared = {f"{place}.{each}" for each in besides}
+        asked = (each for each in self.wanted if "*" in each or each.startswith(f"{place}."))
+        return any(each not in spared for each in asked)
 
     def keep(self, address: str, value: Tensor) -> None:
         """Keep the tensor of an address."""
         self.found[address] = value
+
+    def ends_with(self, address: str) -> bool:
+        """Whether the pass ends as soon as this address has been kept, after all before it."""
+        return False
 
     def unmet(self) -> list[str]:
         """What is wanted and was offered by no pass so far."""
@@ -68,6 +79,10 @@ class Stopping(Capture):
         super().keep(address, value)
         if len(self.found) == len(self.wanted):
             raise Enough
+
+    def ends_with(self, address: str) -> bool:
+        """Whether this address is the last that is missing."""
+        return self.wanted - self.found.keys() == {address}
 
 
 def offer(capture: Capture | None, address: str, value: Tensor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import random
@@ -193,17 +194,23 @@ class Tokenizer:
 
     def token(self, id: int) -> str:
         """The piece behind an id, for display: spaces as U+2581, special tokens in brackets."""
-        for name, special in self._special.items():
-            if id == special:
-                return _SHOWN[name]
-        if id in self.sentinels:
-            return f"<{SENTINEL}{self.sentinels.index(id)}>"
-        piece = self._pieces[id].decode("utf-8", errors="replace")
-        return piece.replace(" ", MARK) if self.kind == "byte-bpe" else piece
+        return self._shown[id]
+
+    @functools.cached_property
+    def _shown(self) -> list[str]:
+        shown = [piece.decode("utf-8", errors="replace") for piece in self._pieces]
+        if self.kind == "byte-bpe":
+            shown = [piece.replace(" ", MARK) for piece in shown]
+        for number, id in enumerate(self.sentinels):
+            shown[id] = f"<{SENTINEL}{number}>"
+        for name, id in self._special.items():
+            shown[id] = _SHOWN[name]
+        return shown
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces behind ids, for display."""
-        return [self.token(int(i)) for i in ids]
+        shown = self._shown
+        return [shown[int(i)] for i in ids]
 
     def to_json(self) -> str:
         """The whole tokenizer as JSON; equal tokenizers give equal text."""

@@ -18,8 +18,10 @@ from heedful.decode.precision import keep_in
 from heedful.device import Precision
 from heedful.inspect import ablated
 from heedful.models.block import Block
+from heedful.models.cut import without_heads
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.nn.capture import Capture
 from heedful.nn.native import best, library
 from heedful.nn.native.linear import NativeLinear
 
@@ -178,6 +180,38 @@ def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
     assert torch.equal(model.encode(source, positions).states, whole)
 
 
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("name", SHAPES)
+@torch.inference_mode()
+def test_kernels_show_the_weights_of_attention(name, monkeypatch):
+    plain, running = build(**SHAPES[name]), build(**SHAPES[name])
+    if name == "2017":  # pruned, too
+        gone = {
+            ("encoder", 0, "self_attention"): [1],
+            ("decoder", 1, "cross_attention"): [0, 2],
+        }
+        plain, running = (without_heads(model, gone) for model in (plain, running))
+    keep_in(running, Precision("fp32", "cpu"))
+    for block in (*running.encoder.blocks, *running.decoder.blocks):  # modules would say it twice
+        monkeypatch.setattr(block, "_read", None)
+    source = drawn(3, 6, seed=5).mul(9).long().abs().add(4).clamp(max=49)
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, -1, -1, -1], [-1, -1, -1, -1, 0, 1]])
+    target = drawn(3, 5, seed=6).mul(9).long().abs().add(4).clamp(max=49)
+    places = torch.tensor([[0, 1, 2, 3, 4], [0, 1, -1, -1, -1], [0, 1, 2, -1, -1]])
+    wanted = [f"encoder.{i}.self.weights" for i in (0, 1)]
+    wanted += [f"decoder.{i}.{kind}.weights" for i in (0, 1) for kind in ("self", "cross")]
+    found: list[Capture] = []
+    for model in (plain, running):
+        capture = Capture(wanted)
+        model.decode(model.encode(source, positions, capture), target, places, capture)
+        found.append(capture)
+    for place in wanted:
+        expected, own = (capture.found[place] for capture in found)
+        hidden = (places if place.startswith("decoder") else positions) < 0
+        torch.testing.assert_close(own, expected, rtol=1e-4, atol=1e-5)
+        assert torch.all(own.transpose(1, 2)[hidden] == 0.0)
+
+
 @torch.inference_mode()
 def test_only_blocks_that_are_looked_into_are_computed_by_modules(monkeypatch):
     plain, running = build(), build()
@@ -190,9 +224,11 @@ def test_only_blocks_that_are_looked_into_are_computed_by_modules(monkeypatch):
             block, "running", lambda *a, n=native, i=number: calls.append(i) or n(*a)
         )
     target, places = torch.full((1, 4), 9), torch.arange(4)[None]
-    found = running.cross_attention(source, positions, target, places, layers=[1])
+    found, expected = Capture(["decoder.1.cross.query"]), Capture(["decoder.1.cross.query"])
+    for model, capture in ((plain, expected), (running, found)):
+        model.decode(model.encode(source, positions), target, places, capture)
     assert calls == [0]
-    expected = plain.cross_attention(source, positions, target, places, layers=[1])
+    [expected], [found] = expected.found.values(), found.found.values()
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 

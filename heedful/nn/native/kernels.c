@@ -71,7 +71,9 @@ typedef struct {
     int64_t visible_batch, visible_query;
     const float *bias;  // [B or 1, H, Lq, Lk] by these strides; or null
     int64_t bias_batch, bias_head, bias_query;
+    float *weights;  // [B, H, Lq, Lk], to be shown; null where nobody asks
     int64_t batch, num_queries, num_keys;
+    int64_t weights_suffice;  // whether nothing that comes after them is needed
 } Seen;
 
 // Threads are those of the OpenMP that PyTorch has loaded; without one there is one thread.
@@ -264,7 +266,8 @@ void heedful_project(const Layer *layer, const float *x, int64_t rows, float *pr
     CALL(project, (layer, x, rows, projected, &space));
 }
 
-// The rest of a layer, after keys and values have found their place: y [rows, D].
+// The rest of a layer, after keys and values have found their place: y [rows, D], which holds
+// nothing of use where weights suffice.
 void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Seen *self,
                    const Seen *cross, float *y, char *workspace) {
     Workspace space = {.memory = workspace};

@@ -371,7 +371,13 @@ static inline __attribute__((always_inline)) void NAME(mix)(
         }
         float all = NAME(sum)(total);
         share_of[i] = all > 0.0f ? 1.0f / all : 0.0f;
+        if (sight->weights) {
+            float *shown = sight->weights
+                + ((batch * layer->heads + head) * sight->num_queries + first + i) * num_keys;
+            for (int64_t s = 0; s < num_keys; s++) shown[s] = row[s] * share_of[i];
+        }
     }
+    if (sight->weights_suffice) return;
     for (int c = 0; c < chunks; c++) {
         Floats mixed[GROUP];
         for (int i = 0; i < count; i++) mixed[i] = NAME(every)(0.0f);
@@ -516,6 +522,7 @@ static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const S
                        const Seen *cross, float *y, const Workspace *space) {
     const AttentionLayer *attention = &layer->self;
     NAME(attend)(attention, self, space);
+    if (self->weights_suffice) return;
     NAME(add)(layer, &attention->output, &attention->norm, space->mixed, x, rows, y, space);
     if (layer->has_cross) {
         attention = &layer->cross;
@@ -526,6 +533,7 @@ static void NAME(rest)(const Layer *layer, const float *x, int64_t rows, const S
         sight.query_row = attention->projection.out_width;
         sight.query_batch = sight.num_queries * sight.query_row;
         NAME(attend)(attention, &sight, space);
+        if (cross->weights_suffice) return;
         NAME(add)(layer, &attention->output, &attention->norm, space->mixed, y, rows, y, space);
     }
     NAME(feed)(layer, y, rows, y, space);

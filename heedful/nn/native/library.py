@@ -90,9 +90,11 @@ class Seen(Structure):
         ("bias_batch", c_int64),
         ("bias_head", c_int64),
         ("bias_query", c_int64),
+        ("weights", c_void_p),
         ("batch", c_int64),
         ("num_queries", c_int64),
         ("num_keys", c_int64),
+        ("weights_suffice", c_int64),
     )
 
 
