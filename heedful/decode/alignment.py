@@ -128,6 +128,8 @@ def _gathered(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
 
 def join_alignments(parts: Sequence[Alignment]) -> Alignment:
     """The alignment of a text translated in parts: each part's words attend to that part alone."""
+    if len(parts) == 1:
+        return parts[0]
     source = tuple(word for part in parts for word in part.source_words)
     target = tuple(word for part in parts for word in part.target_words)
     rows: list[tuple[float, ...]] = []
@@ -162,9 +164,10 @@ def token_words(
         if last > first:
             joined[first + 1 : last + 1] = [True] * (last - first)
     number = [*itertools.accumulate(not with_previous for with_previous in joined)]
-    written = word_spans(text)
-    if len(written) == len(spans):
-        decoded, spans = text, written
+    if text != decoded:
+        written = word_spans(text)
+        if len(written) == len(spans):
+            decoded, spans = text, written
     starts = [start for (start, _), inner in zip(spans, joined, strict=True) if not inner]
     ends = [end for (_, end), inner in zip(spans, [*joined[1:], False], strict=True) if not inner]
     words = [decoded[start:end] for start, end in zip(starts, ends, strict=True)]

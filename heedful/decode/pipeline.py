@@ -37,8 +37,6 @@ BATCH_TOKENS = 4096
 """Positions of a batch, padding and hypotheses counted."""
 
 _PIECES_OF_A_TEXT = 1 << 20
-_ALIGNED_POSITIONS = 512
-"""Of targets aligned at once: enough for matrix products, few enough to be of like length."""
 _LINES_NAMED = 5
 
 Told = Callable[[int, int], None]
@@ -338,17 +336,12 @@ class TranslationPipeline:
             return [Found(hypotheses, None) for hypotheses in found]
         alignments: list[list[Alignment]] = [[] for _ in work]
         for rank in range(max(map(len, found))):
-            all_rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
-            lengths = [len(found[i][rank].tokens) for i in all_rows]
-            for part in plan_batches(
-                lengths, width=1, batch_tokens=_ALIGNED_POSITIONS, batch_size=None
-            ):
-                rows = [all_rows[number] for number in part]
-                targets = [found[i][rank].tokens for i in rows]
-                state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
-                weights = attention_of(self.model, state, targets, self.specials).double().cpu()
-                for i, target, each in zip(rows, targets, weights, strict=True):
-                    alignments[i].append(self._align(each, work[i].segment, target))
+            rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
+            targets = [found[i][rank].tokens for i in rows]
+            state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
+            weights = attention_of(self.model, state, targets, self.specials).double().cpu()
+            for i, target, each in zip(rows, targets, weights, strict=True):
+                alignments[i].append(self._align(each, work[i].segment, target))
         return [Found(*pair) for pair in zip(found, alignments, strict=True)]
 
     def _distinct(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:

@@ -81,6 +81,15 @@ class Block(nn.Module):
         self.feedforward_norm = build_norm(spec.norm, width)
         self.dropout = Dropout(spec.dropout)
 
+    @property
+    def runs_unpadded(self) -> bool:
+        """Whether `running` computes this block, of rows without their padding too."""
+        return (
+            self.running is not None
+            and not self.cut
+            and self.self_attention.position_bias is None  # made for each slot
+        )
+
     def forward(
         self,
         x: Tensor,

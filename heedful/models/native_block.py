@@ -63,9 +63,10 @@ class NativeBlock:
         cache: KeyValueCache | None,
         address: str,
     ) -> tuple[Tensor, KeyValueCache | None]:
-        """As `Block.forward`, of x [B, L, D] float32."""
+        """As `Block.forward`, of x [B, L, D] float32; [1, R, D] without its padding."""
         x = x.contiguous()
         positions = sight.self_positions
+        starts = None if sight.rows is None else sight.rows.starts
         rows = x.shape[0] * x.shape[1]
         described = self.layer
         attention = self.block.self_attention
@@ -74,19 +75,22 @@ class NativeBlock:
         library = kernels()
         space = workspace(library.heedful_layer_room(layer, rows, 0))
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
-        parts = projected.view(positions.query.shape[0], -1, projected.shape[1])
+        places = positions.query if sight.rows is None else sight.rows.positions
+        parts = projected.view(places.shape[0], -1, projected.shape[1])
         q, k, v = attention.heads_of(*parts.split(self.widths, -1))
         if attention.rotary is not None:
-            q, k = attention.rotary(q, positions.query), attention.rotary(k, positions.query)
+            q, k = attention.rotary(q, places), attention.rotary(k, places)
         if cache is not None:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
-        own = _Seen(attention, q, KeyValues(k, v), positions, attention.biases_with(sight.biases))
+        biases = attention.biases_with(sight.biases)
+        own = _Seen(attention, q, KeyValues(k, v), positions, biases, starts, starts)
         own.ask_for_weights(sight.capture, f"{address}.self.weights")
         num_keys, cross = own.described.num_keys, None
         if self.block.cross_attention is not None:
             assert memory is not None and sight.memory_positions is not None
-            cross = _Seen(self.block.cross_attention, None, memory, sight.memory_positions, ())
+            positions = sight.memory_positions
+            cross = _Seen(self.block.cross_attention, None, memory, positions, (), starts)
             cross.ask_for_weights(sight.capture, f"{address}.cross.weights")
             num_keys = max(num_keys, cross.described.num_keys)
         y = torch.empty_like(x)
@@ -115,6 +119,9 @@ class _Seen:
         memory: keys and values [B, K, Lk, E], with the numbers of each side by side.
         positions: of queries and keys.
         biases: added to the scores.
+        query_rows: [B + 1] int64, where the queries of each sentence begin, if they come without
+            padding: q and those positions are [1, H, R, E] and [B, Lq].
+        key_rows: the same of keys and values.
     """
 
     def __init__(
@@ -124,6 +131,8 @@ class _Seen:
         memory: KeyValues,
         positions: Positions,
         biases: Sequence[Bias],
+        query_rows: Tensor | None = None,
+        key_rows: Tensor | None = None,
     ) -> None:
         self.attention = attention
         self.shown: tuple[str, Tensor] | None = None
@@ -138,7 +147,8 @@ class _Seen:
         described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
         described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
         described.batch, described.num_queries = positions.query.shape
-        described.num_keys = k.shape[2]
+        described.num_keys = positions.key.shape[1]
+        described.query_rows, described.key_rows = address(query_rows), address(key_rows)
         visible = bias = None
         if not positions.shows_all(attention.mask):
             visible = positions.visible(attention.mask).contiguous()
@@ -156,14 +166,14 @@ class _Seen:
             described.bias = address(bias)
             described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
             described.bias_head, described.bias_query = bias.stride()[1:3]
-        self.held = (q, k, v, visible, bias)
+        self.held = (q, k, v, visible, bias, query_rows, key_rows)
 
     def ask_for_weights(self, capture: Capture | None, place: str) -> None:
         """Have kernels leave the weights of attention for a capture that wants them."""
         if capture is None or not capture.wants(place):
             return
         described, heads = self.described, self.attention.heads_left
-        weights = torch.empty(described.batch, heads, described.num_queries, described.num_keys)
+        weights = torch.zeros(described.batch, heads, described.num_queries, described.num_keys)
         described.weights = weights.data_ptr()
         described.weights_suffice = capture.ends_with(place)
         self.shown = place, weights

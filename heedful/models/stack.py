@@ -9,7 +9,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from heedful.models.block import Block, Sight
+from heedful.models.block import SHOWN_RUNNING, Block, Sight
 from heedful.models.spec import StackSpec
 from heedful.nn.attention import KeyValues
 from heedful.nn.biases import build_bias
@@ -17,7 +17,7 @@ from heedful.nn.cache import Cache, GrowingCache, KeyValueCache
 from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.norms import build_norm
-from heedful.nn.unpadding import real_rows
+from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
 
 AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
 
@@ -76,9 +76,7 @@ class Stack(nn.Module):
         """
         if self.position_bias is not None:
             sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
-        rows = None
-        if self.training and sight.capture is None and not caches:
-            rows = real_rows(sight.self_positions.query)
+        rows = None if caches else self._rows(sight)
         if rows is not None:
             x, sight = rows.pack(x), dataclasses.replace(sight, rows=rows)
         grown: list[AnyCache] = []
@@ -102,6 +100,17 @@ class Stack(nn.Module):
             x = rows.unpack(x)
         offer(sight.capture, f"{self.name}.output", x)
         return x, tuple(grown)
+
+    def _rows(self, sight: Sight) -> RealRows | None:
+        """Where the rows of a pass stand, if it goes without its padding."""
+        if self.training:
+            return None if sight.capture else real_rows(sight.self_positions.query)
+        if sight.biases or not all(block.runs_unpadded for block in self.blocks):
+            return None
+        shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN_RUNNING]
+        if sight.capture is not None and sight.capture.concerns(self.name, besides=shown):
+            return None
+        return rows_in_front(sight.self_positions.query)
 
     def empty_caches(self, rows: int, make: MakeCache = GrowingCache.empty) -> tuple[Cache, ...]:
         """A cache of no tokens for every block.

@@ -7,6 +7,7 @@ tokens, N of them real, R ≥ N rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -44,6 +45,13 @@ class RealRows:
     count: int
     positions: Tensor
     shape: tuple[int, int]
+
+    @functools.cached_property
+    def starts(self) -> Tensor:
+        """The first row of each sequence, and N, [B + 1] int64."""
+        batch, length = self.shape
+        first_slots = torch.arange(batch + 1) * length
+        return torch.searchsorted(self.index[: self.count], first_slots)
 
     def pack(self, x: Tensor) -> Tensor:
         """[B, L, D] to [1, R, D]."""
@@ -83,18 +91,38 @@ def real_rows(positions: Tensor) -> RealRows | None:
     if torch.compiler.is_compiling():
         return None
     flat = positions.flatten()
-    real = flat >= 0
-    index = real.nonzero()[:, 0]
+    index = (flat >= 0).nonzero()[:, 0]
     count = len(index)
     rows = _rounded_up(count)
     if count == 0 or rows > _WORTH_IT * len(flat):
         return None
     index = torch.cat([index, index[:1].expand(rows - count)])
+    return _rows_at(index, count, positions)
+
+
+def rows_in_front(positions: Tensor) -> RealRows | None:
+    """The rows of a batch where all padding comes last; None elsewhere, or where it is little.
+
+    Exactly as many as there are tokens, for kernels that need no plan.
+
+    Args:
+        positions: [B, L] int64; −1 is padding.
+    """
+    real = positions >= 0
+    index = real.flatten().nonzero()[:, 0]
+    if len(index) == 0 or len(index) > _WORTH_IT * positions.numel():
+        return None
+    if bool((real[:, 1:] > real[:, :-1]).any()):
+        return None
+    return _rows_at(index, len(index), positions)
+
+
+def _rows_at(index: Tensor, count: int, positions: Tensor) -> RealRows:
+    flat = positions.flatten()
     kept = flat[index]
     kept[count:] = NOTHING_HERE
-    row = (real.cumsum(0) - 1).clamp_(min=0)
-    shape = (positions.shape[0], positions.shape[1])
-    return RealRows(index, row, count, kept[None], shape)
+    row = ((flat >= 0).cumsum(0) - 1).clamp_(min=0)
+    return RealRows(index, row, count, kept[None], (positions.shape[0], positions.shape[1]))
 
 
 def _rounded_up(count: int) -> int:

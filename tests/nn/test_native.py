@@ -180,10 +180,37 @@ def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
     assert torch.equal(model.encode(source, positions).states, whole)
 
 
-@pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("name", SHAPES)
 @torch.inference_mode()
-def test_kernels_show_the_weights_of_attention(name, monkeypatch):
+def test_padding_at_the_end_is_left_out(name, monkeypatch):
+    plain, running = build(**SHAPES[name]), build(**SHAPES[name])
+    keep_in(running, Precision("fp32", "cpu"))
+    rows: list[int] = []
+    for block in (*running.encoder.blocks, *running.decoder.blocks):
+        native = block.running
+        monkeypatch.setattr(
+            block, "running", lambda x, *a, n=native: rows.append(len(x.flatten(0, 1))) or n(x, *a)
+        )
+    lengths = torch.tensor([3, 7, 0, 1])
+    slots = torch.arange(7).expand(4, -1)
+    positions = torch.where(slots < lengths[:, None], slots, -1)
+    source = drawn(4, 7, seed=5).mul(9).long().abs().add(4).clamp(max=49)
+    real = positions >= 0
+    decoded = [m.decode(m.encode(source, positions), source, positions) for m in (plain, running)]
+    torch.testing.assert_close(decoded[1][real], decoded[0][real], rtol=1e-4, atol=5e-5)
+    by_slot = SHAPES[name].get("positions") in ("alibi", "t5", "relative_keys")
+    assert set(rows) == {28 if by_slot else 11}
+    ahead = torch.where(slots >= 7 - lengths[:, None], slots - 7 + lengths[:, None], -1)
+    rows.clear()
+    running.encode(source, ahead)
+    assert set(rows) == {28}
+
+
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("side", ["left", "right"])
+@torch.inference_mode()
+def test_kernels_show_the_weights_of_attention(name, side, monkeypatch):
     plain, running = build(**SHAPES[name]), build(**SHAPES[name])
     if name == "2017":  # pruned, too
         gone = {
@@ -195,7 +222,8 @@ def test_kernels_show_the_weights_of_attention(name, monkeypatch):
     for block in (*running.encoder.blocks, *running.decoder.blocks):  # modules would say it twice
         monkeypatch.setattr(block, "_read", None)
     source = drawn(3, 6, seed=5).mul(9).long().abs().add(4).clamp(max=49)
-    positions = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, -1, -1, -1], [-1, -1, -1, -1, 0, 1]])
+    last = [-1, -1, -1, -1, 0, 1] if side == "left" else [0, 1, -1, -1, -1, -1]
+    positions = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, -1, -1, -1], last])
     target = drawn(3, 5, seed=6).mul(9).long().abs().add(4).clamp(max=49)
     places = torch.tensor([[0, 1, 2, 3, 4], [0, 1, -1, -1, -1], [0, 1, 2, -1, -1]])
     wanted = [f"encoder.{i}.self.weights" for i in (0, 1)]

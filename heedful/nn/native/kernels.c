@@ -73,6 +73,9 @@ typedef struct {
     int64_t bias_batch, bias_head, bias_query;
     float *weights;  // [B, H, Lq, Lk], to be shown; null where nobody asks
     int64_t batch, num_queries, num_keys;
+    // [B + 1] where the rows of each sentence begin, which come without padding and stand for the
+    // first of its num_queries or num_keys; or null
+    const int64_t *query_rows, *key_rows;
     int64_t weights_suffice;  // whether nothing that comes after them is needed
 } Seen;
 

@@ -320,20 +320,27 @@ typedef struct {
     float *scores;  // [threads, GROUP, room of a row]
 } NAME(Mixing);
 
-// Some queries of one head over its keys. `chunks` registers hold a key.
+// One head of one sentence.
+typedef struct {
+    int64_t batch, head, num_keys;
+    int64_t mixed_row;     // of its first query among those of all sentences
+    const float *queries;  // the first
+    const float *keys, *values;
+    float *scores;         // [GROUP, room]
+    int64_t room;
+} NAME(Head);
+
+// Some queries of a head over its keys. `chunks` registers hold a key.
 static inline __attribute__((always_inline)) void NAME(mix)(
-    const NAME(Mixing) *given, int64_t batch, int64_t head, int64_t first, int count, int chunks,
-    float *scores, int64_t room_of_row) {
+    const NAME(Mixing) *given, const NAME(Head) *of, int64_t first, int count, int chunks) {
     const AttentionLayer *layer = given->layer;
     const Seen *sight = given->sight;
-    int64_t width = layer->head_width, num_keys = sight->num_keys;
-    int64_t key_head = head / (layer->heads / layer->key_heads);
-    const float *keys = sight->keys + batch * sight->key_batch + key_head * sight->key_head;
-    const float *values = sight->values + batch * sight->value_batch + key_head * sight->value_head;
+    int64_t batch = of->batch, head = of->head, num_keys = of->num_keys, room_of_row = of->room;
+    int64_t width = layer->head_width;
+    const float *keys = of->keys, *values = of->values;
+    float *scores = of->scores;
     const float *query[GROUP];
-    for (int i = 0; i < count; i++)
-        query[i] = sight->queries + batch * sight->query_batch + (first + i) * sight->query_row
-            + head * width;
+    for (int i = 0; i < count; i++) query[i] = of->queries + (first + i) * sight->query_row;
     for (int64_t s = 0; s < num_keys; s++, keys += sight->key_slot) {
         Floats agree[GROUP];
         for (int i = 0; i < count; i++) agree[i] = NAME(every)(0.0f);
@@ -373,7 +380,8 @@ static inline __attribute__((always_inline)) void NAME(mix)(
         share_of[i] = all > 0.0f ? 1.0f / all : 0.0f;
         if (sight->weights) {
             float *shown = sight->weights
-                + ((batch * layer->heads + head) * sight->num_queries + first + i) * num_keys;
+                + ((batch * layer->heads + head) * sight->num_queries + first + i)
+                    * sight->num_keys;
             for (int64_t s = 0; s < num_keys; s++) shown[s] = row[s] * share_of[i];
         }
     }
@@ -387,8 +395,7 @@ static inline __attribute__((always_inline)) void NAME(mix)(
             for (int i = 0; i < count; i++) mixed[i] += one * scores[i * room_of_row + s];
         }
         for (int i = 0; i < count; i++) {
-            float *to = given->mixed
-                + ((batch * sight->num_queries + first + i) * layer->heads + head) * width;
+            float *to = given->mixed + ((of->mixed_row + first + i) * layer->heads + head) * width;
             NAME(store)(to + c * LANES, mixed[i] * share_of[i]);
         }
     }
@@ -397,12 +404,11 @@ static inline __attribute__((always_inline)) void NAME(mix)(
 static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
     const NAME(Mixing) *given = data;
     const AttentionLayer *layer = given->layer;
-    int64_t queries = given->sight->num_queries;
-    int64_t room_of_row = (given->sight->num_keys + LANES - 1) / LANES * LANES;
+    const Seen *sight = given->sight;
     int64_t thread = threads() > 1 ? omp_get_thread_num() : 0;
-    float *scores = given->scores + thread * GROUP * padded(given->sight->num_keys);
+    float *scores = given->scores + thread * GROUP * padded(sight->num_keys);
     int chunks = (int)(layer->head_width / LANES);
-#define MIX(count, chunks) NAME(mix)(given, batch, head, first, count, chunks, scores, room_of_row)
+#define MIX(count, chunks) NAME(mix)(given, &of, first, count, chunks)
 #define OF_WIDTH(chunks)                                                   \
     do {                                                                   \
         for (; first + GROUP <= queries; first += GROUP) MIX(GROUP, chunks); \
@@ -414,6 +420,25 @@ static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
     } while (0)
     for (int64_t number = begin; number < stop; number++) {
         int64_t batch = number / layer->heads, head = number % layer->heads, first = 0;
+        int64_t key_head = head / (layer->heads / layer->key_heads);
+        int64_t queries = sight->num_queries, query_at = batch * sight->query_batch;
+        int64_t key_at = batch * sight->key_batch, value_at = batch * sight->value_batch;
+        NAME(Head) of = {batch, head, sight->num_keys, batch * queries, .scores = scores};
+        if (sight->query_rows) {
+            of.mixed_row = sight->query_rows[batch];
+            queries = sight->query_rows[batch + 1] - of.mixed_row;
+            query_at = of.mixed_row * sight->query_row;
+        }
+        if (sight->key_rows) {
+            int64_t row = sight->key_rows[batch];
+            of.num_keys = sight->key_rows[batch + 1] - row;
+            key_at = row * sight->key_slot;
+            value_at = row * sight->value_slot;
+        }
+        of.queries = sight->queries + query_at + head * layer->head_width;
+        of.keys = sight->keys + key_at + key_head * sight->key_head;
+        of.values = sight->values + value_at + key_head * sight->value_head;
+        of.room = (of.num_keys + LANES - 1) / LANES * LANES;
         switch (chunks) {
             case 1: OF_WIDTH(1); break;
             case 2: OF_WIDTH(2); break;

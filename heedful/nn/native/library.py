@@ -94,6 +94,8 @@ class Seen(Structure):
         ("batch", c_int64),
         ("num_queries", c_int64),
         ("num_keys", c_int64),
+        ("query_rows", c_void_p),
+        ("key_rows", c_void_p),
         ("weights_suffice", c_int64),
     )
 
