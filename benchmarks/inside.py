@@ -3,6 +3,7 @@
     python benchmarks/inside.py heads --run RUN --data DIR    which heads are positional?
     python benchmarks/inside.py cost --run RUN --data DIR     what does removing each part cost?
     python benchmarks/inside.py prune --run RUN --data DIR    how many heads can go within 0.5 BLEU?
+    python benchmarks/inside.py speed --run RUN --data DIR    what does a model without them save?
     python benchmarks/inside.py align --run RUN --data DIR    how well does cross-attention align?
 
 DIR holds multi30k/tok/val.lc.norm.tok.en.gz and .de.gz (or set HEEDFUL_DATA); RUN is what
@@ -23,6 +24,7 @@ import gzip
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,13 +32,20 @@ from typing import Any
 
 import torch
 from machine import describe_machine
+from speed.turns import alternate, ratio, summary
 
 from heedful import inspect
+from heedful.decode.pipeline import TranslationPipeline
 from heedful.decode.settings import SearchSettings
 from heedful.events import Events, Terminal
+from heedful.models.checkpoint import save_model
 
 HERE = Path(__file__).resolve().parent
 WITHIN = 0.5
+LEFT = (37, 24, 12)
+"""Heads of the smaller models whose speed is measured."""
+WRITTEN = 16
+ROUNDS = 11
 BLEU = inspect.Bleu(SearchSettings(beam=1), tokenize="none", lowercase=True)
 
 Question = Callable[["Bench"], dict[str, Any]]
@@ -150,21 +159,47 @@ def prune(bench: Bench) -> dict[str, Any]:
         }
         smaller = inspect.pruned(bench.subject, order[:first])
         counts = [sum(p.numel() for p in s.model.parameters()) for s in (bench.subject, smaller)]
-        seconds = _seconds_to_translate(bench, (bench.subject, smaller))
         answer[method]["parameters"] = counts
-        answer[method]["seconds_to_translate"] = seconds
     return answer
 
 
-def _seconds_to_translate(bench: Bench, subjects: Sequence[inspect.Subject]) -> list[float]:
-    """Of each model, the least of three turns that take turns."""
-    best = [float("inf")] * len(subjects)
-    for _ in range(3):
-        for number, subject in enumerate(subjects):
-            start = time.perf_counter()
-            BLEU.translate(subject, bench.examples)
-            best[number] = min(best[number], time.perf_counter() - start)
-    return [round(seconds, 3) for seconds in best]
+def speed(bench: Bench) -> dict[str, Any]:
+    """Seconds to translate with model directories that lack heads, in turns, one thread.
+
+    Every model writes 16 tokens for each sentence with a beam of 5, so that all do equal work.
+    """
+    chosen_on = bench.examples[: bench.choose_on]
+    found = inspect.prune(bench.subject, chosen_on, "gradient")
+    total, order = len(inspect.heads(bench.subject.model)), found.removed(0)
+    pipelines: dict[str, TranslationPipeline] = {}
+    answer: dict[str, Any] = {"tokens_written": WRITTEN, "parameters": {}}
+    with tempfile.TemporaryDirectory() as folder:
+        for left in (total, *LEFT):
+            smaller = inspect.pruned(bench.subject, order[: total - left])
+            place = Path(folder) / f"{left} heads"
+            assert smaller.tokenizers is not None
+            save_model(smaller.model, smaller.tokenizers, place)
+            pipelines[place.name] = TranslationPipeline.load(place, device="cpu")
+            count = sum(parameter.numel() for parameter in smaller.model.parameters())
+            answer["parameters"][place.name] = count
+    settings = SearchSettings(beam=5, min_length=WRITTEN, max_length=WRITTEN)
+
+    def turn(name: str) -> float:
+        start = time.perf_counter()
+        pipelines[name].translate(bench.sources, settings=settings)
+        return time.perf_counter() - start
+
+    for name in pipelines:  # the first time, much is set up
+        turn(name)
+    seconds = alternate(
+        {name: lambda _, name=name: turn(name) for name in pipelines},
+        ROUNDS,
+        lambda text: print(text, file=sys.stderr),
+    )
+    whole, *others = seconds
+    answer["seconds_to_translate"] = {name: summary(runs) for name, runs in seconds.items()}
+    answer["share_of_the_time"] = {name: ratio(seconds[name], seconds[whole]) for name in others}
+    return answer
 
 
 def align(bench: Bench) -> dict[str, Any]:
@@ -237,7 +272,13 @@ def read_lines(path: Path) -> list[str]:
         return [line.rstrip("\n") for line in file]
 
 
-QUESTIONS: dict[str, Question] = {"heads": heads, "cost": cost, "prune": prune, "align": align}
+QUESTIONS: dict[str, Question] = {
+    "heads": heads,
+    "cost": cost,
+    "prune": prune,
+    "speed": speed,
+    "align": align,
+}
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen,
 from heedful.nn.native.linear import NativeLinear, address, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
+from heedful.nn.projection import FusedLinear
 from heedful.nn.running_weights import Fused
 
 _ACTIVATIONS = {relu: 0, F.silu: 1, F.gelu: 2, gelu_tanh: 3}
@@ -37,7 +38,7 @@ class NativeBlock:
         feedforward = block.feedforward
         assert isinstance(feedforward, FeedForward)
         self.block = block
-        self.widths = _fused(block.self_attention).out_widths
+        self.widths = _projection(block.self_attention)[1]
         self.layer = Layer()
         described = self.layer
         described.self = _described(block.self_attention, block.self_attention_norm)
@@ -76,7 +77,7 @@ class NativeBlock:
         space = workspace(library.heedful_layer_room(layer, rows, 0))
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
         places = positions.query if sight.rows is None else sight.rows.positions
-        parts = projected.view(places.shape[0], -1, projected.shape[1])
+        parts = projected.view(places.shape[0], rows // places.shape[0], projected.shape[1])
         q, k, v = attention.heads_of(*parts.split(self.widths, -1))
         if attention.rotary is not None:
             q, k = attention.rotary(q, places), attention.rotary(k, places)
@@ -196,17 +197,16 @@ def runs_natively(block: Block) -> bool:
         attentions.append(block.cross_attention)
     return _activation(feedforward) is not None and all(
         attention.softcap is None
-        and attention.heads_left > 0
         and attention.kept.regroup is None
         and attention.head_width % library.heedful_lanes() == 0
-        and isinstance(attention.output, NativeLinear)
+        and (isinstance(attention.output, NativeLinear) or not attention.heads_left)
         for attention in attentions
     )
 
 
 def _described(attention: Attention, norm: nn.Module) -> AttentionLayer:
     return AttentionLayer(
-        _linear(_fused(attention).layer),
+        _linear(_projection(attention)[0]),
         _linear(attention.output),
         _norm(norm),
         attention.heads_left,
@@ -216,15 +216,21 @@ def _described(attention: Attention, norm: nn.Module) -> AttentionLayer:
     )
 
 
-def _fused(attention: Attention) -> Fused:
+def _projection(attention: Attention) -> tuple[nn.Module, list[int]]:
+    """What makes queries, keys and values, and how wide each is."""
     projection: nn.Module = attention.projection
-    assert isinstance(projection, Fused)
-    return projection
+    if isinstance(projection, Fused):
+        return projection.layer, projection.out_widths
+    assert isinstance(projection, FusedLinear)
+    return projection, list(projection.out_widths.values())
 
 
 def _linear(layer: nn.Module) -> Linear:
-    assert isinstance(layer, NativeLinear)
-    return layer.described
+    if isinstance(layer, NativeLinear):
+        return layer.described
+    assert isinstance(layer, FusedLinear | nn.Linear)
+    assert not layer.weight.numel()  # of no heads: all there is to add is a bias
+    return Linear(None, address(layer.bias), None, None, *reversed(layer.weight.shape))
 
 
 def _norm(norm: nn.Module) -> Norm:

@@ -274,7 +274,7 @@ static void NAME(linear)(const Linear *layer, const float *x, int64_t rows, floa
 #endif
     int64_t panels = (layer->out_width + WIDTH - 1) / WIDTH;
     // A thread is woken in some microseconds, in which a core multiplies this much.
-    int64_t work = rows * layer->in_width * WIDTH, worth = 1 << 19;
+    int64_t work = rows * layer->in_width * WIDTH + 1, worth = 1 << 19;
     int64_t least = work < worth ? (worth + work - 1) / work : 1;
     share(NAME(multiply), &given, panels, least);
 }
