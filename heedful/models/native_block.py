@@ -199,7 +199,7 @@ def runs_natively(block: Block) -> bool:
         attention.softcap is None
         and attention.kept.regroup is None
         and attention.head_width % library.heedful_lanes() == 0
-        and (isinstance(attention.output, NativeLinear) or not attention.heads_left)
+        and (not attention.heads_left or isinstance(attention.output, NativeLinear))
         for attention in attentions
     )
 
