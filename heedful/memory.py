@@ -11,7 +11,8 @@ import gc
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,19 @@ _NO_LIMIT = 1 << 60
 
 _SAID = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 """How PyTorch's processor allocator, its extensions and C++ say that memory ran out."""
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context to load modules in: what they make is never looked through for garbage."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def available_bytes(device: torch.device | None = None, root: Path = Path("/")) -> int:

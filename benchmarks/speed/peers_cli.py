@@ -227,6 +227,7 @@ class Commands:
                 "adam_betas": [0.9, 0.98],
                 "learning_rate": 0.0005,
                 "learning_rate_min": 0.0,
+                "scheduling": "decaying",  # after an epoch; neither none nor "plateau" runs
                 "label_smoothing": 0.1,
                 "clip_grad_norm": 1.0,
                 "normalization": "tokens",

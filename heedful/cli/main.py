@@ -6,6 +6,7 @@ when it starts to work, so that `--help` answers at once.
 
 from __future__ import annotations
 
+import atexit
 import gc
 import itertools
 import keyword
@@ -117,6 +118,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
     """
     set_environment()
+    if arguments is None:  # a process that ends with this call: all its memory is given back then
+        atexit.register(gc.freeze)
     words = normalize(sys.argv[1:] if arguments is None else arguments)
     verb = words[0] if words and not words[0].startswith("-") else ""
     return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")

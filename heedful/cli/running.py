@@ -12,6 +12,7 @@ import heedful
 from heedful.cli.device_flags import BatchTokens, DeviceFlag, PrecisionFlag, positions_of
 from heedful.cli.settings_flags import flags_of, overrides
 from heedful.decode.settings import SearchSettings
+from heedful.memory import uncollected
 
 if TYPE_CHECKING:
     from heedful.decode.pipeline import TranslationPipeline
@@ -53,6 +54,8 @@ class Running:
 
     def load(self, model: Path) -> TranslationPipeline:
         """The model, with the others of an ensemble."""
+        with uncollected():  # a fifth of a cold start
+            from heedful.decode.pipeline import TranslationPipeline  # noqa: F401 (loads torch)
         return heedful.load([model, *self.ensemble], device=self.device, precision=self.precision)
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:

@@ -16,6 +16,7 @@ from heedful.nn.dropout import Dropout
 from heedful.nn.moe import MixtureOfExperts, build_feedforward
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
+from heedful.nn.residual import add_residual, normed
 from heedful.nn.unpadding import RealRows
 
 
@@ -158,6 +159,8 @@ class Block(nn.Module):
         return fed
 
     def _read(self, x: Tensor, norm: nn.Module, capture: Capture | None, place: str) -> Tensor:
+        if capture is None and self.norm_first:
+            return normed(x, norm, self.training)
         y: Tensor = norm(x) if self.norm_first else x
         offer(capture, f"{place}.input", y)
         return y
@@ -165,11 +168,14 @@ class Block(nn.Module):
     def _add(
         self, x: Tensor, change: Tensor, norm: nn.Module, capture: Capture | None, place: str
     ) -> Tensor:
+        if capture is None and not self.cut:
+            last = None if self.norm_first else norm
+            return add_residual(x, change, self.dropout.probability, last, self.training)
         offer(capture, f"{place}.output", change)
         change = self.dropout(change)
         whole = not self.cut or place.rpartition(".")[2] not in self.cut
         x = x + change if whole else change
         offer(capture, f"{place}.residual", x)
-        normed: Tensor = x if self.norm_first else norm(x)
-        offer(capture, f"{place}.stream", normed)
-        return normed
+        stream: Tensor = x if self.norm_first else norm(x)
+        offer(capture, f"{place}.stream", stream)
+        return stream

@@ -21,6 +21,7 @@ from heedful.models.cost_parameters import (
 )
 from heedful.models.family import CausalLMSpec, EncoderSpec, ModelSpec, VisionSpec
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.nn.native.library import passes_rows
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
 
 FLOAT32 = 4
@@ -309,9 +310,13 @@ def _block_kept(block: BlockSpec, width: int, length: int, *, mixed: bool) -> _K
     if cross is not None:
         kept = kept.plus(_attention_kept(cross, width, length, mixed=mixed))
     kept = kept.plus(_feedforward_kept(block.feedforward))
-    # Each part keeps its input, each norm what it normalises, each dropout its marks. Sums of the
-    # residual stream, and so what norms read, are float32 at every precision.
-    part = _Kept(width, width if block.dropout else 0, _norm_kept(block.norm, width))
+    # Each part keeps its input, each norm what it normalises, each dropout its marks unless kernels
+    # in C make them anew. Sums of the residual stream, and so what norms read, are float32 at every
+    # precision.
+    if passes_rows(width):
+        part = _Kept(width, 0, width)
+    else:
+        part = _Kept(width, width if block.dropout else 0, _norm_kept(block.norm, width))
     return kept.plus(part, norms_per_block(block))
 
 

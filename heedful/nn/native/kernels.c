@@ -79,6 +79,33 @@ typedef struct {
     int64_t weights_suffice;  // whether nothing that comes after them is needed
 } Seen;
 
+typedef struct {
+    void *at;  // null where there are none
+    int64_t is_half;  // bfloat16, not float32
+} Numbers;
+
+typedef struct {
+    uint64_t seed;
+    uint32_t least;  // what a random number below is dropped; 0 drops nothing
+    float scale;     // of what is kept
+} Drop;
+
+typedef struct {
+    Numbers y, sum;  // given
+    Numbers x, change;
+    float *weight, *bias;  // [D] of the norm
+} ResidualGradients;
+
+// sum = x + dropout(change) and y = norm(sum), all [R, D]. Without `change` the sum is x and is not
+// written; without `norm` there is no y.
+typedef struct {
+    Numbers x, change, sum, y;
+    const Norm *norm;
+    Drop drop;
+    float *statistics;  // [R, 2]: of a row what is taken away, and what it is multiplied with then
+    int64_t rows, width;
+} Residual;
+
 // Threads are those of the OpenMP that PyTorch has loaded; without one there is one thread.
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_max_threads(void) __attribute__((weak));
@@ -130,6 +157,8 @@ static void *take(Workspace *space, int64_t bytes) {
     space->size += (size_t)(bytes + 63) / 64 * 64;
     return found;
 }
+
+#define CHUNKS 16  // of rows whose gradients are summed apart, whatever the number of threads
 
 #define GROUP 4  // queries that go through the keys together
 
@@ -213,7 +242,9 @@ static int best_level(void) { return 1; }
 #endif
 
 // What callers must agree on; compare `library.py`.
-int heedful_layout(void) { return 1000 * (int)sizeof(Layer) + (int)sizeof(Seen); }
+int heedful_layout(void) {
+    return 1000 * (int)sizeof(Layer) + (int)(sizeof(Seen) + sizeof(Residual));
+}
 
 static int level = -1;
 
@@ -288,4 +319,11 @@ void heedful_totals(const float *scores, int64_t rows, int64_t size, double *tot
 void heedful_best(const float *scores, int64_t rows, int64_t size, int64_t count, float *values,
                   int64_t *places) {
     CALL(best, (scores, rows, size, count, values, places));
+}
+
+void heedful_residual(const Residual *of) { CALL(residual, (of)); }
+
+// Its gradients; `partial` is room for 2 · 16 · D numbers where there is a norm.
+void heedful_residual_back(const Residual *of, const ResidualGradients *back, float *partial) {
+    CALL(residual_back, (of, back, partial));
 }

@@ -647,6 +647,8 @@ static void NAME(best)(const float *scores, int64_t rows, int64_t size, int64_t 
     share(NAME(best_rows), &given, rows, 1 + 30000 / size);
 }
 
+#include "residual.h"
+
 #undef Product
 #undef Floats
 #undef Ints

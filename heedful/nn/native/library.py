@@ -9,7 +9,18 @@ import ctypes
 import functools
 import importlib.machinery
 import os
-from ctypes import POINTER, Structure, c_float, c_int, c_int32, c_int64, c_void_p, sizeof
+from ctypes import (
+    POINTER,
+    Structure,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+    sizeof,
+)
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +111,47 @@ class Seen(Structure):
     )
 
 
+class Numbers(Structure):
+    """`Numbers` of kernels.c."""
+
+    _fields_ = (("at", c_void_p), ("is_half", c_int64))
+
+
+class Drop(Structure):
+    """`Drop` of kernels.c."""
+
+    _fields_ = (("seed", c_uint64), ("least", c_uint32), ("scale", c_float))
+
+
+class ResidualGradients(Structure):
+    """`ResidualGradients` of kernels.c."""
+
+    _fields_ = (
+        ("y", Numbers),
+        ("sum", Numbers),
+        ("x", Numbers),
+        ("change", Numbers),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+    )
+
+
+class Residual(Structure):
+    """`Residual` of kernels.c."""
+
+    _fields_ = (
+        ("x", Numbers),
+        ("change", Numbers),
+        ("sum", Numbers),
+        ("y", Numbers),
+        ("norm", POINTER(Norm)),
+        ("drop", Drop),
+        ("statistics", c_void_p),
+        ("rows", c_int64),
+        ("width", c_int64),
+    )
+
+
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_begin": (c_int, [c_int]),
     "heedful_lanes": (c_int, []),
@@ -116,6 +168,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         [POINTER(Layer), c_void_p, c_int64, POINTER(Seen), POINTER(Seen), c_void_p, c_void_p],
     ),
     "heedful_totals": (None, [c_void_p, c_int64, c_int64, c_void_p]),
+    "heedful_residual": (None, [POINTER(Residual)]),
+    "heedful_residual_back": (None, [POINTER(Residual), POINTER(ResidualGradients), c_void_p]),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
@@ -138,7 +192,7 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen):
+            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen) + sizeof(Residual):
                 continue
             if library.heedful_begin(wanted) > 0:
                 return library
@@ -151,6 +205,12 @@ def instructions() -> str | None:
     if library is None:
         return None
     return {4: "NEON", 8: "AVX2", 16: "AVX-512 VNNI"}[library.heedful_lanes()]
+
+
+def passes_rows(width: int) -> bool:
+    """Whether there are kernels for what stands between products of vectors of this width."""
+    library = kernels()
+    return library is not None and width % library.heedful_lanes() == 0
 
 
 def multiplies_int8() -> bool:
