@@ -8,28 +8,20 @@ the gradient instead of being kept.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.nn.dropout import dropout
-from heedful.nn.native.library import (
-    Drop,
-    Norm,
-    Numbers,
-    Residual,
-    ResidualGradients,
-    kernels,
-    passes_rows,
-)
+from heedful.nn.native.library import kernels, passes_rows
 from heedful.nn.native.linear import address
 from heedful.nn.norms import RMSNorm
 
 _CHUNKS = 16
 """`CHUNKS` of kernels.c."""
 
+_LEVELS = 1 << 32
 _KINDS = (torch.float32, torch.bfloat16)
 
 
@@ -48,7 +40,7 @@ def add_residual(
     Returns:
         [..., D].
     """
-    if training and _serves(norm, x, change):
+    if training and (norm is not None or probability) and _serves(norm, x, change):
         drop = _draw(probability)
         found: Tensor = _Passing.apply(x, change, *_parts(norm), drop)  # type: ignore[no-untyped-call]
         return found
@@ -90,18 +82,12 @@ def _serves(norm: nn.Module | None, *tensors: Tensor) -> bool:
     return all(t.device.type == "cpu" and t.dtype in _KINDS and t.numel() for t in tensors)
 
 
-def _draw(probability: float) -> Drop:
+def _draw(probability: float) -> tuple[int, int, float]:
+    """A seed, what a random number of 32 bits below is dropped, and what is kept multiplied by."""
     if not probability:
-        return Drop(0, 0, 1.0)
-    least = min(round(probability * 2**32), 2**32 - 1)
-    seed = int(torch.empty((), dtype=torch.int64).random_())
-    return Drop(seed, least, 1.0 / (1.0 - least / 2**32))
-
-
-def _numbers(tensor: Tensor | None) -> Numbers:
-    if tensor is None:
-        return Numbers(None, 0)
-    return Numbers(tensor.data_ptr(), tensor.dtype == torch.bfloat16)
+        return 0, 0, 1.0
+    least = min(round(probability * _LEVELS), _LEVELS - 1)
+    return int(torch.empty((), dtype=torch.int64).random_()), least, 1.0 / (1.0 - least / _LEVELS)
 
 
 class _Passing(torch.autograd.Function):
@@ -115,67 +101,71 @@ class _Passing(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         epsilon: float,
-        drop: Drop,
+        drop: tuple[int, int, float],
     ) -> Tensor:
-        x, whole, statistics = x.contiguous(), x, None
+        x, whole, kind = x.contiguous(), x, x.dtype
         if change is not None:
             change = change.contiguous()
-            whole = torch.empty_like(x, dtype=torch.promote_types(x.dtype, change.dtype))
-        y = whole
+            kind = torch.promote_types(kind, change.dtype)
+            whole = torch.empty_like(x, dtype=kind)
+        y, rows, width = whole, x.numel() // x.shape[-1], x.shape[-1]
+        statistics = None
         if weight is not None:
             read_by_products = change is None and torch.is_autocast_enabled("cpu")
             kind = torch.get_autocast_dtype("cpu") if read_by_products else torch.float32
             y = torch.empty_like(x, dtype=kind)
-            statistics = torch.empty((x.numel() // x.shape[-1], 2))
-        ctx.norm = _described_norm(weight, bias, epsilon)
+            statistics = torch.empty((rows, 2))
+            whole = x if change is None else whole
+            ctx.save_for_backward(whole, weight, bias, statistics)
         ctx.drop, ctx.kinds = drop, (x.dtype, None if change is None else change.dtype)
-        kept = None if weight is None else x if change is None else whole
-        ctx.save_for_backward(kept, weight, bias, statistics)
-        passing = _described(whole, ctx.norm, drop, statistics)
-        passing.x, passing.change = _numbers(x), _numbers(change)
-        passing.y = _numbers(y)
-        kernels().heedful_residual(ctypes.byref(passing))
+        kernels().heedful_residual(
+            rows,
+            width,
+            *_numbers(x),
+            *_numbers(change),
+            whole.data_ptr(),
+            *_numbers(y),
+            address(weight),
+            address(bias),
+            epsilon,
+            address(statistics),
+            *drop,
+        )
         return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        whole, weight, bias, statistics = ctx.saved_tensors
-        dy = gradients[0].contiguous()
-        wanted = [
-            torch.empty_like(dy, dtype=kind) if asked else None
-            for kind, asked in zip(ctx.kinds, ctx.needs_input_grad, strict=False)
-        ]
-        back = ResidualGradients()
-        for_weight = for_bias = partial = None
-        if weight is None:
-            back.sum = _numbers(dy)
-            if dy.dtype == ctx.kinds[0]:
-                wanted[0] = None  # it is dy itself
-        else:
-            back.y = _numbers(dy)
+        whole, weight, bias, statistics = ctx.saved_tensors or (None,) * 4
+        up = gradients[0].contiguous()
+        (asked, asked_of_change), (kind, kind_of_change) = ctx.needs_input_grad[:2], ctx.kinds
+        change = torch.empty_like(up, dtype=kind_of_change) if asked_of_change else None
+        x = for_weight = for_bias = partial = None
+        if weight is not None:
             for_weight, partial = (
                 torch.empty_like(weight),
-                weight.new_empty(2, _CHUNKS, len(weight)),
+                weight.new_empty(2 * _CHUNKS, len(weight)),
             )
             for_bias = None if bias is None else torch.empty_like(bias)
-            back.weight, back.bias = for_weight.data_ptr(), address(for_bias)
-        back.x, back.change = (_numbers(each) for each in wanted)
-        passing = _described(dy if whole is None else whole, ctx.norm, ctx.drop, statistics)
-        kernels().heedful_residual_back(ctypes.byref(passing), ctypes.byref(back), address(partial))
-        dx, change = wanted
-        if dx is None and ctx.needs_input_grad[0]:
-            dx = dy
-        return dx, change, for_weight, for_bias, None, None
+        if asked and (weight is not None or up.dtype != kind):  # else it is what comes down
+            x = torch.empty_like(up, dtype=kind)
+        kernels().heedful_residual_back(
+            up.numel() // up.shape[-1],
+            up.shape[-1],
+            *_numbers(up),
+            *_numbers(whole),
+            address(weight),
+            address(bias),
+            address(statistics),
+            *ctx.drop,
+            *_numbers(x),
+            *_numbers(change),
+            address(for_weight),
+            address(for_bias),
+            address(partial),
+        )
+        return up if asked and x is None else x, change, for_weight, for_bias, None, None
 
 
-def _described(whole: Tensor, norm: Norm | None, drop: Drop, statistics: Tensor | None) -> Residual:
-    """What kernels are told of a pass whose sum, or x where nothing is added, is `whole`."""
-    described = Residual(x=_numbers(whole), sum=_numbers(whole), drop=drop)
-    described.rows, described.width = whole.numel() // whole.shape[-1], whole.shape[-1]
-    if norm is not None:
-        described.norm, described.statistics = ctypes.pointer(norm), address(statistics)
-    return described
-
-
-def _described_norm(weight: Tensor | None, bias: Tensor | None, epsilon: float) -> Norm | None:
-    return None if weight is None else Norm(weight.data_ptr(), address(bias), epsilon)
+def _numbers(tensor: Tensor | None) -> tuple[int | None, bool]:
+    """Where they begin, and whether they are bfloat16."""
+    return (None, False) if tensor is None else (tensor.data_ptr(), tensor.dtype == torch.bfloat16)

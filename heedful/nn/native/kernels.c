@@ -96,8 +96,6 @@ typedef struct {
     float *weight, *bias;  // [D] of the norm
 } ResidualGradients;
 
-// sum = x + dropout(change) and y = norm(sum), all [R, D]. Without `change` the sum is x and is not
-// written; without `norm` there is no y.
 typedef struct {
     Numbers x, change, sum, y;
     const Norm *norm;
@@ -242,9 +240,7 @@ static int best_level(void) { return 1; }
 #endif
 
 // What callers must agree on; compare `library.py`.
-int heedful_layout(void) {
-    return 1000 * (int)sizeof(Layer) + (int)(sizeof(Seen) + sizeof(Residual));
-}
+int heedful_layout(void) { return 1000 * (int)sizeof(Layer) + (int)sizeof(Seen); }
 
 static int level = -1;
 
@@ -321,9 +317,37 @@ void heedful_best(const float *scores, int64_t rows, int64_t size, int64_t count
     CALL(best, (scores, rows, size, count, values, places));
 }
 
-void heedful_residual(const Residual *of) { CALL(residual, (of)); }
+// sum = x + dropout(change) and y = norm(sum), of [R, D] each. Without `change` the sum is x and is
+// not written; without `weight` there is no y. A pointer is followed by whether it is to bfloat16.
+void heedful_residual(int64_t rows, int64_t width, void *x, int x_half, void *change,
+                      int change_half, void *sum, void *y, int y_half, const float *weight,
+                      const float *bias, float epsilon, float *statistics, int64_t seed,
+                      uint32_t least, float scale) {
+    Norm norm = {weight, bias, epsilon};
+    Residual of = {
+        .x = {x, x_half}, .change = {change, change_half}, .sum = {sum, x_half && change_half},
+        .y = {y, y_half}, .norm = weight ? &norm : 0, .drop = {(uint64_t)seed, least, scale},
+        .statistics = statistics, .rows = rows, .width = width,
+    };
+    CALL(residual, (&of));
+}
 
-// Its gradients; `partial` is room for 2 · 16 · D numbers where there is a norm.
-void heedful_residual_back(const Residual *of, const ResidualGradients *back, float *partial) {
-    CALL(residual_back, (of, back, partial));
+// Gradients of x and of `change`, where there is room for them, and of the norm, from that of y, or
+// of the sum where there is no norm; `partial` is room for 2 · 16 · D numbers. The sum is x where
+// nothing was added.
+void heedful_residual_back(int64_t rows, int64_t width, void *up, int up_half, void *sum,
+                           int sum_half, const float *weight, const float *bias, float *statistics,
+                           int64_t seed, uint32_t least, float scale, void *x, int x_half,
+                           void *change, int change_half, float *for_weight, float *for_bias,
+                           float *partial) {
+    Norm norm = {weight, bias, 0.0f};
+    Residual of = {
+        .x = {sum, sum_half}, .norm = weight ? &norm : 0, .drop = {(uint64_t)seed, least, scale},
+        .statistics = statistics, .rows = rows, .width = width,
+    };
+    ResidualGradients back = {
+        .x = {x, x_half}, .change = {change, change_half}, .weight = for_weight, .bias = for_bias,
+    };
+    *(weight ? &back.y : &back.sum) = (Numbers){up, up_half};
+    CALL(residual_back, (&of, &back, partial));
 }

@@ -17,7 +17,6 @@ from ctypes import (
     c_int32,
     c_int64,
     c_uint32,
-    c_uint64,
     c_void_p,
     sizeof,
 )
@@ -111,46 +110,9 @@ class Seen(Structure):
     )
 
 
-class Numbers(Structure):
-    """`Numbers` of kernels.c."""
-
-    _fields_ = (("at", c_void_p), ("is_half", c_int64))
-
-
-class Drop(Structure):
-    """`Drop` of kernels.c."""
-
-    _fields_ = (("seed", c_uint64), ("least", c_uint32), ("scale", c_float))
-
-
-class ResidualGradients(Structure):
-    """`ResidualGradients` of kernels.c."""
-
-    _fields_ = (
-        ("y", Numbers),
-        ("sum", Numbers),
-        ("x", Numbers),
-        ("change", Numbers),
-        ("weight", c_void_p),
-        ("bias", c_void_p),
-    )
-
-
-class Residual(Structure):
-    """`Residual` of kernels.c."""
-
-    _fields_ = (
-        ("x", Numbers),
-        ("change", Numbers),
-        ("sum", Numbers),
-        ("y", Numbers),
-        ("norm", POINTER(Norm)),
-        ("drop", Drop),
-        ("statistics", c_void_p),
-        ("rows", c_int64),
-        ("width", c_int64),
-    )
-
+_NUMBERS = (c_void_p, c_int)  # and whether they are bfloat16
+_SHAPE, _NORM = (c_int64, c_int64), (c_void_p, c_void_p)
+_DROP = (c_int64, c_uint32, c_float)
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_begin": (c_int, [c_int]),
@@ -168,8 +130,17 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         [POINTER(Layer), c_void_p, c_int64, POINTER(Seen), POINTER(Seen), c_void_p, c_void_p],
     ),
     "heedful_totals": (None, [c_void_p, c_int64, c_int64, c_void_p]),
-    "heedful_residual": (None, [POINTER(Residual)]),
-    "heedful_residual_back": (None, [POINTER(Residual), POINTER(ResidualGradients), c_void_p]),
+    "heedful_residual": (
+        None,
+        [*_SHAPE, *_NUMBERS, *_NUMBERS, c_void_p, *_NUMBERS, *_NORM, c_float, c_void_p, *_DROP],
+    ),
+    "heedful_residual_back": (
+        None,
+        [
+            *(*_SHAPE, *_NUMBERS, *_NUMBERS, *_NORM, c_void_p, *_DROP),
+            *(*_NUMBERS, *_NUMBERS, *_NORM, c_void_p),
+        ],
+    ),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
@@ -192,7 +163,7 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen) + sizeof(Residual):
+            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen):
                 continue
             if library.heedful_begin(wanted) > 0:
                 return library
