@@ -307,6 +307,9 @@ def _block_kept(block: BlockSpec, width: int, length: int, *, mixed: bool) -> _K
     own, cross = block.self_attention, block.cross_attention
     kept = _attention_kept(own, width, length, mixed=mixed)
     kept = kept.plus(_Kept(2 * key_value_width(own, width), 0))
+    if own.rotary is not None and _made_anew(own, width):
+        # Values are read where the projection left them, beside what was turned since.
+        kept = kept.plus(_Kept(query_width(own, width) + key_value_width(own, width), 0))
     if cross is not None:
         kept = kept.plus(_attention_kept(cross, width, length, mixed=mixed))
     kept = kept.plus(_feedforward_kept(block.feedforward))
@@ -336,14 +339,20 @@ def _feedforward_kept(spec: FeedForwardSpec) -> _Kept:
 
 
 def _attention_kept(spec: AttentionSpec, width: int, length: int, *, mixed: bool) -> _Kept:
-    """Queries, the heads' outputs, and the weights over `length` keys if they are kept.
+    """Queries, the heads' outputs, and the weights over `length` keys unless they are made anew.
 
     Softmax keeps its result in float32; the product with the values keeps what it reads.
     """
-    weights = spec.num_heads * length
+    weights = 0 if _made_anew(spec, width) else spec.num_heads * length
     copied = weights if mixed or spec.dropout else 0
     marks = weights if spec.dropout else 0
     return _Kept(2 * query_width(spec, width) + copied, marks, weights)
+
+
+def _made_anew(spec: AttentionSpec, width: int) -> bool:
+    """Whether kernels in C serve (`heedful.nn.kernels.native`), which keep no weights."""
+    plain = not spec.dropout and spec.softcap is None and spec.position_bias is None
+    return plain and passes_rows(spec.head_width or width // spec.num_heads)
 
 
 def _memory_numbers(spec: TranslatorSpec) -> int:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from heedful.errors import ModelError, suggest
 from heedful.nn.biases import Bias
-from heedful.nn.kernels import chunked, decode, flex, matmul, reference, sdpa
+from heedful.nn.kernels import chunked, decode, flex, matmul, native, reference, sdpa
 from heedful.nn.kernels.request import AttentionRequest, Kernel, full_precision, total_bias
 from heedful.nn.masks import FAR, Everything, Mask
 from heedful.nn.positions import Positions
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (reference, matmul, sdpa, chunked, decode, flex)
+    kernel.name: kernel for kernel in (reference, native, matmul, sdpa, chunked, decode, flex)
 }
 
 # Measured on a processor, with PyTorch 2.13: up to these lengths plain products beat its fused
@@ -229,6 +229,8 @@ def _ranking(request: AttentionRequest) -> list[tuple[str, str]]:
     on_cpu = request.q.device.type == "cpu"
     reduced = request.q.dtype != request.precision
     short = _SHORT_REDUCED if reduced or request.dropout else _SHORT
+    if request.wants_gradient:
+        ranking.append(("native", "short and learned from: scores never leave a core"))
     if on_cpu and num_queries * num_keys <= short**2:
         ranking.append(("matmul", f"short on a processor: at most {short} × {short} scores"))
     if num_keys >= _LONG and _span(request.mask) <= num_keys // 4:
@@ -247,6 +249,7 @@ def _drawback(name: str, request: AttentionRequest) -> str:
     """Why a kernel that could serve was not picked."""
     return {
         "reference": "the definition, made to be read: the slowest",
+        "native": "it pays for scores that are made again for the gradient, which is not asked for",
         "matmul": f"would hold all {_num_scores(request):,} scores in memory",
         "sdpa": "slower here: PyTorch's fused kernels are made for long sequences",
         "chunked": "slower here: it pays for memory with work, which long sequences need",

@@ -104,6 +104,24 @@ typedef struct {
     int64_t rows, width;
 } Residual;
 
+// A tensor [B, heads, rows, E] whose number e stands at b·batch + h·head + r·row + e.
+typedef struct {
+    Numbers numbers;
+    int64_t batch, head, row;
+} Rows;
+
+typedef struct {
+    Rows q, k, v;
+    Rows out;                   // what is found; of gradients, the gradient of that
+    Rows for_q, for_k, for_v;   // gradients
+    const uint8_t *visible;     // [B or 1, H or 1, Lq, Lk] by these strides; null where all is seen
+    int64_t visible_batch, visible_head, visible_query;
+    float *sums;  // [B, H, Lq] logarithms of what the weights were divided by
+    float *room;
+    int64_t batch, heads, key_heads, num_queries, num_keys, width;
+    float scale;
+} Attended;
+
 // Threads are those of the OpenMP that PyTorch has loaded; without one there is one thread.
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_max_threads(void) __attribute__((weak));
@@ -240,7 +258,9 @@ static int best_level(void) { return 1; }
 #endif
 
 // What callers must agree on; compare `library.py`.
-int heedful_layout(void) { return 1000 * (int)sizeof(Layer) + (int)sizeof(Seen); }
+int heedful_layout(void) {
+    return 1000 * (int)sizeof(Layer) + (int)(sizeof(Seen) + sizeof(Attended));
+}
 
 static int level = -1;
 
@@ -351,3 +371,8 @@ void heedful_residual_back(int64_t rows, int64_t width, void *up, int up_half, v
     *(weight ? &back.y : &back.sum) = (Numbers){up, up_half};
     CALL(residual_back, (&of, &back, partial));
 }
+
+// Numbers of room that attention or its gradients need.
+int64_t heedful_attended_room(const Attended *of) { return CALL(attended_room, (of)); }
+
+void heedful_attended(Attended *of, int back) { CALL(attended, (of, back)); }

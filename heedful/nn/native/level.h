@@ -13,7 +13,7 @@ static inline Floats NAME(load)(const float *from) { return *(const Floats *)fro
 static inline void NAME(store)(float *to, Floats x) { *(Floats *)to = x; }
 static inline Floats NAME(every)(float x) {
     Floats zero = {0};
-    return zero + x;
+    return x - zero;  // which is x whatever its sign, so that compilers only copy it to all lanes
 }
 static inline Floats NAME(choose)(Ints where, Floats a, Floats b) {
     return (Floats)((where & (Ints)a) | (~where & (Ints)b));
@@ -648,6 +648,9 @@ static void NAME(best)(const float *scores, int64_t rows, int64_t size, int64_t 
 }
 
 #include "residual.h"
+#include "attention.h"
+
+#undef Bits
 
 #undef Product
 #undef Floats

@@ -110,6 +110,45 @@ class Seen(Structure):
     )
 
 
+class Rows(Structure):
+    """`Rows` of kernels.c, with its `Numbers`."""
+
+    _fields_ = (
+        ("at", c_void_p),
+        ("is_half", c_int64),
+        ("batch", c_int64),
+        ("head", c_int64),
+        ("row", c_int64),
+    )
+
+
+class Attended(Structure):
+    """`Attended` of kernels.c."""
+
+    _fields_ = (
+        ("q", Rows),
+        ("k", Rows),
+        ("v", Rows),
+        ("out", Rows),
+        ("for_q", Rows),
+        ("for_k", Rows),
+        ("for_v", Rows),
+        ("visible", c_void_p),
+        ("visible_batch", c_int64),
+        ("visible_head", c_int64),
+        ("visible_query", c_int64),
+        ("sums", c_void_p),
+        ("room", c_void_p),
+        ("batch", c_int64),
+        ("heads", c_int64),
+        ("key_heads", c_int64),
+        ("num_queries", c_int64),
+        ("num_keys", c_int64),
+        ("width", c_int64),
+        ("scale", c_float),
+    )
+
+
 _NUMBERS = (c_void_p, c_int)  # and whether they are bfloat16
 _SHAPE, _NORM = (c_int64, c_int64), (c_void_p, c_void_p)
 _DROP = (c_int64, c_uint32, c_float)
@@ -141,6 +180,8 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
             *(*_NUMBERS, *_NUMBERS, *_NORM, c_void_p),
         ],
     ),
+    "heedful_attended_room": (c_int64, [POINTER(Attended)]),
+    "heedful_attended": (None, [POINTER(Attended), c_int]),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
@@ -163,7 +204,7 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen):
+            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen) + sizeof(Attended):
                 continue
             if library.heedful_begin(wanted) > 0:
                 return library

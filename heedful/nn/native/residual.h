@@ -154,5 +154,3 @@ static void NAME(residual_back)(const Residual *of, const ResidualGradients *bac
         if (back->bias) back->bias[i] = for_bias;
     }
 }
-
-#undef Bits

@@ -1,0 +1,113 @@
+"""Attention of short sequences in C: products, softmax and gradients while they are at hand.
+
+A thread works on one head of one sentence. The weights are not kept for the gradient but made anew
+from what the softmax divided by, as FlashAttention does (Dao 2022).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.nn.kernels.request import AttentionRequest
+from heedful.nn.native.library import Attended, Rows, kernels, passes_rows
+
+name = "native"
+
+LONGEST = 256
+"""Queries or keys: a thread holds all scores of a head."""
+
+
+def unsupported(request: AttentionRequest) -> str | None:
+    """Serves plain attention of short sequences on a processor."""
+    q, k, v = request.q, request.k, request.v
+    if q.device.type != "cpu":
+        return f"it is for processors, and the tensors are on {q.device.type}"
+    if not passes_rows(q.shape[3]):
+        return "its C code was not compiled, or not for heads of this width"
+    if v.shape[3] != q.shape[3]:
+        return "values are not as wide as keys"
+    if q.dtype not in (torch.float32, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
+        return "it computes float32 and bfloat16"
+    if request.biases or request.softcap is not None or request.dropout:
+        return "it knows no biases, soft caps or dropout"
+    if max(q.shape[2], k.shape[2]) > LONGEST:
+        return f"it holds at most {LONGEST} x {LONGEST} scores"
+    return None
+
+
+def run(request: AttentionRequest) -> Tensor:
+    """Compute attention; the result lies in memory as [B, Lq, H, E]."""
+    visible = None
+    if not request.positions.shows_all(request.mask):
+        visible = request.positions.visible(request.mask).contiguous()
+    found: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+        request.q, request.k, request.v, visible, request.scale
+    )
+    return found
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float
+    ) -> Tensor:
+        q, k, v = (_lying(each) for each in (q, k, v))
+        out = _like(q)
+        sums = torch.empty(q.shape[:3])
+        ctx.save_for_backward(q, k, v, visible, sums)
+        ctx.scale = scale
+        described = _described(q, k, v, visible, sums, scale)
+        described.out = _rows(out)
+        _compute(described, back=False)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, visible, sums = ctx.saved_tensors
+        up = _lying(gradients[0])
+        found = [_like(each) for each in (q, k, v)]
+        described = _described(q, k, v, visible, sums, ctx.scale)
+        described.out = _rows(up)
+        described.for_q, described.for_k, described.for_v = map(_rows, found)
+        _compute(described, back=True)
+        return *found, None, None
+
+
+def _described(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, sums: Tensor, scale: float
+) -> Attended:
+    described = Attended(_rows(q), _rows(k), _rows(v))
+    if visible is not None:
+        described.visible = visible.data_ptr()
+        strides = visible.expand(q.shape[0], q.shape[1], -1, -1).stride()
+        described.visible_batch, described.visible_head, described.visible_query, _ = strides
+    described.sums, described.scale = sums.data_ptr(), scale
+    described.batch, described.heads, described.num_queries, described.width = q.shape
+    described.key_heads, described.num_keys = k.shape[1:3]
+    return described
+
+
+def _compute(described: Attended, *, back: bool) -> None:
+    library = kernels()
+    room = torch.empty(library.heedful_attended_room(ctypes.byref(described)))
+    described.room = room.data_ptr()
+    library.heedful_attended(ctypes.byref(described), back)
+
+
+def _rows(tensor: Tensor) -> Rows:
+    return Rows(tensor.data_ptr(), tensor.dtype == torch.bfloat16, *tensor.stride()[:3])
+
+
+def _lying(tensor: Tensor) -> Tensor:
+    """With the numbers of each vector side by side."""
+    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Room for [B, heads, L, E] that lies in memory as products read it."""
+    batch, heads, length, width = tensor.shape
+    return tensor.new_empty(batch, length, heads, width).transpose(1, 2)
