@@ -51,9 +51,14 @@ class Running:
         ),
     ] = 4096
 
-    def load(self, model: Path) -> TranslationPipeline:
-        """The model, with the others of an ensemble."""
-        return heedful.load([model, *self.ensemble], device=self.device, precision=self.precision)
+    def load(self, model: Path, *, shortlist: bool | Path = False) -> TranslationPipeline:
+        """The model, with the others of an ensemble, and perhaps a shortlist."""
+        return heedful.load(
+            [model, *self.ensemble],
+            device=self.device,
+            precision=self.precision,
+            shortlist=shortlist,
+        )
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
         """Positions of a batch, for the hypotheses of a search."""
