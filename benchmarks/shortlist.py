@@ -1,6 +1,6 @@
 """What a shortlist saves and costs: `translate` with it and without, in turns.
 
-    python benchmarks/shortlist.py --model RUN --data DIR [--rounds 7] [--per-token 50]
+    python benchmarks/shortlist.py --model RUN --data DIR [--rounds 7] [--per-token 100]
 
 DIR holds multi30k/tok/{train,val}.lc.norm.tok.{en,de}.gz (or set HEEDFUL_DATA); RUN is any
 translator that reads it, such as what `python benchmarks/multi30k.py` trained. A shortlist is made
@@ -30,14 +30,14 @@ from machine import describe_machine
 from speed.turns import alternate, ratio, summary
 
 from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.settings import SearchSettings
-from heedful.decode.shortlist_making import FREQUENT, PER_TOKEN, make_shortlist
+from heedful.decode.settings import FREQUENT, PER_TOKEN, SearchSettings
+from heedful.decode.shortlist_making import make_shortlist
 from heedful.evaluate.metrics import corpus_scores
 
 HERE = Path(__file__).resolve().parent
 PRECISIONS = ("fp32", "int8")
 SEARCH = SearchSettings(beam=5, length_penalty=1.0)
-OTHER_SIZES = ((10, 100), (20, 100), (100, 100), (50, 10), (50, 500))
+OTHER_SIZES = ((20, 100), (50, 100), (200, 100), (100, 500))
 
 
 def say(text: str) -> None:

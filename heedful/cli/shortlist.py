@@ -12,6 +12,7 @@ from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.output import PLAIN, Output, Report
 from heedful.cli.running import terminal
 from heedful.cli.tables import say
+from heedful.decode.settings import FREQUENT, PER_TOKEN
 from heedful.errors import ModelError, UserError
 
 
@@ -32,10 +33,10 @@ def shortlist(
     ] = None,
     per_token: Annotated[
         int, Parameter(help="Most target tokens on the list for each source token.")
-    ] = 50,
+    ] = PER_TOKEN,
     frequent: Annotated[
         int, Parameter(help="Target tokens on every list, the commonest of the corpus.")
-    ] = 100,
+    ] = FREQUENT,
     output: Output = PLAIN,
 ) -> None:
     """Learn which words a translator may choose among, for faster translations.

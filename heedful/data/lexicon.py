@@ -194,18 +194,23 @@ def _counted(parts: Iterator[_Part], target_size: int, most: int) -> _Table:
     waiting: list[_Table] = []
     for part in parts:
         shares = np.repeat(1.0 / part.widths, part.widths)
-        waiting.append(_Table(part.keys, np.bincount(part.cells, shares)))
+        waiting.append(_Table(part.keys, _summed(part.cells, shares)))
         if sum(len(each.keys) for each in waiting) >= min(max(len(table.keys), _CELLS), most):
             table = _cut(_sum([table, *waiting]), target_size, most)
             waiting.clear()
     return _cut(_sum([table, *waiting]), target_size, most)
 
 
+def _summed(places: Integers, values: Numbers) -> Numbers:
+    """The sum of the values at each place."""
+    return np.asarray(np.bincount(places, weights=values), dtype=np.float64)
+
+
 def _sum(tables: list[_Table]) -> _Table:
     """Several as one."""
     keys, places = np.unique(np.concatenate([t.keys for t in tables]), return_inverse=True)
     values = np.concatenate([t.values for t in tables])
-    return _Table(keys, np.bincount(places, values, minlength=len(keys)))
+    return _Table(keys, _summed(places, values))
 
 
 def _cut(table: _Table, target_size: int, most: int) -> _Table:
@@ -218,7 +223,7 @@ def _cut(table: _Table, target_size: int, most: int) -> _Table:
     sources = table.keys // target_size
     order = np.lexsort((-table.values, sources))
     rank = ranks(sources)
-    kept = np.searchsorted(np.cumsum(np.bincount(rank)), most // 2, side="right")
+    kept = int(np.searchsorted(np.cumsum(np.bincount(rank)), most // 2, side="right"))
     chosen = np.sort(order[rank < max(1, kept)])
     return _Table(table.keys[chosen], table.values[chosen])
 
@@ -226,7 +231,7 @@ def _cut(table: _Table, target_size: int, most: int) -> _Table:
 def _normalised(table: _Table, target_size: int) -> _Table:
     """The table with the numbers of each source token adding up to 1."""
     _, groups = np.unique(table.keys // target_size, return_inverse=True)
-    totals = np.bincount(groups, table.values)
+    totals = _summed(groups, table.values)
     totals[totals == 0] = 1.0
     return _Table(table.keys, table.values / totals[groups])
 
@@ -239,4 +244,4 @@ def _share_out(part: _Part, shares: _Table, counts: Numbers) -> None:
     totals = np.add.reduceat(likely, np.cumsum(part.widths) - part.widths)
     totals[totals == 0] = 1.0  # none of its pairs is held
     likely /= np.repeat(totals, part.widths)
-    counts[places[known]] += np.bincount(part.cells, likely)[known]
+    counts[places[known]] += _summed(part.cells, likely)[known]

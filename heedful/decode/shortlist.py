@@ -215,7 +215,7 @@ class Shortlist:
         sizes = len(first) + listed.sum(1)
         rows, tokens = listed.nonzero()
         listed[:, first] = True
-        union = listed.any(0).nonzero()[0]
+        union = np.flatnonzero(listed.any(0))
         own = np.full((len(sources), int(sizes.max())), first[0])
         own[:, : len(first)] = first
         own[rows, len(first) + ranks(rows)] = tokens

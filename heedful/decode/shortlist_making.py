@@ -11,12 +11,10 @@ import numpy as np
 from heedful.data.encoded import EncodedCorpus, encode_corpus
 from heedful.data.lexicon import Told, learn_lexicon
 from heedful.data.spec import CorpusSpec
+from heedful.decode.settings import FREQUENT, PER_TOKEN
 from heedful.decode.shortlist import Shortlist
 from heedful.errors import DataError
 from heedful.text.pair import TokenizerPair
-
-PER_TOKEN = 50
-FREQUENT = 100
 
 _LOOKED_AT = 1000
 """Pairs of the corpus that the lists are tried on."""
