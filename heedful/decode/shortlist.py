@@ -66,8 +66,9 @@ class Lists:
         """For each sentence the places of some of its tokens."""
         found: list[list[int]] = []
         for own, target in zip(self.own, targets, strict=True):
-            place = {token: place for place, token in enumerate(own.tolist())} if target else {}
-            found.append([place[token] for token in target])
+            # Whatever fills a list up stands in its first place as well.
+            listed = own.tolist() if target else []
+            found.append([listed.index(token) for token in target])
         return found
 
     def select(self, sentences: Tensor) -> Lists:
