@@ -42,6 +42,7 @@ def load(
     *,
     device: str = "auto",
     precision: RunningPrecision = "auto",
+    shortlist: bool | str | Path = False,
 ) -> TranslationPipeline:
     """Load a translator that takes raw text.
 
@@ -50,15 +51,19 @@ def load(
             several make an ensemble.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        shortlist: whether translations are made only of the tokens on the (first) model's
+            shortlist, or on that of another file; see `heedful shortlist`.
 
     Raises:
-        ModelError: when the directory holds no model, or one of a newer schema.
+        ModelError: when the directory holds no model, one of a newer schema, or no shortlist.
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.pipeline import TranslationPipeline
     from heedful.interop.directory import load_any
 
-    return TranslationPipeline.load(path, device=device, precision=precision, read=load_any)
+    return TranslationPipeline.load(
+        path, device=device, precision=precision, shortlist=shortlist, read=load_any
+    )
 
 
 def load_generator(

@@ -30,6 +30,7 @@ VERBS = {
     "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
     "train": "Train a translator from sentence pairs, or a model of text.",
     "translate": "Translate text, a line at a time.",
+    "shortlist": "Learn which words a translator may choose among, for faster translations.",
     "generate": "Continue text with a language model.",
     "fill": "What may stand where a text has [MASK].",
     "classify": "Label texts, pairs of texts, or images.",

@@ -52,11 +52,16 @@ class Running:
         ),
     ] = 4096
 
-    def load(self, model: Path) -> TranslationPipeline:
-        """The model, with the others of an ensemble."""
+    def load(self, model: Path, *, shortlist: bool | Path = False) -> TranslationPipeline:
+        """The model, with the others of an ensemble, and perhaps a shortlist."""
         with uncollected():  # a fifth of a cold start
             from heedful.decode.pipeline import TranslationPipeline  # noqa: F401 (loads torch)
-        return heedful.load([model, *self.ensemble], device=self.device, precision=self.precision)
+        return heedful.load(
+            [model, *self.ensemble],
+            device=self.device,
+            precision=self.precision,
+            shortlist=shortlist,
+        )
 
     def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
         """Positions of a batch, for the hypotheses of a search."""

@@ -69,6 +69,18 @@ def translate(
     prefix_file: Annotated[
         Path | None, Parameter(help="The same for each line by itself; empty lines for anyhow.")
     ] = None,
+    shortlist: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Faster, not exact: only words on the model's shortlist, which `heedful "
+            "shortlist` makes.",
+        ),
+    ] = False,
+    shortlist_file: Annotated[
+        Path | None, Parameter(help="The same with a shortlist that is not in the model's folder.")
+    ] = None,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -91,12 +103,13 @@ def translate(
         **running.plain(),
         "scores": scores,
         "alignment": alignment,
+        "shortlist": str(shortlist_file) if shortlist_file else shortlist,
     }
     report = Report("translate", output, asked)
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     prefixes = _Prefixes(prefix, prefix_file)
-    pipeline = running.load(model)
+    pipeline = running.load(model, shortlist=shortlist_file or shortlist)
     positions = running.positions(pipeline, settings)
     loaded = report.seconds
     counts = {"lines": 0, "tokens": 0, "cut": 0}

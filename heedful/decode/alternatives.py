@@ -13,7 +13,7 @@ from heedful.decode.limits import longest_output
 from heedful.decode.pipeline import TranslationPipeline
 from heedful.decode.scripts import word_spans
 from heedful.decode.search import search
-from heedful.decode.segments import clean, one_line
+from heedful.decode.segments import clean, one_line, single_line
 from heedful.decode.settings import SearchSettings
 from heedful.decode.translation import Translation
 from heedful.errors import DataError
@@ -101,8 +101,7 @@ def _encoded(
     pipeline: TranslationPipeline, source: str, before: str
 ) -> tuple[list[int], list[int]]:
     """Ids of the line and of the beginning."""
-    line = " ".join(clean(source).split("\n")).strip()
-    ids = pipeline.tokenizers.source.encode(line)
+    ids = pipeline.tokenizers.source.encode(single_line(source))
     if len(ids) > pipeline.max_length:
         raise DataError(
             f"The line has {len(ids)} tokens, more than the {pipeline.max_length} that the model "

@@ -22,8 +22,9 @@ from heedful.decode.limits import check_fits, longest_output
 from heedful.decode.precision import keep_in
 from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import search
-from heedful.decode.segments import CutText, Segment, Warn, clean, cut_texts
+from heedful.decode.segments import CutText, Segment, Warn, cut_texts, single_line
 from heedful.decode.settings import SearchOptions, SearchSettings
+from heedful.decode.shortlist import Shortlist, wanted_shortlist
 from heedful.decode.side_by_side import batches_at_once
 from heedful.decode.translation import Score, Translation
 from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
@@ -58,6 +59,8 @@ class TranslationPipeline:
         models: a model, or members of an ensemble; all with the same tokenizers.
         tokenizers: of source and target.
         precision: of the forward passes; float32 if unset.
+        shortlist: translations are made of these tokens only; of any if unset. Scores of given
+            translations are always over the whole vocabulary.
     """
 
     def __init__(
@@ -66,10 +69,12 @@ class TranslationPipeline:
         tokenizers: TokenizerPair,
         *,
         precision: Precision | None = None,
+        shortlist: Shortlist | None = None,
     ) -> None:
         self.models = (models,) if isinstance(models, Translator) else tuple(models)
         self.tokenizers = tokenizers
         self.precision = precision
+        self.shortlist = shortlist
         self.model: StepModel[Any] = (
             self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         )
@@ -83,6 +88,7 @@ class TranslationPipeline:
         *,
         device: str = "auto",
         precision: RunningPrecision = "auto",
+        shortlist: bool | str | Path = False,
         read: ReadModel = load_model,
     ) -> Self:
         """Load a model directory, or several as an ensemble.
@@ -92,6 +98,7 @@ class TranslationPipeline:
             device: auto, cpu, cuda, cuda:1 or mps.
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16,
                 fp16 or int8.
+            shortlist: whether to use the (first) model's own, or the file of another.
             read: what reads a directory.
 
         Raises:
@@ -111,11 +118,12 @@ class TranslationPipeline:
                     where=str(other),
                     remedy="An ensemble needs models trained with the same tokenizers",
                 )
+        short = wanted_shortlist(shortlist, paths[0], tokenizers)
         models = [model.to(where).eval() for model, _ in loaded]
         width = max(model.spec.width for model in models)
         chosen = resolve_precision(precision, where, width=width, exact=True)
         kept = [keep_in(model, chosen) for model in models]
-        return cls(models, tokenizers, precision=kept[0])
+        return cls(models, tokenizers, precision=kept[0], shortlist=short)
 
     @property
     def device(self) -> torch.device:
@@ -234,9 +242,9 @@ class TranslationPipeline:
                 f"{len(sources)} sources and {len(targets)} targets",
                 remedy="Give one target for each source",
             )
-        source_ids = self.tokenizers.source.encode_batch([_single_line(s) for s in sources])
+        source_ids = self.tokenizers.source.encode_batch([single_line(s) for s in sources])
         target_ids = [
-            self.tokenizers.target.encode(_single_line(t)) if isinstance(t, str) else list(t)
+            self.tokenizers.target.encode(single_line(t)) if isinstance(t, str) else list(t)
             for t in targets
         ]
         frame = len(self.tokenizers.source.first) + len(self.tokenizers.source.last)
@@ -304,7 +312,7 @@ class TranslationPipeline:
         for number, text in enumerate(cut):
             prefix: list[int] = []
             if prefixes is not None:
-                prefix = self.tokenizers.target.encode(_single_line(prefixes[number]))
+                prefix = self.tokenizers.target.encode(single_line(prefixes[number]))
             for i, segment in enumerate(text.segments):
                 name = (first_line + number) * _PIECES_OF_A_TEXT + i
                 work.append(_Work(segment, name, () if i else prefix))
@@ -319,16 +327,22 @@ class TranslationPipeline:
         searched = settings.model_copy(update={"n_best": settings.beam}) if several else settings
         # Alignments look at the same sources once more.
         begun = self.model.start(source, positions) if aligned and work else None
+        prefixes = [item.prefix for item in work]
+        lists = None
+        if self.shortlist is not None:
+            ids = [item.segment.ids for item in work]
+            lists = self.shortlist.lists(ids, prefixes, self.specials, self.device)
         found = search(
             self.model,
             source,
             positions,
             searched,
             specials=self.specials,
-            prefixes=[item.prefix for item in work],
+            prefixes=prefixes,
             names=[item.name for item in work],
             longest=longest,
             begun=begun,
+            lists=lists,
         )
         if several:
             found = [self._distinct(hypotheses)[: settings.n_best] for hypotheses in found]
@@ -371,10 +385,6 @@ def _check_batching(batch_size: int | None, batch_tokens: int) -> None:
     for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: a batch holds at least 1")
-
-
-def _single_line(text: str) -> str:
-    return " ".join(clean(text).split("\n")).strip()
 
 
 def _warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: Warn) -> None:

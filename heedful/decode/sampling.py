@@ -184,7 +184,8 @@ def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor |
     scores = scores.double() / settings.temperature
     size = scores.shape[-1]
     ids: Tensor | None = None
-    if 0 < settings.top_k < size or settings.top_p < 1.0:
+    # The order must not hang on the size, which with shortlists is the batch's.
+    if settings.top_k or settings.top_p < 1.0:
         scores, ids = scores.topk(min(settings.top_k or size, size), -1)
     probabilities = scores.softmax(-1)
     keep = probabilities >= settings.min_p * probabilities.amax(-1, keepdim=True)

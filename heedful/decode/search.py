@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
 
 from heedful.decode.beam import beam_search
 from heedful.decode.constraints import build_constraints
+from heedful.decode.narrow import narrow
 from heedful.decode.protocol import AttentiveModel, Hypothesis, Specials, State, StepModel
 from heedful.decode.sampling import sample
 from heedful.decode.scoring import rank_by_coverage
 from heedful.decode.settings import SearchSettings
+from heedful.decode.shortlist import Lists
 from heedful.decode.trace import SearchTrace
 from heedful.errors import ConfigError
 
@@ -32,6 +34,7 @@ def search(
     longest: int | None = None,
     trace: SearchTrace | None = None,
     begun: State | None = None,
+    lists: Lists | None = None,
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each sentence, best first, or samples of it.
 
@@ -47,6 +50,8 @@ def search(
         longest: most tokens the model can generate, if its positions end somewhere.
         trace: watches the search; it changes nothing and costs nothing where there is none.
         begun: what the model's `start` gave for these sources, where it has read them already.
+        lists: what each sentence may be made of; anything if unset. Probabilities are those of
+            tokens on a sentence's list among each other. A translator or an ensemble of some.
 
     Returns:
         Up to `n_best` hypotheses of each sentence. They are distinct unless they were sampled.
@@ -69,17 +74,22 @@ def search(
             limit = min(limit, longest)
         limits.append(limit if prefixes is None else max(limit, len(prefixes[row])))
     limit_of = torch.tensor(limits, device=source.device)
-    rules = build_constraints(settings, specials, limit_of, prefixes)
-    reader = model if begun is None else _Begun(model, begun)
+    reader: StepModel[Any] = model if begun is None else _Begun(model, begun)
+    known = specials
+    if lists is not None:
+        assert trace is None, "a trace would tell of places in lists"
+        reader, known = narrow(model, lists, begun), lists.specials(specials)
+        prefixes = None if prefixes is None else lists.places(prefixes)
+    rules = build_constraints(settings, known, limit_of, prefixes)
     if settings.sampling:
         name_of = torch.tensor(range(count) if names is None else names, device=source.device)
-        found = sample(
-            reader, source, source_positions, settings, specials, rules, limit_of, name_of
-        )
+        found = sample(reader, source, source_positions, settings, known, rules, limit_of, name_of)
     else:
         found = beam_search(
-            reader, source, source_positions, settings, specials, rules, limit_of, trace
+            reader, source, source_positions, settings, known, rules, limit_of, trace
         )
+    if lists is not None:
+        found = lists.restored(found)
     if settings.coverage_penalty:
         if not isinstance(model, AttentiveModel):
             raise ConfigError(

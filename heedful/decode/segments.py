@@ -68,6 +68,11 @@ def one_line(text: str) -> str:
     return " ".join(text.splitlines())
 
 
+def single_line(text: str) -> str:
+    """A text that is one line, cleaned, without space around it."""
+    return " ".join(clean(text).split("\n")).strip()
+
+
 def cut_texts(
     texts: Sequence[str],
     tokenizer: TextTokenizer,

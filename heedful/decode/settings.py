@@ -16,6 +16,10 @@ NonNegative = Annotated[float, Field(ge=0)]
 LENGTH_RATIO = 2
 LENGTH_MARGIN = 20
 
+# Tokens of a shortlist: the likeliest of each source token, and the commonest of all.
+PER_TOKEN = 100
+FREQUENT = 100
+
 
 class SearchSettings(Config):
     """Beam search or sampling, what it may generate and how hypotheses are ranked.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,6 +21,9 @@ from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.positions import Positions
 from heedful.nn.running_weights import Linear, replace_linear
+
+Output = Callable[[Tensor], Tensor]
+"""Scores target pieces by decoder states."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class Translator(nn.Module):
             nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
         )
         self.running_output: nn.Module | None = None
+        self._running_linear: Linear | None = None
         self.source_input = InputEmbedding(spec.width, spec.embedding)
         self.target_input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
@@ -96,6 +101,21 @@ class Translator(nn.Module):
             return found
         return F.linear(hidden, self.output_weight, self.output_bias)
 
+    def output_over(self, ids: Tensor) -> Output:
+        """What scores some target pieces as `logits` scores all; made once for many calls.
+
+        Args:
+            ids: [V'] int64, the pieces.
+
+        Returns:
+            A function of decoder states [..., D] that gives scores [..., V'].
+        """
+        weight = self.output_weight[ids]
+        bias = None if self.output_bias is None else self.output_bias[ids]
+        if self._running_linear is not None:
+            return self._running_linear(weight, bias)
+        return functools.partial(F.linear, weight=weight, bias=bias)
+
     def settle(self, linear: Linear) -> None:
         """Put other layers in place of all linear ones; nothing can be learned or saved any more.
 
@@ -103,6 +123,7 @@ class Translator(nn.Module):
             linear: of `heedful.nn.running_weights`.
         """
         replace_linear(self, linear)
+        self._running_linear = linear
         self.running_output = linear(self.output_weight, self.output_bias)
 
     def encode(
@@ -161,12 +182,15 @@ class Translator(nn.Module):
         lineage = Lineage.empty(source.shape[0], source.device)
         return TranslatorState(caches, lineage, projected, memory.positions, length=0)
 
-    def step(self, state: TranslatorState, tokens: Tensor) -> tuple[Tensor, TranslatorState]:
+    def step(
+        self, state: TranslatorState, tokens: Tensor, output: Output | None = None
+    ) -> tuple[Tensor, TranslatorState]:
         """Decode one more token of every beam.
 
         Args:
             state: from `start`, `step` or `reorder`.
             tokens: [B, W] int64, each beam's latest token; the begin token at first.
+            output: from `output_over`, where only some pieces are asked about.
 
         Returns:
             Logits [B, W, V] float32 of the next token, and the state after it.
@@ -177,7 +201,8 @@ class Translator(nn.Module):
         sight = Sight(self_positions, Positions(query=positions, key=state.memory_positions))
         hidden, caches = self.decoder(x, sight, memory=state.memory, caches=state.caches)
         state = dataclasses.replace(state, caches=caches, lineage=lineage, length=state.length + 1)
-        return self.logits(self._scaled(hidden)).float(), state
+        scored = self.logits if output is None else output
+        return scored(self._scaled(hidden)).float(), state
 
     def reorder(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
         """Choose, repeat or drop beams and sentences.
