@@ -21,7 +21,7 @@ def doctor(
     width: Annotated[int, Parameter(help="Model width to measure with.")] = 512,
     output: Output = PLAIN,
 ) -> None:
-    """Check this machine: versions, devices, what precision pays, whether training is compiled.
+    """Check this machine: versions, devices, what precision pays.
 
     The rates are those of a linear layer, measured now, in GFLOP/s; `--precision auto` chooses by
     them. `compile = auto` is told for a long run. Put the output into a report of a fault.

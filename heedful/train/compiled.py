@@ -124,9 +124,10 @@ def _bounded() -> Iterator[None]:
     Sizes that happen to be equal in the first batch (sources as long as targets) are not taken for
     the same size.
     """
+    sizes: Any = torch.fx.experimental._config
     with (
         torch._dynamo.config.patch(recompile_limit=MOST_FORMS),
-        torch.fx.experimental._config.patch(use_duck_shape=False),
+        sizes.patch(use_duck_shape=False),
     ):
         yield
 

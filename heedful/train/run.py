@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -132,7 +133,7 @@ class _Run:
         objective = self.task.objective()
         validator = self._validator(objective)
         updater = self._updater(objective)
-        self._compile(updater, 0 if checkpoint is None else checkpoint.step)
+        warm_up = self._compile(updater, 0 if checkpoint is None else checkpoint.step)
         trainer = self._trainer(updater, validator)
         if checkpoint is not None:
             self._check_environment(checkpoint)
@@ -140,6 +141,7 @@ class _Run:
             self.events.note(f"Resumed from step {checkpoint.step}")
         elif resume:
             self.events.note("There is no checkpoint yet, so training starts from the beginning")
+        trainer.state.seconds += warm_up
         with StopRequest() as stop:
             reason = trainer.fit(stop)
         if stop:
@@ -169,15 +171,16 @@ class _Run:
             clip_norm=settings.optimizer.clip_norm,
         )
 
-    def _compile(self, updater: Updater, step: int) -> None:
-        """Compile before anything is learned, so that a failure costs nothing."""
+    def _compile(self, updater: Updater, step: int) -> float:
+        """Compile before anything is learned, so that a failure costs nothing; the seconds taken."""
         if not self.compiling.on:
-            return
+            return 0.0
+        started = time.monotonic()
         asked_for = self.compiling.asked_for
         updater.compiled = CompiledPass(self.model, self.events, asked_for=asked_for)
-        updater.warm_up(self.task.source.batch(0, 0), step)
-        if updater.compiled is None:
+        if not updater.warm_up(self.task.source.batch(0, 0), step):
             self.compiling = Compiling(False, "compiling failed when training began")
+        return time.monotonic() - started
 
     def _trainer(self, updater: Updater, validator: Validator | None) -> Trainer:
         return Trainer(

@@ -146,13 +146,16 @@ class Updater:
         values = {name: float(value) / tokens for name, value in sums.items()}
         return replace(self._apply(values, tokens, learning_rate), too_large=too_large)
 
-    def warm_up(self, batch: Batch, step: int) -> None:
+    def warm_up(self, batch: Batch, step: int) -> bool:
         """Learn from a batch and forget it, so that what it takes is compiled.
 
         Args:
             batch: any; the same one in a run and when it is resumed, for the graphs may depend on
                 the sizes they were first made for.
             step: that training stands at.
+
+        Returns:
+            False if compiling failed.
         """
 
         def learn() -> None:
@@ -168,6 +171,7 @@ class Updater:
                 raise
             release()  # the first update will find out, and split
         self.optimizer.zero_grad(set_to_none=True)
+        return self.compiled is not None
 
     def diagnose(self, batches: Sequence[Batch], step: int) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
