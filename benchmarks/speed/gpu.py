@@ -1,7 +1,7 @@
 """Training and translating with transformer-big on one CUDA GPU, beside the peers on the same one.
 
     python benchmarks/speed/gpu.py --data DIR        about 10 minutes
-    python benchmarks/speed/gpu.py --data DIR --set compile=true
+    python benchmarks/speed/gpu.py --data DIR --set compile=on
 
 Training in bfloat16 with batches of at most 25,000 padded positions on the longer side, in target
 tokens a second and as a share of the GPU's own rate in a large product of matrices; then

@@ -24,7 +24,7 @@ def doctor(
     """Check this machine: versions, devices, what precision pays.
 
     The rates are those of a linear layer, measured now, in GFLOP/s; `--precision auto` chooses by
-    them. Put the output into a report of a fault.
+    them. `compile = auto` is told for a long run. Put the output into a report of a fault.
 
     Example: `heedful doctor --json`
     """
@@ -33,7 +33,12 @@ def doctor(
 
         raise UserError("The width must be at least 1", where="--width")
     report = Report("doctor", output, {"width": width})
-    facts = {"versions": _versions(), "machine": _machine(), "precision": _precision(width)}
+    facts = {
+        "versions": _versions(),
+        "machine": _machine(),
+        "precision": _precision(width),
+        "compiling": _compiling(),
+    }
     if not output.json:
         for title, section in facts.items():
             rows = [(name, str(value)) for name, value in section.items()]
@@ -81,6 +86,18 @@ def _precision(width: int) -> dict[str, Any]:
         "bf16_gflops": _rate(rates.bf16),
         "int8_gflops": _rate(rates.int8 if multiplies_int8() else None),
         "chosen_by_auto": resolve_precision("auto", resolve_device("auto"), width=width).describe(),
+    }
+
+
+def _compiling() -> dict[str, Any]:
+    from heedful.device import resolve_device
+    from heedful.train.compiling import choose_compiling, lacking_here
+
+    device = resolve_device("auto")
+    lacking = lacking_here(device)
+    return {
+        "compiler": lacking or "found",
+        "chosen_by_auto": choose_compiling("auto", device.type, lacking=lacking).describe(),
     }
 
 

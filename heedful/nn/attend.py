@@ -212,8 +212,8 @@ def _named(request: AttentionRequest, name: str) -> Kernel:
 
 def _pick(request: AttentionRequest) -> tuple[str, str]:
     """The first kernel of the ranking that can serve, and why it ranks so."""
-    if torch.compiler.is_compiling():
-        return "reference", "a graph is made, which must serve any sizes: the definition"
+    if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
+        return "reference", "a graph is exported, which must serve any sizes: the definition"
     for name, reason in _ranking(request):
         if KERNELS[name].unsupported(request) is None:
             return name, reason

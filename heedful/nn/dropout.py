@@ -37,7 +37,7 @@ def dropout(x: Tensor, probability: float, training: bool) -> Tensor:
     """
     if not training or probability == 0.0:
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():  # a graph fuses PyTorch's
         return nn.functional.dropout(x, probability, training=True)
     result: Tensor = _Dropout.apply(x, probability)  # type: ignore[no-untyped-call]
     return result

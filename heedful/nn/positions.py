@@ -168,10 +168,14 @@ class SinusoidalPositions(nn.Module):
             rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
             table = _sinusoid_table(self.width, self.layout, rows).to(positions.device)
             return nn.functional.embedding(positions + 1, table)
-        distinct, row = torch.unique(positions, return_inverse=True)
-        waves = nn.functional.embedding(
-            row, _sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
-        )
+        if torch.compiler.is_dynamo_compiling():  # one kernel computes them all, and need not look
+            waves = _sinusoids(positions.flatten(), self.width, self.layout)
+            waves = waves.unflatten(0, positions.shape)
+        else:
+            distinct, row = torch.unique(positions, return_inverse=True)
+            waves = nn.functional.embedding(
+                row, _sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
+            )
         return waves.masked_fill((positions < 0)[..., None], 0.0)
 
 
@@ -224,8 +228,8 @@ def _sinusoid_table(width: int, layout: Literal["pairs", "halves"], rows: int) -
 
 
 def _sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:
-    """[n, D] float32 for positions [n] on the processor, as some devices have no float64."""
-    even = torch.arange(0, width, 2, dtype=torch.float64)
+    """[n, D] float32 for positions [n] on a device that has float64, as processors do."""
+    even = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
     frequencies = torch.exp(even * (-math.log(10_000.0) / width))
     # Float32 angles of large positions would be off by more than their waves may be.
     angles = positions.to(torch.float64)[:, None] * frequencies

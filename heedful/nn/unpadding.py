@@ -86,9 +86,9 @@ def real_rows(positions: Tensor) -> RealRows | None:
     Args:
         positions: [B, L] int64; −1 is padding.
     """
-    if not torch.is_grad_enabled() or positions.device.type != "cpu" or _apart.get():
+    if torch.compiler.is_compiling():  # first: what follows cannot be part of a graph
         return None
-    if torch.compiler.is_compiling():
+    if not torch.is_grad_enabled() or positions.device.type != "cpu" or _apart.get():
         return None
     flat = positions.flatten()
     index = (flat >= 0).nonzero()[:, 0]

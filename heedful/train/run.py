@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,10 +15,13 @@ from heedful.device import Precision, resolve_device, resolve_precision
 from heedful.durable import replace_synced
 from heedful.errors import DataError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.nn.moe import adds_penalties
 from heedful.text.pair import TokenizerPair
 from heedful.train.beginning import first_origin, grows
 from heedful.train.budget import budget_of_run, with_budget
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
+from heedful.train.compiled import CompiledPass
+from heedful.train.compiling import Compiling, choose_compiling, lacking_here
 from heedful.train.finish import choose_final_model
 from heedful.train.lock import locked
 from heedful.train.lora import is_adapted, merged_parameters, parameter_counts
@@ -75,11 +79,13 @@ def run_training(
             _check_same_data(checkpoint, task)
         model = task.new_model().to(device)
         precision = _precision(settings, device, model, checkpoint)
+        compiling = _compiling(settings, device, model, task, checkpoint)
         _write_run(run_dir, settings, task.tokenizers)
         store.open()
         sinks = _sinks(run_dir, settings, checkpoint)
         try:
-            run = _Run(run_dir, settings, task, model, precision, store, events.also(*sinks))
+            told = events.also(*sinks)
+            run = _Run(run_dir, settings, task, model, precision, compiling, store, told)
             return run.train(checkpoint, resume=resume)
         finally:
             for sink in sinks:
@@ -96,6 +102,7 @@ class _Run:
         task: Task,
         model: nn.Module,
         precision: Precision,
+        compiling: Compiling,
         store: CheckpointStore,
         events: Events,
     ) -> None:
@@ -104,6 +111,7 @@ class _Run:
         self.task = task
         self.model = model
         self.precision = precision
+        self.compiling = compiling
         self.store = store
         self.events = events
         self.publisher = Publisher(
@@ -116,6 +124,7 @@ class _Run:
     def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
         """Train from a checkpoint or from the start, then choose the final model."""
         self.events.note(f"Training in {self.precision.describe()}")
+        self.events.note(f"Training's pass is {self.compiling.describe()}")
         if is_adapted(self.model):
             some, all_of_them = parameter_counts(self.model)
             self.events.note(
@@ -123,13 +132,16 @@ class _Run:
             )
         objective = self.task.objective()
         validator = self._validator(objective)
-        trainer = self._trainer(objective, validator)
+        updater = self._updater(objective)
+        warm_up = self._compile(updater, 0 if checkpoint is None else checkpoint.step)
+        trainer = self._trainer(updater, validator)
         if checkpoint is not None:
             self._check_environment(checkpoint)
             trainer.restore(checkpoint)
             self.events.note(f"Resumed from step {checkpoint.step}")
         elif resume:
             self.events.note("There is no checkpoint yet, so training starts from the beginning")
+        trainer.state.seconds += warm_up
         with StopRequest() as stop:
             reason = trainer.fit(stop)
         if stop:
@@ -148,9 +160,9 @@ class _Run:
             self._offer(self.model, trainer.state.step, None)
         choose_final_model(self.model, self.store, self.publisher, validator, self.events)
 
-    def _trainer(self, objective: Objective, validator: Validator | None) -> Trainer:
+    def _updater(self, objective: Objective) -> Updater:
         settings = self.settings
-        updater = Updater(
+        return Updater(
             self.model,
             objective,
             build_optimizer(self.model, settings.optimizer),
@@ -158,10 +170,23 @@ class _Run:
             seed=settings.seed,
             clip_norm=settings.optimizer.clip_norm,
         )
+
+    def _compile(self, updater: Updater, step: int) -> float:
+        """Compile before anything is learned, so that a failure costs nothing; the seconds taken."""
+        if not self.compiling.on:
+            return 0.0
+        started = time.monotonic()
+        asked_for = self.compiling.asked_for
+        updater.compiled = CompiledPass(self.model, self.events, asked_for=asked_for)
+        if not updater.warm_up(self.task.source.batch(0, 0), step):
+            self.compiling = Compiling(False, "compiling failed when training began")
+        return time.monotonic() - started
+
+    def _trainer(self, updater: Updater, validator: Validator | None) -> Trainer:
         return Trainer(
             updater,
             self.task.source,
-            settings,
+            self.settings,
             width=_width(self.model),
             store=self.store,
             hooks=Hooks(validator, self._offer, self._facts()),
@@ -191,6 +216,7 @@ class _Run:
                 "onednn": self.precision.onednn,
                 "reason": "as before",
             },
+            "compiling": self.compiling.plain(),
             "environment": _environment(),
         }
 
@@ -223,6 +249,7 @@ class _Run:
             scores=facts.get("scores", {}),
             signatures=facts.get("signatures", {}),
             precision=self.precision.describe(),
+            compiling=self.compiling.describe(),
             peak_memory_bytes=peak_memory_bytes(),
         )
 
@@ -255,6 +282,31 @@ def _precision(
     if checkpoint is not None:
         return Precision(**checkpoint.state["precision"])
     return resolve_precision(settings.precision, device, width=_width(model))
+
+
+def _compiling(
+    settings: RunSettings,
+    device: torch.device,
+    model: nn.Module,
+    task: Task,
+    checkpoint: Checkpoint | None,
+) -> Compiling:
+    """Chosen once in a run's life, as the precision is."""
+    if checkpoint is not None:  # before there was a choice, nothing was compiled
+        before = checkpoint.state.get("compiling")
+        return Compiling(**before) if before else Compiling(False, "as before")
+    updates = settings.max_steps
+    if settings.max_epochs is not None:
+        batches = settings.max_epochs * task.source.count(0)
+        updates = min(updates, -(-batches // settings.optimizer.accumulate))
+    return choose_compiling(
+        settings.compile,
+        device.type,
+        lacking=lacking_here(device),
+        experts=adds_penalties(model),
+        updates=updates,
+        minutes=settings.max_minutes,
+    )
 
 
 def _width(model: nn.Module) -> int:

@@ -83,6 +83,8 @@ class ScheduleSettings(Config):
     )
 
 
+CompileChoice = Literal["auto", "on", "off"]
+
 Metric = Literal["bleu", "chrf", "ter", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
 Choice = Literal["loss", "bleu", "chrf", "accuracy", "macro_f1", "span_f1", "exact_match", "f1"]
 
@@ -220,6 +222,9 @@ class RunSettings(Config):
     max_minutes: Annotated[float, Field(gt=0)] | None = None
     max_epochs: PositiveInt | None = None
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
+    compile: CompileChoice = Field(
+        "auto", description="compile training's pass by PyTorch; auto does so where it pays"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     on_nonfinite: Literal["skip", "rollback", "stop"] = Field(

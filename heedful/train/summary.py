@@ -27,6 +27,7 @@ class RunSummary:
         scores: its validation figures.
         signatures: sacreBLEU's, by metric.
         precision: that was trained in.
+        compiling: whether training's pass was compiled, and why.
         peak_memory_bytes: the largest resident size of this process.
     """
 
@@ -43,6 +44,7 @@ class RunSummary:
     scores: Mapping[str, float] = field(default_factory=dict)
     signatures: Mapping[str, str] = field(default_factory=dict)
     precision: str = ""
+    compiling: str = ""
     peak_memory_bytes: int = 0
 
     @property

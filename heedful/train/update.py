@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
 from heedful.train.objective import Context, LossSum, Objective
@@ -18,6 +19,9 @@ from heedful.train.randomness import mix
 
 if TYPE_CHECKING:
     from heedful.device import Precision
+    from heedful.train.compiled import CompiledPass
+
+T = TypeVar("T")
 
 
 class Batch(Protocol):
@@ -71,6 +75,9 @@ class Updater:
         precision: of the products; float16 gets a loss scaler.
         seed: of the run; the randomness of a batch depends on it, the step and the batch's place.
         clip_norm: largest gradient length, 0 for no limit.
+
+    Attributes:
+        compiled: how the model's pass is computed; as it is written if None.
     """
 
     def __init__(
@@ -93,6 +100,7 @@ class Updater:
         self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
         self.splitting = Splitting()
+        self.compiled: CompiledPass | None = None
 
     def update(
         self,
@@ -132,11 +140,38 @@ class Updater:
             return True
 
         with self.precision.matmul():
-            too_large = self.splitting.run(batches, begin, learn)
+            too_large = self._compiling(step, lambda: self.splitting.run(batches, begin, learn))
         if too_large is None:
             return None
         values = {name: float(value) / tokens for name, value in sums.items()}
         return replace(self._apply(values, tokens, learning_rate), too_large=too_large)
+
+    def warm_up(self, batch: Batch, step: int) -> bool:
+        """Learn from a batch and forget it, so that what it takes is compiled.
+
+        Args:
+            batch: any; the same one in a run and when it is resumed, for the graphs may depend on
+                the sizes they were first made for.
+            step: that training stands at.
+
+        Returns:
+            False if compiling failed.
+        """
+
+        def learn() -> None:
+            loss = self._loss(batch, 0, 0).loss_sum
+            self.scaler.scale(loss / batch.target_tokens).backward()
+
+        self.model.train()
+        try:
+            with self.precision.matmul():
+                self._compiling(step, learn)
+        except (MemoryError, RuntimeError) as error:
+            if not ran_out(error):
+                raise
+            release()  # the first update will find out, and split
+        self.optimizer.zero_grad(set_to_none=True)
+        return self.compiled is not None
 
     def diagnose(self, batches: Sequence[Batch], step: int) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
@@ -157,6 +192,18 @@ class Updater:
                     return found, batch.indices[rows]
         nowhere = Diagnosis("nothing any more when the batches were run one by one")
         return nowhere, torch.cat([batch.indices for batch in batches])
+
+    def _compiling(self, step: int, work: Callable[[], T]) -> T:
+        """Do what may compile; it begins anew, uncompiled, where that fails."""
+        if self.compiled is None:
+            return work()
+        try:
+            with self.compiled.told(step), self.compiled.used():
+                return work()
+        except Exception as error:
+            self.compiled.failed(error)
+            self.compiled = None
+        return work()
 
     def _loss(self, batch: Batch, step: int, *place: int) -> LossSum:
         seed = mix(self.seed, step, *place)

@@ -76,6 +76,8 @@ def test_doctor(run) -> None:
     facts = summary(run("doctor", "--json", "--width", "64"))
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["precision"]["fp32_gflops"] > 0
+    assert "compiled (" in facts["compiling"]["chosen_by_auto"]
+    assert facts["compiling"]["compiler"]
     assert run("doctor", "--width", "0").status == 2
 
 

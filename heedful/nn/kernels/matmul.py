@@ -52,7 +52,7 @@ def run(request: AttentionRequest) -> Tensor:
 def _softmax(scores: Tensor) -> Tensor:
     """Over the last axis; rows shorter than a register are filled up for the time being."""
     length = scores.shape[-1]
-    if length >= _LANES or scores.device.type != "cpu":
+    if torch.compiler.is_compiling() or length >= _LANES or scores.device.type != "cpu":
         return torch.softmax(scores, dim=-1)
     filled = torch.nn.functional.pad(scores, (0, _LANES - length), value=-torch.inf)
     return torch.softmax(filled, dim=-1)[..., :length]
