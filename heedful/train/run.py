@@ -172,7 +172,7 @@ class _Run:
         )
 
     def _compile(self, updater: Updater, step: int) -> float:
-        """Compile before anything is learned, so that a failure costs nothing; the seconds taken."""
+        """Compile before anything is learned, so that a failure costs nothing; the seconds."""
         if not self.compiling.on:
             return 0.0
         started = time.monotonic()
