@@ -12,8 +12,11 @@ typedef struct {
     int64_t *reach;                      // [Lq]: keys up to the last that a query sees, filled up
 } NAME(Desk);
 
+// Up to whole registers.
+static int64_t NAME(filled)(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+
 static int64_t NAME(lay_desk)(NAME(Desk) *desk, float *room, const Attended *of) {
-    int64_t keys = (of->num_keys + LANES - 1) / LANES * LANES, size = 0;
+    int64_t keys = NAME(filled)(of->num_keys), size = 0;
     int64_t by_key = of->num_keys * of->width, turned = keys * of->width;
     int64_t by_query = of->num_queries * of->width, scores = of->num_queries * keys;
 #define LAY(name, count) desk->name = room + size, size += ((count) + 15) / 16 * 16
@@ -31,6 +34,14 @@ static int64_t NAME(lay_desk)(NAME(Desk) *desk, float *room, const Attended *of)
 #undef LAY
     desk->reach = (int64_t *)(room + size);
     return size + 2 * of->num_queries;
+}
+
+// This thread's.
+static NAME(Desk) NAME(own_desk)(const Attended *of) {
+    NAME(Desk) desk;
+    int64_t size = NAME(lay_desk)(&desk, 0, of);
+    NAME(lay_desk)(&desk, of->room + (threads() > 1 ? omp_get_thread_num() : 0) * size, of);
+    return desk;
 }
 
 // c [count, registers · LANES] = a · b, or more of it where `add` is set. a is read at a[i·ar + k·ak].
@@ -85,7 +96,7 @@ static void NAME(fetch)(Rows from, int64_t batch, int64_t head, int64_t rows, in
 
 // Rows [rows, width] as columns, filled up with zeros to whole registers.
 static void NAME(turn)(const float *from, int64_t rows, int64_t width, float *to) {
-    int64_t filled = (rows + LANES - 1) / LANES * LANES;
+    int64_t filled = NAME(filled)(rows);
 #if defined(__clang__)
     for (int64_t e = 0; e < width; e++)
         for (int64_t row = 0; row < filled; row++)
@@ -132,7 +143,7 @@ static void NAME(give)(Rows to, int64_t batch, int64_t head, int64_t rows, int64
 
 // Of a head: how far its queries see, and their scores, −∞ where they do not see.
 static void NAME(weigh)(const Attended *of, const NAME(Desk) *desk, int64_t batch, int64_t head) {
-    int64_t keys = (of->num_keys + LANES - 1) / LANES * LANES;
+    int64_t keys = NAME(filled)(of->num_keys);
     const uint8_t *visible = of->visible;
     if (visible) visible += batch * of->visible_batch + head * of->visible_head;
     for (int64_t i = 0; i < of->num_queries; i += 4) {
@@ -144,7 +155,7 @@ static void NAME(weigh)(const Attended *of, const NAME(Desk) *desk, int64_t batc
                 while (last > 0 && !visible[(i + q) * of->visible_query + last - 1]) last--;
             reach = most(reach, last);
         }
-        reach = (reach + LANES - 1) / LANES * LANES;
+        reach = NAME(filled)(reach);
         float *weights = desk->weights + i * keys;
         NAME(band)(desk->queries + i * of->width, of->width, 1, desk->turned_keys, keys, weights,
                    keys, reach, of->width, count, 0);
@@ -164,10 +175,8 @@ static void NAME(weigh)(const Attended *of, const NAME(Desk) *desk, int64_t batc
 
 static void NAME(attended_heads)(void *data, int64_t first, int64_t stop) {
     const Attended *of = data;
-    NAME(Desk) desk;
-    int64_t size = NAME(lay_desk)(&desk, 0, of), keys = (of->num_keys + LANES - 1) / LANES * LANES;
-    int64_t thread = threads() > 1 ? omp_get_thread_num() : 0, width = of->width;
-    NAME(lay_desk)(&desk, of->room + thread * size, of);
+    NAME(Desk) desk = NAME(own_desk)(of);
+    int64_t keys = NAME(filled)(of->num_keys), width = of->width;
     int64_t group = of->heads / of->key_heads;
     for (int64_t number = first; number < stop; number++) {
         int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
@@ -207,10 +216,8 @@ static void NAME(attended_heads)(void *data, int64_t first, int64_t stop) {
 
 static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
     const Attended *of = data;
-    NAME(Desk) desk;
-    int64_t size = NAME(lay_desk)(&desk, 0, of), keys = (of->num_keys + LANES - 1) / LANES * LANES;
-    int64_t thread = threads() > 1 ? omp_get_thread_num() : 0, width = of->width;
-    NAME(lay_desk)(&desk, of->room + thread * size, of);
+    NAME(Desk) desk = NAME(own_desk)(of);
+    int64_t keys = NAME(filled)(of->num_keys), width = of->width;
     int64_t group = of->heads / of->key_heads, queries = of->num_queries;
     for (int64_t number = first; number < stop; number++) {
         int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
