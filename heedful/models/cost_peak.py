@@ -19,18 +19,21 @@ from heedful.models.cost_memory import (
     training_memory,
 )
 from heedful.models.cost_parameters import is_gated, key_value_width
-from heedful.models.family import ModelSpec
+from heedful.models.family import CausalLMSpec, ModelSpec
 from heedful.models.spec import StackSpec
 
 PROCESS = 330_000_000
 """Python with PyTorch and the tokenizers loaded."""
 
 PRIMITIVES = {FLOAT32: 60_000_000, BFLOAT16: 130_000_000}
-"""Kernels that are kept ready and their scratch memory, with the caches as the command line bounds
-them (`heedful.cli.main`)."""
+"""Kernels that are kept ready for shapes of ever new batches and their scratch memory, with the
+caches as the command line bounds them (`heedful.cli.main`)."""
+
+FEW_PRIMITIVES = 30_000_000
+"""The same where shapes stay: in training on windows of one length, and in decoding."""
 
 SLACK = 0.1
-"""Holes of the heap: the growth that training allows before it gives them back."""
+"""Holes of the heap, whose freed memory is kept for what comes next."""
 
 LARGEST_TRAINING = 25_000
 """Positions of the paper's batches (Vaswani 2017, section 5.1); `auto` picks no larger ones."""
@@ -104,7 +107,11 @@ def training_peak(
     )
     passing = tokens * max(_passing(stack, spec.width) for stack in stacks_of(spec)) * number_bytes
     model, batch = _at_once(memory, passing, accumulated=accumulated)
-    return _peak(model, batch, number_bytes, device)
+    casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
+    # Gradients come as activations go, but hardly ever fit into the holes that those leave.
+    misfits = casts + (0 if accumulated else memory.gradients)
+    primitives = FEW_PRIMITIVES if isinstance(spec, CausalLMSpec) else PRIMITIVES[number_bytes]
+    return _peak(model, batch, primitives, device, misfits)
 
 
 def decoding_peak(
@@ -144,7 +151,7 @@ def decoding_peak(
         hypotheses = max(1, tokens // length)
         batch += _SCORES * hypotheses * predicted_vocabulary(spec) * FLOAT32
     casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
-    return _peak(parameters * FLOAT32 + casts, at_once * batch, number_bytes, device)
+    return _peak(parameters * FLOAT32 + casts, at_once * batch, FEW_PRIMITIVES, device)
 
 
 def largest(fits: Callable[[int], bool], most: int | None = None) -> int:
@@ -190,6 +197,7 @@ def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tupl
     return model, max(batch, memory.gradients + passing)
 
 
-def _peak(model: int, batch: int, number_bytes: int, device: str) -> Peak:
-    process = PROCESS + PRIMITIVES[number_bytes] if device == "cpu" else 0
-    return Peak(process=process, model=model, batch=batch, slack=round(SLACK * (model + batch)))
+def _peak(model: int, batch: int, primitives: int, device: str, misfits: int = 0) -> Peak:
+    process = PROCESS + primitives if device == "cpu" else 0
+    slack = misfits + round(SLACK * (model + batch))
+    return Peak(process=process, model=model, batch=batch, slack=slack)
