@@ -25,13 +25,14 @@ from torch import Tensor
 from torch.nn.functional import linear
 from turns import alternate, summary
 
-from heedful.decode.candidates import best_candidates, log_probabilities
+from heedful.decode.candidates import best_candidates, log_totals
 from heedful.device import Precision
 from heedful.nn.attend import KERNELS, attend, make_request
 from heedful.nn.dropout import dropout
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.masks import Causal
 from heedful.nn.positions import Positions
+from heedful.nn.residual import add_residual
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
 PRECISIONS = {
@@ -101,7 +102,7 @@ def _attentions(shrink: int) -> Iterator[Work]:
                 torch.randn(batch, 8, length, 64, dtype=dtype, requires_grad=True) for _ in range(3)
             )
             request = make_request(q, k, v, positions, Causal())
-            for kernel in ("matmul", "sdpa", "chunked"):
+            for kernel in ("native", "matmul", "sdpa", "chunked"):
                 if KERNELS[kernel].unsupported(request) is not None:
                     continue
 
@@ -143,17 +144,23 @@ def _of_training(rows: int) -> Iterator[Work]:
         f"layer norm, {rows} x {WIDTH}, forward and backward",
         lambda: torch.autograd.grad(norm(y).sum(), y),
     )
+    change = torch.randn(rows, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    yield Work(
+        f"dropout, sum and norm, {rows} x {WIDTH}, forward and backward",
+        lambda: torch.autograd.grad(add_residual(y, change, 0.1, norm, True).sum(), (y, change)),
+    )
 
 
 def _of_decoding(hypotheses: int) -> Iterator[Work]:
     logits = torch.randn(hypotheses, PIECES)
     sentences, beam = max(1, hypotheses // 5), min(5, hypotheses)
     totals = torch.zeros(sentences, beam, dtype=torch.float64)
-    yield Work(f"log-probabilities, {hypotheses} x {PIECES}", lambda: log_probabilities(logits))
-    scores = log_probabilities(logits).view(sentences, beam, PIECES)
+    yield Work(f"totals, {hypotheses} x {PIECES}", lambda: log_totals(logits))
+    scores = logits.view(sentences, beam, PIECES)
+    excess = log_totals(scores)
     yield Work(
         f"best tokens, {sentences} x {beam} x {PIECES}",
-        lambda: best_candidates(scores, totals, 2 * beam),
+        lambda: best_candidates(scores, excess, totals, 2 * beam),
     )
 
 

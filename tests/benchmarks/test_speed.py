@@ -67,6 +67,13 @@ def test_a_wrong_flag_is_refused():
     assert "--roundz" in done.stderr
 
 
+def test_every_kernel_is_still_measured(tmp_path):
+    words = ["--quick", "--seconds", "0.0001", "--threads", "1"]
+    done = run("kernels", *words, "--work", str(tmp_path), "--results", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "best tokens" in done.stdout + done.stderr
+
+
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
     folder = tmp_path_factory.mktemp("speed")
