@@ -300,7 +300,11 @@ def _embedding_kept(spec: ModelSpec) -> _Kept:
 
 def _stack_kept(stack: StackSpec, width: int, length: int, *, mixed: bool) -> _Kept:
     final = _Kept(0, 0, _norm_kept(stack.final_norm, width) if stack.final_norm else 0)
-    return final.plus(_block_kept(stack.block, width, length, mixed=mixed), stack.num_layers)
+    own = stack.block.self_attention
+    if own.position_bias is None:  # one that all blocks share is added as its own would be
+        own = own.model_copy(update={"position_bias": stack.shared_position_bias})
+    block = stack.block.model_copy(update={"self_attention": own})
+    return final.plus(_block_kept(block, width, length, mixed=mixed), stack.num_layers)
 
 
 def _block_kept(block: BlockSpec, width: int, length: int, *, mixed: bool) -> _Kept:

@@ -262,7 +262,7 @@ def kept_bytes(spec: TranslatorSpec, rows: int, length: int) -> int:
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.1])
-@pytest.mark.parametrize("name", ["paper's", "grouped", "gated", "pre-norm", "rms", "rotary"])
+@pytest.mark.parametrize("name", ["paper's", "grouped", "gated", "pre-norm", "rms", "rotary", "t5"])
 def test_the_estimate_of_activations_is_near(name: str, dropout: float) -> None:
     everywhere = {"dropout": dropout, "attention_dropout": dropout, "feedforward_dropout": dropout}
     spec = TINY.model_copy(update=SHAPES[name] | everywhere).expand(70, 70)
