@@ -13,8 +13,6 @@ clock, so both are there.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import sys
 import time
@@ -23,7 +21,7 @@ from typing import Any
 
 import torch
 from inside import read_lines
-from machine import describe_machine
+from report import write_result
 from speed.turns import alternate, ratio, summary
 
 from heedful.decode.pipeline import TranslationPipeline
@@ -100,21 +98,11 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     found = measure(arguments)
     show(found)
-    result = {
-        "benchmark": "alignment-cost",
-        "command": f"python benchmarks/alignment_cost.py --model RUN --data DIR"
-        f" --sentences {arguments.sentences} --rounds {arguments.rounds}"
-        f" --threads {arguments.threads}",
-        "date": datetime.date.today().isoformat(),
-        "machine": describe_machine(),
-        "most_percent": MOST_PERCENT,
-        **found,
-    }
-    folder = arguments.results / "alignment-cost"
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1)
-    (folder / "result.json").write_text(text + "\n", encoding="utf-8")
-    print(json.dumps(result))
+    command = "python benchmarks/alignment_cost.py --model RUN --data DIR"
+    command += f" --sentences {arguments.sentences} --rounds {arguments.rounds}"
+    command += f" --threads {arguments.threads}"
+    found = {"most_percent": MOST_PERCENT, **found}
+    write_result(arguments.results, "alignment-cost", command, found)
 
 
 if __name__ == "__main__":

@@ -16,8 +16,6 @@ clock, so both are there.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import os
 import sys
 import tempfile
@@ -28,7 +26,7 @@ from typing import Any
 
 import torch
 from inside import read_lines
-from machine import describe_machine
+from report import write_result
 from speed.turns import alternate, ratio, summary
 
 from heedful.decode.pipeline import TranslationPipeline
@@ -201,22 +199,12 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Bench(arguments, Path(folder)))
     show(found)
-    result = {
-        "benchmark": "shortlist",
-        "command": f"python benchmarks/shortlist.py --model RUN --data DIR"
-        f" --rounds {arguments.rounds} --alone {arguments.alone} --threads {arguments.threads}"
-        f" --per-token {arguments.per_token} --frequent {arguments.frequent}",
-        "date": datetime.date.today().isoformat(),
-        "machine": describe_machine(),
-        "beam": SEARCH.beam,
-        "length_penalty": SEARCH.length_penalty,
-        **found,
-    }
-    folder_of_results = arguments.results / "shortlist"
-    folder_of_results.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(result, indent=1)
-    (folder_of_results / "result.json").write_text(text + "\n", encoding="utf-8")
-    print(json.dumps(result))
+    command = "python benchmarks/shortlist.py --model RUN --data DIR"
+    command += f" --rounds {arguments.rounds} --alone {arguments.alone}"
+    command += f" --threads {arguments.threads}"
+    command += f" --per-token {arguments.per_token} --frequent {arguments.frequent}"
+    found = {"beam": SEARCH.beam, "length_penalty": SEARCH.length_penalty, **found}
+    write_result(arguments.results, "shortlist", command, found)
 
 
 if __name__ == "__main__":

@@ -21,11 +21,9 @@ from heedful.decode.scoring import decoder_input
 from heedful.decode.scripts import word_spans
 from heedful.models.translator import Translator, TranslatorState
 from heedful.text.protocol import TextTokenizer
+from heedful.text.words import MARK
 
 Matrices = npt.NDArray[np.float64]
-
-_SPACE = "\u2581"
-"""How a tokenizer shows a space."""
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -196,7 +194,7 @@ def _touched_words(
 def _ends(tokenizer: TextTokenizer, ids: Sequence[int], decoded: str) -> list[int]:
     """How many characters of the text the tokens up to each one make."""
     pieces = tokenizer.pieces(ids)
-    joined = "".join(pieces).replace(_SPACE, " ")
+    joined = "".join(pieces).replace(MARK, " ")
     before = len(joined) - len(decoded)  # a space that marks the beginning of the first word
     if before in (0, 1) and joined == " " * before + decoded:
         return [max(0, end - before) for end in itertools.accumulate(map(len, pieces))]

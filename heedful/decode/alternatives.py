@@ -17,8 +17,7 @@ from heedful.decode.segments import clean, one_line, single_line
 from heedful.decode.settings import SearchSettings
 from heedful.decode.translation import Translation
 from heedful.errors import DataError
-
-_SPACE = "\u2581"  # as tokenizers show it
+from heedful.text.words import MARK
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _word_beginnings(
         if len(found) == count or probabilities[piece] == 0:
             break
         spans = word_spans(target.decode([*beginning, piece]))
-        begins = target.token(piece).startswith(_SPACE) or any(first >= end for first, _ in spans)
+        begins = target.token(piece).startswith(MARK) or any(first >= end for first, _ in spans)
         if begins or piece == pipeline.specials.eos:
             found.append(piece)
     return found

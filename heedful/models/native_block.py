@@ -18,7 +18,7 @@ from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
 from heedful.nn.kernels.request import total_bias
 from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen, kernels
-from heedful.nn.native.linear import NativeLinear, address, workspace
+from heedful.nn.native.linear import NativeLinear, address, lying, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear
@@ -138,7 +138,7 @@ class _Seen:
         self.attention = attention
         self.shown: tuple[str, Tensor] | None = None
         described = self.described = Seen()
-        k, v = (_lying(t) for t in (memory.keys, memory.values))
+        k, v = (lying(t) for t in (memory.keys, memory.values))
         if q is not None:
             if q.stride(1) != q.shape[3] or q.stride(3) != 1:  # as rotation leaves them
                 q = q.transpose(1, 2).contiguous().transpose(1, 2)
@@ -244,8 +244,3 @@ def _activation(feedforward: FeedForward) -> int | None:
     if isinstance(feedforward.activation, nn.Identity):  # `up` does it
         return 0
     return _ACTIVATIONS.get(feedforward.activation)
-
-
-def _lying(t: Tensor) -> Tensor:
-    """With the numbers of each vector side by side."""
-    return t if t.stride(3) == 1 else t.contiguous()

@@ -104,12 +104,13 @@ class Stack(nn.Module):
     def _rows(self, sight: Sight) -> RealRows | None:
         """Where the rows of a pass stand, if it goes without its padding."""
         if self.training:
-            return None if sight.capture else real_rows(sight.self_positions.query)
+            return real_rows(sight.self_positions.query) if sight.capture is None else None
         if sight.biases or not all(block.runs_unpadded for block in self.blocks):
             return None
-        shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN_RUNNING]
-        if sight.capture is not None and sight.capture.concerns(self.name, besides=shown):
-            return None
+        if sight.capture is not None:
+            shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN_RUNNING]
+            if sight.capture.concerns(self.name, besides=shown):
+                return None
         return rows_in_front(sight.self_positions.query)
 
     def empty_caches(self, rows: int, make: MakeCache = GrowingCache.empty) -> tuple[Cache, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,20 +25,11 @@ from heedful.nn.native import best, library
 from heedful.nn.native.linear import NativeLinear
 
 ROOT = Path(__file__).parents[2]
-LEVELS = {"best": 2, "avx2": 1}
 
 pytestmark = pytest.mark.skipif(
     library.kernels() is None, reason="the kernels in C were not compiled when this was installed"
 )
 SIZES = st.tuples(st.integers(1, 30), st.integers(1, 70), st.integers(1, 90))
-
-
-@pytest.fixture(params=LEVELS)
-def level(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A set of instructions; afterwards the best one again."""
-    found = library.kernels().heedful_begin(LEVELS[request.param])
-    yield found
-    library.kernels().heedful_begin(LEVELS["best"])
 
 
 def drawn(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,18 +10,10 @@ from heedful.nn.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.native import library
 from heedful.nn.positions import Positions
 
-pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
-
-
-@pytest.fixture(params=["best", "avx2"], autouse=True)
-def level(request, monkeypatch) -> Iterator[None]:
-    own = library.kernels()
-    if request.param == "avx2":
-        if own.heedful_lanes() != 16:
-            pytest.skip("this processor's best is no better")
-        own.heedful_begin(1)
-    yield
-    own.heedful_begin(2)
+pytestmark = [
+    pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here"),
+    pytest.mark.usefixtures("level"),
+]
 
 
 def by_definition(q, k, v, seen, scale):

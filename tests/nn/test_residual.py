@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -13,20 +11,10 @@ from heedful.nn.native import library
 from heedful.nn.norms import RMSNorm
 from heedful.nn.residual import add_residual, normed
 
-pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
-
-
-@pytest.fixture(params=["best", "avx2"], autouse=True)
-def level(request, monkeypatch) -> Iterator[None]:
-    if request.param == "best":
-        yield
-        return
-    own = library.kernels()
-    if own.heedful_lanes() != 16:
-        pytest.skip("this processor's best is no better")
-    own.heedful_begin(1)
-    yield
-    own.heedful_begin(2)
+pytestmark = [
+    pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here"),
+    pytest.mark.usefixtures("level"),
+]
 
 
 def norm_of(kind: str, width: int, seed: int) -> nn.Module | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import json
 import re
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.cli.main import main
 from heedful.data.batches import PairBatch
-from heedful.data.windows import NO_TARGET
+from heedful.data.windows import NO_TARGET, WindowBatch
 from heedful.device import Precision
 from heedful.errors import ConfigError, RunError
 from heedful.events import Event, Events, Metric, Note, Recorder, Warning
@@ -92,21 +91,6 @@ def test_a_missing_compiler_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lacking_here(torch.device("cpu")) is None
 
 
-@dataclasses.dataclass(frozen=True)
-class TextBatch:
-    """What the objective of a language model reads of a batch."""
-
-    ids: Tensor
-    positions: Tensor
-    segments: Tensor
-    targets: Tensor
-    indices: Tensor
-    target_tokens: int
-
-    def to(self, device: Any) -> TextBatch:
-        return self
-
-
 def lengths(count: int, longest: int) -> list[int]:
     return [longest - i % 3 for i in range(count)]
 
@@ -125,12 +109,12 @@ def pairs(count: int, longest: int) -> PairBatch:
     return PairBatch(*source, target[0], target[0], target[1], torch.arange(count), tokens)
 
 
-def texts(count: int, longest: int) -> TextBatch:
+def texts(count: int, longest: int) -> WindowBatch:
     ids, positions = padded(count, longest)
     targets = ids.masked_fill(positions < 0, NO_TARGET)
     segments = (positions >= longest // 2).long() if longest % 2 else torch.zeros_like(ids)
     tokens = int((targets != NO_TARGET).sum())
-    return TextBatch(ids, positions, segments, targets, torch.arange(count), tokens)
+    return WindowBatch(ids, positions, segments, targets, torch.arange(count), tokens)
 
 
 def translator(**changes: Any) -> Translator:

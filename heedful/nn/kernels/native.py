@@ -14,6 +14,7 @@ from torch import Tensor
 
 from heedful.nn.kernels.request import AttentionRequest
 from heedful.nn.native.library import Attended, Rows, kernels, passes_rows
+from heedful.nn.native.linear import address, lying
 
 name = "native"
 
@@ -57,7 +58,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float
     ) -> Tensor:
-        q, k, v = (_lying(each) for each in (q, k, v))
+        q, k, v = (lying(each) for each in (q, k, v))
         out = _like(q)
         sums = torch.empty(q.shape[:3])
         ctx.save_for_backward(q, k, v, visible, sums)
@@ -70,7 +71,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, visible, sums = ctx.saved_tensors
-        up = _lying(gradients[0])
+        up = lying(gradients[0])
         found = [_like(each) for each in (q, k, v)]
         described = _described(q, k, v, visible, sums, ctx.scale)
         described.out = _rows(up)
@@ -83,11 +84,11 @@ def _described(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, sums: Tensor, scale: float
 ) -> Attended:
     described = Attended(_rows(q), _rows(k), _rows(v))
+    described.visible = address(visible)
     if visible is not None:
-        described.visible = visible.data_ptr()
         strides = visible.expand(q.shape[0], q.shape[1], -1, -1).stride()
         described.visible_batch, described.visible_head, described.visible_query, _ = strides
-    described.sums, described.scale = sums.data_ptr(), scale
+    described.sums, described.scale = address(sums), scale
     described.batch, described.heads, described.num_queries, described.width = q.shape
     described.key_heads, described.num_keys = k.shape[1:3]
     return described
@@ -102,11 +103,6 @@ def _compute(described: Attended, *, back: bool) -> None:
 
 def _rows(tensor: Tensor) -> Rows:
     return Rows(tensor.data_ptr(), tensor.dtype == torch.bfloat16, *tensor.stride()[:3])
-
-
-def _lying(tensor: Tensor) -> Tensor:
-    """With the numbers of each vector side by side."""
-    return tensor if tensor.stride(3) == 1 else tensor.contiguous()
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -12,9 +12,6 @@ typedef struct {
     int64_t *reach;                      // [Lq]: keys up to the last that a query sees, filled up
 } NAME(Desk);
 
-// Up to whole registers.
-static int64_t NAME(filled)(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
-
 static int64_t NAME(lay_desk)(NAME(Desk) *desk, float *room, const Attended *of) {
     int64_t keys = NAME(filled)(of->num_keys), size = 0;
     int64_t by_key = of->num_keys * of->width, turned = keys * of->width;

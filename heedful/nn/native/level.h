@@ -60,6 +60,9 @@ static inline Floats NAME(exponential)(Floats x) {
 
 static int NAME(lanes)(void) { return LANES; }
 
+// Up to whole registers.
+static int64_t NAME(filled)(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
+
 static int64_t NAME(packed_size)(int64_t in_width, int64_t out_width, int is_int8) {
     int64_t depth = is_int8 ? (in_width + 3) / 4 * 4 : in_width;
     return (out_width + WIDTH - 1) / WIDTH * WIDTH * depth;
@@ -438,7 +441,7 @@ static void NAME(mix_heads)(void *data, int64_t begin, int64_t stop) {
         of.queries = sight->queries + query_at + head * layer->head_width;
         of.keys = sight->keys + key_at + key_head * sight->key_head;
         of.values = sight->values + value_at + key_head * sight->value_head;
-        of.room = (of.num_keys + LANES - 1) / LANES * LANES;
+        of.room = NAME(filled)(of.num_keys);
         switch (chunks) {
             case 1: OF_WIDTH(1); break;
             case 2: OF_WIDTH(2); break;

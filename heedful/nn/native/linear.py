@@ -83,6 +83,11 @@ def workspace(size: int) -> Tensor:
 Int8NativeLinear = functools.partial(NativeLinear, int8=True)
 
 
+def lying(tensor: Tensor) -> Tensor:
+    """With the numbers of each vector side by side, as kernels read them."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 def address(tensor: Tensor | None) -> int | None:
     """Where its numbers begin; None for none."""
     return None if tensor is None else tensor.data_ptr()

@@ -1,0 +1,17 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from heedful.nn.native import library
+
+LEVELS = {"best": 2, "avx2": 1}
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A set of instructions; afterwards the best one again."""
+    found = library.kernels().heedful_begin(LEVELS[request.param])
+    yield found
+    library.kernels().heedful_begin(LEVELS["best"])
