@@ -11,6 +11,7 @@ import functools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,9 @@ PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
 
 RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 """What a trained model can be run in."""
+
+own_products: ContextVar[bool] = ContextVar("own_products", default=True)
+"""Whether the products of training may be those of `heedful.nn.product`."""
 
 _WORTH_IT = 1.15  # below this gain the plain route is preferred: timings are noisy
 _EXACT = (
@@ -41,6 +45,7 @@ class Precision:
         onednn: float32 products go through oneDNN's exact route (processors only).
         reason: why it was chosen.
         stored: the weights themselves are in it, so that nothing has to be converted on the way.
+        own: large products of training may be computed by kernels of Heedful's own.
     """
 
     name: Literal["fp32", "bf16", "fp16", "int8"]
@@ -48,6 +53,7 @@ class Precision:
     onednn: bool = False
     reason: str = ""
     stored: bool = False
+    own: bool = True
 
     @property
     def needs_scaler(self) -> bool:
@@ -224,8 +230,12 @@ def measure_matmul(width: int) -> MatmulRates:
 
 @contextmanager
 def _forward(precision: Precision) -> Iterator[None]:
-    with precision.matmul(), precision.in_thread():
-        yield
+    before = own_products.set(precision.own)
+    try:
+        with precision.matmul(), precision.in_thread():
+            yield
+    finally:
+        own_products.reset(before)
 
 
 @contextmanager

@@ -78,14 +78,19 @@ def _machine() -> dict[str, Any]:
 def _precision(width: int) -> dict[str, Any]:
     from heedful.device import measure_matmul, resolve_device, resolve_precision
     from heedful.nn.running_weights import multiplies_int8
+    from heedful.train.products import measure_products
 
     rates = measure_matmul(width)
+    chosen = resolve_precision("auto", resolve_device("auto"), width=width)
+    products = measure_products(chosen, width)
     return {
         "fp32_gflops": _rate(rates.fp32),
         "fp32_through_onednn_gflops": _rate(rates.onednn),
         "bf16_gflops": _rate(rates.bf16),
         "int8_gflops": _rate(rates.int8 if multiplies_int8() else None),
-        "chosen_by_auto": resolve_precision("auto", resolve_device("auto"), width=width).describe(),
+        "chosen_by_auto": chosen.describe(),
+        "training_by_torch_gflops": _rate(products.torch if products else None),
+        "training_by_own_kernels_gflops": _rate(products.own if products else None),
     }
 
 

@@ -17,8 +17,8 @@ from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
 from heedful.nn.kernels.request import total_bias
-from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen, kernels
-from heedful.nn.native.linear import NativeLinear, address, lying, workspace
+from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen, address, kernels
+from heedful.nn.native.linear import NativeLinear, lying, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear

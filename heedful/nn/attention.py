@@ -22,6 +22,7 @@ from heedful.nn.capture import Capture, offer
 from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
+from heedful.nn.product import Linear
 from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
@@ -267,9 +268,9 @@ class Attention(nn.Module):
         capture.keep(f"{address}.{name}", self.kept.in_place(value, gone))
 
 
-def _linear(in_width: int, out_width: int, *, bias: bool) -> nn.Linear:
+def _linear(in_width: int, out_width: int, *, bias: bool) -> Linear:
     """A linear map whose numbers the caller sets."""
     with warnings.catch_warnings():
         if not in_width:  # PyTorch warns that there is nothing to set
             warnings.simplefilter("ignore", UserWarning)
-        return nn.Linear(in_width, out_width, bias=bias)
+        return Linear(in_width, out_width, bias=bias)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.kinds import Activation
+from heedful.nn.product import Linear, rectified, serves_rectified
 from heedful.nn.spec import FeedForwardSpec
 
 
@@ -62,6 +63,8 @@ class FeedForward(nn.Module):
             capture: may ask for `{address}.inner`, what `down` takes.
             address: this module's place in the model.
         """
+        if capture is None and self._rectifies() and serves_rectified(x, self.up, self.down):
+            return rectified(x, self.up, self.down)
         if self.gate is None:
             inner = self.activation(self.up(x))
         else:
@@ -70,10 +73,15 @@ class FeedForward(nn.Module):
         down: Tensor = self.down(self.dropout(inner))
         return down
 
+    def _rectifies(self) -> bool:
+        """Whether there is a rectifier between two linear maps, and nothing else."""
+        drops = self.training and self.dropout.probability > 0.0
+        return self.gate is None and self.activation is relu and not drops
 
-def linear(in_width: int, out_width: int, bias: bool) -> nn.Linear:
+
+def linear(in_width: int, out_width: int, bias: bool) -> Linear:
     """A linear map, Xavier-uniform at first, its bias zero (Glorot 2010)."""
-    layer = nn.Linear(in_width, out_width, bias=bias)
+    layer = Linear(in_width, out_width, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)

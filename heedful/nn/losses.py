@@ -13,6 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.nn.native.product import RightSide, turned_product
+from heedful.nn.product import product_dtype
+
 _CHUNK_ELEMENTS = 1 << 23
 """Numbers held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
 _TENSORS_HELD = {1: 2, 2: 9}
@@ -93,13 +96,15 @@ def _fused(
     consistency: float,
 ) -> FusedLoss:
     device = hidden.device.type
+    # In training kernels in C may do it, of which those for bfloat16 sum over pairs of pieces.
+    own = product_dtype(hidden, weight, bias) is not None and weight.shape[0] % 2 == 0
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
     else:
         dtype = hidden.dtype
     with torch.autocast(device, enabled=False):
         sums = _FusedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, targets, (label_smoothing, consistency), dtype
+            hidden, weight, bias, targets, (label_smoothing, consistency), dtype, own
         )
     return FusedLoss(*sums)
 
@@ -114,8 +119,10 @@ class _FusedLoss(torch.autograd.Function):
         targets: Tensor,
         strengths: tuple[float, float],
         dtype: torch.dtype,
+        own: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         smoothing, consistency = strengths
+        products = (_OwnProducts if own else _Products)(weight, bias, dtype)
         output = _Output(weight.to(dtype), None if bias is None else bias.to(dtype), smoothing)
         passes = hidden.to(dtype).unbind(0)
         needs = ctx.needs_input_grad[:3]
@@ -127,13 +134,13 @@ class _FusedLoss(torch.autograd.Function):
         )
         rows = max(1, _CHUNK_ELEMENTS // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
         # Held over all chunks: fresh memory of this size costs more than what is computed in it.
-        product, wide_product = torch.empty_like(output.weight), torch.empty_like(weight)
         buffers = output.buffers(min(rows, targets.shape[0]), 2 * len(passes))
         for start in range(0, targets.shape[0], rows):
             part = slice(start, start + rows)
             logits, probabilities = [], []
             for number, one in enumerate(passes):
-                logits.append(output.logits(one[part], buffers[2 * number]))
+                out = buffers[2 * number][: one[part].shape[0]]
+                logits.append(products.logits(one[part], out))
                 probabilities.append(output.softmax(logits[-1], buffers[2 * number + 1]))
             for one, x, p in zip(passes, logits, probabilities, strict=True):
                 part_loss, part_nll = output.losses(one[part], x, p, targets[part])
@@ -150,9 +157,9 @@ class _FusedLoss(torch.autograd.Function):
                 if apart:
                     gradient.add_(apart[number], alpha=consistency)
                 if grad_hidden is not None:
-                    torch.mm(gradient, output.weight, out=grad_hidden[number, part])
+                    products.for_hidden(gradient, grad_hidden[number, part])
                 if grad_weight is not None:
-                    grad_weight += wide_product.copy_(torch.mm(gradient.T, one[part], out=product))
+                    products.add_for_weight(gradient, one[part], grad_weight)
                 if grad_bias is not None:
                     grad_bias += gradient.sum(0)
         loss += consistency * divergence
@@ -170,7 +177,50 @@ class _FusedLoss(torch.autograd.Function):
             grad_hidden = grad_hidden.to(ctx.hidden_dtype) * scale
         grad_weight = None if grad_weight is None else grad_weight * scale
         grad_bias = None if grad_bias is None else grad_bias * scale
-        return grad_hidden, grad_weight, grad_bias, None, None, None
+        return grad_hidden, grad_weight, grad_bias, None, None, None, None
+
+
+class _Products:
+    """The three products of the output projection, in one dtype, chunk by chunk."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self.weight = weight.to(dtype)
+        self.bias = None if bias is None else bias.to(dtype)
+        self.product, self.wide = torch.empty_like(self.weight), torch.empty_like(weight)
+
+    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
+        """[r, D] to [r, V]."""
+        if self.bias is None:
+            return torch.mm(hidden, self.weight.T, out=out)
+        return torch.addmm(self.bias, hidden, self.weight.T, out=out)
+
+    def for_hidden(self, gradient: Tensor, out: Tensor) -> None:
+        """Of the logits [r, V] to that of the hidden states [r, D]."""
+        torch.mm(gradient, self.weight, out=out)
+
+    def add_for_weight(self, gradient: Tensor, hidden: Tensor, out: Tensor) -> None:
+        """Add to the weight's [V, D] what comes of [r, V] and [r, D]."""
+        out += self.wide.copy_(torch.mm(gradient.T, hidden, out=self.product))
+
+
+class _OwnProducts:
+    """The same by kernels in C."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
+        self.down, self.up = RightSide(weight.t(), dtype), RightSide(weight, dtype)
+        self.bias = bias
+
+    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
+        """[r, D] to [r, V]."""
+        return self.down.multiplied(hidden, out, bias=self.bias)
+
+    def for_hidden(self, gradient: Tensor, out: Tensor) -> None:
+        """Of the logits [r, V] to that of the hidden states [r, D]."""
+        self.up.multiplied(gradient, out)
+
+    def add_for_weight(self, gradient: Tensor, hidden: Tensor, out: Tensor) -> None:
+        """Add to the weight's [V, D] what comes of [r, V] and [r, D]."""
+        turned_product(gradient, hidden, out, adds=True)
 
 
 class _Output:
@@ -191,13 +241,6 @@ class _Output:
     def buffers(self, rows: int, count: int) -> list[Tensor]:
         """Uninitialised [rows, V] tensors."""
         return [self.weight.new_empty(rows, self.weight.shape[0]) for _ in range(count)]
-
-    def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
-        """[r, D] to [r, V], in the first rows of `out`."""
-        out = out[: hidden.shape[0]]
-        if self.bias is None:
-            return torch.mm(hidden, self.weight.T, out=out)
-        return torch.addmm(self.bias, hidden, self.weight.T, out=out)
 
     def softmax(self, logits: Tensor, out: Tensor) -> Tensor:
         """[r, V] to [r, V], in the first rows of `out`."""

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heedful.nn.product import linear
 from heedful.nn.unpadding import RealRows
 
 
@@ -46,7 +47,7 @@ class FusedLinear(nn.Module):
         Returns:
             One [..., out_width] per map, in order, padded.
         """
-        fused = nn.functional.linear(x, self.weight, self.bias)
+        fused = linear(x, self.weight, self.bias)
         if rows is not None:
             fused = rows.unpack(fused)
         return torch.split(fused, list(self.out_widths.values()), dim=-1)

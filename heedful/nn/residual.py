@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.nn.dropout import dropout
-from heedful.nn.native.library import kernels, passes_rows
-from heedful.nn.native.linear import address
+from heedful.nn.native.library import address, kernels, passes_rows
 from heedful.nn.norms import RMSNorm
 
 _CHUNKS = 16

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.nn import product
 from heedful.nn.feedforward import FeedForward, relu
 from heedful.nn.projection import FusedLinear
 
@@ -143,7 +144,7 @@ def replace_linear(module: nn.Module, linear: Linear) -> None:
     for name, child in module.named_children():
         if isinstance(child, nn.Linear | FusedLinear) and child.weight.numel() == 0:
             continue  # of a layer whose heads were all removed
-        if type(child) is nn.Linear:
+        if type(child) in (nn.Linear, product.Linear):
             setattr(module, name, linear(child.weight, child.bias))
         elif type(child) is FusedLinear:
             fused = linear(child.weight, child.bias)

@@ -27,6 +27,7 @@ from heedful.train.lock import locked
 from heedful.train.lora import is_adapted, merged_parameters, parameter_counts
 from heedful.train.objective import Objective
 from heedful.train.optimizers import build_optimizer
+from heedful.train.products import choose_products
 from heedful.train.publish import Publisher
 from heedful.train.resolve import CONFIG_FILE, check_resumable, settings_of_run
 from heedful.train.signals import StopRequest
@@ -214,6 +215,7 @@ class _Run:
                 "name": self.precision.name,
                 "device": self.precision.device,
                 "onednn": self.precision.onednn,
+                "own": self.precision.own,
                 "reason": "as before",
             },
             "compiling": self.compiling.plain(),
@@ -280,8 +282,11 @@ def _precision(
 ) -> Precision:
     """Measured once in a run's life: with another choice it would not resume exactly."""
     if checkpoint is not None:
-        return Precision(**checkpoint.state["precision"])
-    return resolve_precision(settings.precision, device, width=_width(model))
+        before = {"own": False}  # what those have that know no other
+        return Precision(**before | checkpoint.state["precision"])
+    width = _width(model)
+    precision = resolve_precision(settings.precision, device, width=width)
+    return choose_products(precision, width) if settings.precision == "auto" else precision
 
 
 def _compiling(

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from heedful.nn.kernels.request import AttentionRequest
-from heedful.nn.native.library import Attended, Rows, kernels, passes_rows
-from heedful.nn.native.linear import address, lying
+from heedful.nn.native.library import Attended, Rows, address, kernels, passes_rows
+from heedful.nn.native.linear import lying
 
 name = "native"
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <immintrin.h>
 #endif
 
@@ -122,6 +123,43 @@ typedef struct {
     float scale;
 } Attended;
 
+// A matrix whose number (i, j) stands at i·row + j·column.
+typedef struct {
+    Numbers numbers;
+    int64_t row, column;
+} Matrix;
+
+// What becomes of a product of depth K: out [M, N].
+typedef struct {
+    Numbers out;
+    Numbers gate;       // [M, N]: where it is zero or less, the result is zero; or null
+    const float *bias;  // [N], or null
+    int64_t rows, depth, width;
+    int32_t halves;     // whether bfloat16 numbers are multiplied
+    int32_t rectify;
+    int32_t adds;       // to what `out`, in float32, holds already
+} Production;
+
+static float read_one(Numbers from, int64_t i) {
+    if (!from.is_half) return ((const float *)from.at)[i];
+    uint32_t bits = (uint32_t)((const uint16_t *)from.at)[i] << 16;
+    float x;
+    memcpy(&x, &bits, 4);
+    return x;
+}
+
+// To the nearest, ties to the even one; what is no number stays none.
+static uint32_t half_bits(float x) {
+    uint32_t bits;
+    memcpy(&bits, &x, 4);
+    return x != x ? 0x7fc0 : (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+}
+
+static void write_one(Numbers to, int64_t i, float x) {
+    if (to.is_half) ((uint16_t *)to.at)[i] = (uint16_t)half_bits(x);
+    else ((float *)to.at)[i] = x;
+}
+
 // Threads are those of the OpenMP that PyTorch has loaded; without one there is one thread.
 extern void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 extern int omp_get_max_threads(void) __attribute__((weak));
@@ -202,6 +240,8 @@ static void lay_out(Workspace *space, const Layer *layer, int64_t rows, int64_t 
     lay_out_rounding(space, layer->up.scale != 0, rows, most(most(width, mixed), inner));
 }
 
+static int level = -1;  // which set of instructions is used
+
 #if defined(__x86_64__) && defined(BEGIN_TARGET)
 
 #define HAS_INT8 1
@@ -241,6 +281,13 @@ static int best_level(void) {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
 }
 
+// AMX, which PyTorch uses for bfloat16, multiplies whole tiles of them several times as fast.
+static int multiplies_halves(void) {
+    unsigned a, b, c, d = 0;
+    int has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & bit_AMX_BF16;
+    return level == 2 && __builtin_cpu_supports("avx512bf16") && !has_amx;
+}
+
 #elif defined(__aarch64__)
 
 #define HAS_INT8 0
@@ -252,6 +299,7 @@ static int best_level(void) {
 #define CALL(name, arguments) (name##_neon arguments)
 
 static int best_level(void) { return 1; }
+static int multiplies_halves(void) { return 0; }
 
 #else
 #error "no kernels for this processor or compiler"
@@ -259,10 +307,9 @@ static int best_level(void) { return 1; }
 
 // What callers must agree on; compare `library.py`.
 int heedful_layout(void) {
-    return 1000 * (int)sizeof(Layer) + (int)(sizeof(Seen) + sizeof(Attended));
+    return 1000 * (int)sizeof(Layer)
+        + (int)(sizeof(Seen) + sizeof(Attended) + sizeof(Production));
 }
-
-static int level = -1;
 
 // Choose the set of instructions: 2 has 8-bit products, 1 has not, 0 is none. Not above `most`.
 int heedful_begin(int most) {
@@ -376,3 +423,32 @@ void heedful_residual_back(int64_t rows, int64_t width, void *up, int up_half, v
 int64_t heedful_attended_room(const Attended *of) { return CALL(attended_room, (of)); }
 
 void heedful_attended(Attended *of, int back) { CALL(attended, (of, back)); }
+
+// Whether products of bfloat16 numbers are worth computing here.
+int heedful_multiplies_halves(void) { return multiplies_halves(); }
+
+// Units of four bytes of a right side [K, N] laid out in panels, and laying it out.
+int64_t heedful_right_units(int64_t depth, int64_t width, int halves) {
+    return CALL(right_units, (depth, width, halves));
+}
+
+void heedful_lay_right(const Matrix *from, int64_t depth, int64_t width, int halves,
+                       uint32_t *panels) {
+    CALL(lay_right, (*from, depth, width, halves, panels));
+}
+
+// Numbers of room for a product, and for one whose left side is turned.
+int64_t heedful_product_room(const Production *to, int turned) {
+    return turned ? CALL(turned_room, (to)) : CALL(product_room, (to));
+}
+
+// out = left [M, K] · right, laid out in panels.
+void heedful_product(const Production *to, const Matrix *left, const uint32_t *panels, float *room) {
+    CALL(product, (to, *left, panels, room));
+}
+
+// out = leftᵀ · right, of [K, M] and [K, N], and sums [M] of the left side's rows, or null.
+void heedful_turned_product(const Production *to, const Matrix *left, const Matrix *right,
+                            float *sums, float *room) {
+    CALL(turned_product, (to, *left, *right, sums, room));
+}

@@ -652,6 +652,7 @@ static void NAME(best)(const float *scores, int64_t rows, int64_t size, int64_t 
 
 #include "residual.h"
 #include "attention.h"
+#include "product.h"
 
 #undef Bits
 

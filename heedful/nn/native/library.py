@@ -21,7 +21,11 @@ from ctypes import (
     sizeof,
 )
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
 
 _LEVELS = {"off": 0, "avx2": 1}
 _BEST = 2
@@ -149,6 +153,30 @@ class Attended(Structure):
     )
 
 
+class Matrix(Structure):
+    """`Matrix` of kernels.c, with its `Numbers`."""
+
+    _fields_ = (("at", c_void_p), ("is_half", c_int64), ("row", c_int64), ("column", c_int64))
+
+
+class Production(Structure):
+    """`Production` of kernels.c, with its `Numbers`."""
+
+    _fields_ = (
+        ("out", c_void_p),
+        ("out_is_half", c_int64),
+        ("gate", c_void_p),
+        ("gate_is_half", c_int64),
+        ("bias", c_void_p),
+        ("rows", c_int64),
+        ("depth", c_int64),
+        ("width", c_int64),
+        ("halves", c_int32),
+        ("rectify", c_int32),
+        ("adds", c_int32),
+    )
+
+
 _NUMBERS = (c_void_p, c_int)  # and whether they are bfloat16
 _SHAPE, _NORM = (c_int64, c_int64), (c_void_p, c_void_p)
 _DROP = (c_int64, c_uint32, c_float)
@@ -182,6 +210,15 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     ),
     "heedful_attended_room": (c_int64, [POINTER(Attended)]),
     "heedful_attended": (None, [POINTER(Attended), c_int]),
+    "heedful_multiplies_halves": (c_int, []),
+    "heedful_right_units": (c_int64, [c_int64, c_int64, c_int]),
+    "heedful_lay_right": (None, [POINTER(Matrix), c_int64, c_int64, c_int, c_void_p]),
+    "heedful_product_room": (c_int64, [POINTER(Production), c_int]),
+    "heedful_product": (None, [POINTER(Production), POINTER(Matrix), c_void_p, c_void_p]),
+    "heedful_turned_product": (
+        None,
+        [POINTER(Production), POINTER(Matrix), POINTER(Matrix), c_void_p, c_void_p],
+    ),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
@@ -204,11 +241,17 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            if library.heedful_layout() != 1000 * sizeof(Layer) + sizeof(Seen) + sizeof(Attended):
+            sizes = sizeof(Seen) + sizeof(Attended) + sizeof(Production)
+            if library.heedful_layout() != 1000 * sizeof(Layer) + sizes:
                 continue
             if library.heedful_begin(wanted) > 0:
                 return library
     return None
+
+
+def address(tensor: Tensor | None) -> int | None:
+    """Where its numbers begin; None for none."""
+    return None if tensor is None else tensor.data_ptr()
 
 
 def instructions() -> str | None:
@@ -229,3 +272,15 @@ def multiplies_int8() -> bool:
     """Whether there are kernels for products of 8-bit integers."""
     library = kernels()
     return library is not None and library.heedful_lanes() == 16
+
+
+def multiplies(dtype: torch.dtype) -> bool:
+    """Whether there are kernels for the products of training in this type, and the fastest known.
+
+    PyTorch multiplies bfloat16 faster where the processor has a unit for whole tiles (AMX).
+    """
+    library = kernels()
+    if library is None or library.heedful_lanes() < 16:
+        return False
+    name = str(dtype).removeprefix("torch.")
+    return name == "float32" or (name == "bfloat16" and bool(library.heedful_multiplies_halves()))

@@ -8,7 +8,7 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.native.library import Linear, kernels
+from heedful.nn.native.library import Linear, address, kernels
 from heedful.nn.running_weights import round_weight
 
 
@@ -86,8 +86,3 @@ Int8NativeLinear = functools.partial(NativeLinear, int8=True)
 def lying(tensor: Tensor) -> Tensor:
     """With the numbers of each vector side by side, as kernels read them."""
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def address(tensor: Tensor | None) -> int | None:
-    """Where its numbers begin; None for none."""
-    return None if tensor is None else tensor.data_ptr()

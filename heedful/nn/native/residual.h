@@ -13,17 +13,22 @@ static inline Floats NAME(take)(Numbers from, int64_t i) {
     return (Floats)(__builtin_convertvector(half, Bits) << 16);
 }
 
-// To the nearest number of that kind, ties to the even one; what is no number stays none.
+// The bits of the nearest bfloat16 number in the upper half of each lane, ties to the even one; what
+// is no number stays none. The lower half is left over.
+static inline Bits NAME(rounded_bits)(Floats x) {
+    Bits bits = (Bits)x;
+    Bits rounded = bits + 0x7fff + ((bits >> 16) & 1);
+    Bits none = (Bits)(x != x);
+    return (none & 0x7fc00000) | (~none & rounded);
+}
+
 static inline void NAME(put)(Numbers to, int64_t i, Floats x) {
     if (!to.is_half) {
         NAME(store)((float *)to.at + i, x);
         return;
     }
-    Bits bits = (Bits)x;
-    Bits rounded = bits + 0x7fff + ((bits >> 16) & 1);
-    Bits none = (Bits)(x != x);
-    bits = (none & 0x7fc00000) | (~none & rounded);
-    *(NAME(Halves) *)((uint16_t *)to.at + i) = __builtin_convertvector(bits >> 16, NAME(Halves));
+    *(NAME(Halves) *)((uint16_t *)to.at + i)
+        = __builtin_convertvector(NAME(rounded_bits)(x) >> 16, NAME(Halves));
 }
 
 // Which of LANES elements are kept: all bits of a lane, or none. An element's number decides, mixed

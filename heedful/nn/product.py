@@ -1,0 +1,172 @@
+"""Linear maps, which in training are multiplied by kernels in C where those are the fastest.
+
+A step's time is mostly these products. Ours read the weights as they are stored, in float32, and
+round them on the way where bfloat16 is asked for; they give the weights' gradients in float32, add
+biases, and rectify and undo it, while sums are still in registers. So nothing is copied only to be
+converted, and no plan is made for each of the ever new numbers of rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.device import own_products
+from heedful.nn.native.library import multiplies
+from heedful.nn.native.product import RightSide, turned_product
+
+NARROWEST = {torch.float32: 256, torch.bfloat16: 512}
+"""Width of a weight, either way, from which on the kernels pay."""
+
+_FEWEST_ROWS = 64
+"""Laying out a weight takes as long as multiplying it with some rows."""
+
+
+class Linear(nn.Linear):
+    """`x @ weight.T + bias`, by whatever computes it fastest."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., K] to [..., N]."""
+        return linear(x, self.weight, self.bias)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x [..., K] times weight [N, K] transposed, plus bias [N]: [..., N]."""
+    dtype = product_dtype(x, weight, bias)
+    if dtype is None or weight.shape[0] % 2:  # gradients are summed over pairs of N
+        return F.linear(x, weight, bias)
+    found: Tensor = _Linear.apply(x, weight, bias, dtype)  # type: ignore[no-untyped-call]
+    return found
+
+
+def rectified(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
+    """`down(relu(up(x)))` of x [..., D], where `serves_rectified` says so: [..., D]."""
+    dtype = product_dtype(x, up.weight, up.bias)
+    found: Tensor = _Rectified.apply(  # type: ignore[no-untyped-call]
+        x, up.weight, up.bias, down.weight, down.bias, dtype
+    )
+    return found
+
+
+def serves_rectified(x: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
+    """Whether two linear maps with a rectifier between them are computed as one."""
+    layers = (up, down)
+    return (
+        all(type(layer) is Linear for layer in layers)  # and not one whose weight is put together
+        and all(product_dtype(x, layer.weight, layer.bias) is not None for layer in layers)
+        and not any(n % 2 for layer in layers for n in layer.weight.shape)
+    )
+
+
+def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torch.dtype | None:
+    """The type in which kernels in C multiply x [..., K] with weight [N, K]; None if they do not.
+
+    They do where gradients are wanted and the matrices are large enough, unless `own_products` says
+    that they must not.
+    """
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or x.device.type != "cpu":
+        return None
+    if torch.is_autocast_enabled("cpu"):
+        dtype = torch.get_autocast_dtype("cpu")
+    else:
+        dtype = x.dtype
+    if not own_products.get() or not multiplies(dtype) or min(weight.shape) < NARROWEST[dtype]:
+        return None
+    parameters = (weight,) if bias is None else (weight, bias)
+    if any(p.dtype != torch.float32 or not p.is_contiguous() for p in parameters):
+        return None
+    if x.dtype not in (torch.float32, dtype) or x.numel() < _FEWEST_ROWS * x.shape[-1]:
+        return None
+    return dtype if dtype == torch.float32 or weight.shape[1] % 2 == 0 else None
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, dtype: torch.dtype
+    ) -> Tensor:
+        rows = _rows(x, dtype)
+        ctx.save_for_backward(rows, weight)
+        ctx.shape, ctx.x_dtype, ctx.has_bias = x.shape, x.dtype, bias is not None
+        return _forward(rows, weight, bias, x.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        up = _rows(gradient, rows.dtype)
+        for_x = None
+        if ctx.needs_input_grad[0]:
+            for_x = _for_input(up, weight, ctx.x_dtype).view(ctx.shape)
+        for_weight, for_bias = _for_parameters(up, rows, *ctx.needs_input_grad[1:3])
+        return for_x, for_weight, for_bias, None
+
+
+class _Rectified(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        up: Tensor,
+        up_bias: Tensor | None,
+        down: Tensor,
+        down_bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        rows = _rows(x, dtype)
+        inner = _forward(rows, up, up_bias, rows.shape, relu=True)
+        ctx.save_for_backward(rows, inner, up, down)
+        ctx.shape, ctx.x_dtype = x.shape, x.dtype
+        return _forward(inner, down, down_bias, x.shape)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        rows, inner, up, down = ctx.saved_tensors
+        needs = ctx.needs_input_grad
+        top = _rows(gradient, rows.dtype)
+        for_down = _for_parameters(top, inner, *needs[3:5])
+        for_x: Tensor | None = None
+        for_up: tuple[Tensor | None, Tensor | None] = (None, None)
+        if any(needs[:3]):
+            below = _for_input(top, down, rows.dtype, gate=inner)
+            for_up = _for_parameters(below, rows, *needs[1:3])
+            if needs[0]:
+                for_x = _for_input(below, up, ctx.x_dtype).view(ctx.shape)
+        return for_x, *for_up, *for_down, None
+
+
+def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """As [R, K], side by side."""
+    return x.reshape(-1, x.shape[-1]).to(dtype).contiguous()
+
+
+def _forward(
+    x: Tensor, weight: Tensor, bias: Tensor | None, shape: torch.Size, *, relu: bool = False
+) -> Tensor:
+    """[R, K] to [..., N] for `shape` [..., K]; no view, which could not be changed in place."""
+    out = x.new_empty(*shape[:-1], weight.shape[0])
+    RightSide(weight.t(), x.dtype).multiplied(x, out.view(-1, len(weight)), bias=bias, relu=relu)
+    return out
+
+
+def _for_input(
+    gradient: Tensor, weight: Tensor, dtype: torch.dtype, gate: Tensor | None = None
+) -> Tensor:
+    """[R, N] to [R, K]."""
+    out = torch.empty(gradient.shape[0], weight.shape[1], dtype=dtype)
+    return RightSide(weight, gradient.dtype).multiplied(gradient, out, gate=gate)
+
+
+def _for_parameters(
+    gradient: Tensor, x: Tensor, weight: bool, bias: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Gradients of a weight and a bias, where they are wanted, of those [R, N] of the result."""
+    width = gradient.shape[1]
+    if not weight:
+        return None, gradient.sum(0, dtype=torch.float32) if bias else None
+    sums = torch.empty(width) if bias else None
+    return turned_product(gradient, x, torch.empty(width, x.shape[1]), sums=sums), sums

@@ -1,0 +1,75 @@
+"""Whose matrix products training uses on a processor, PyTorch's or Heedful's: timed there."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from heedful.device import Precision
+from heedful.nn.native.library import multiplies
+from heedful.nn.product import NARROWEST, linear
+
+_TURNS = 4
+_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class ProductRates:
+    """Measured rates of a linear layer forward and backward, in GFLOP/s.
+
+    Args:
+        torch: by PyTorch.
+        own: by kernels of Heedful's own.
+    """
+
+    torch: float
+    own: float
+
+
+def measure_products(precision: Precision, width: int) -> ProductRates | None:
+    """Time both, in turns, in about 0.2 seconds; None where there is no choice.
+
+    Args:
+        precision: of the products.
+        width: D of the model.
+    """
+    if precision.device != "cpu" or precision.name not in ("fp32", "bf16"):
+        return None
+    dtype = torch.float32 if precision.name == "fp32" else torch.bfloat16
+    if not multiplies(dtype):
+        return None
+    width = max(NARROWEST[dtype], 1 << min(10, width.bit_length() - 1))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_ROWS, width, generator=generator).requires_grad_()
+    weight = torch.randn(width, width, generator=generator).requires_grad_()
+    change = torch.randn(_ROWS, width, generator=generator).to(dtype)
+
+    def seconds(own: bool) -> float:
+        begun = time.perf_counter()
+        with replace(precision, own=own).autocast():
+            y = linear(x, weight, None)
+        torch.autograd.grad(y, (x, weight), change)
+        return time.perf_counter() - begun
+
+    best = {True: float("inf"), False: float("inf")}
+    for _ in range(_TURNS):
+        for own in best:
+            best[own] = min(best[own], seconds(own))
+    work = 6e-9 * _ROWS * width * width
+    return ProductRates(torch=work / best[False], own=work / best[True])
+
+
+def choose_products(precision: Precision, width: int) -> Precision:
+    """The precision with the faster products, and both rates in its reason.
+
+    Args:
+        precision: chosen already.
+        width: D of the model.
+    """
+    rates = measure_products(precision, width)
+    if rates is None:
+        return precision
+    found = f"training's products: PyTorch {rates.torch:.0f}, own kernels {rates.own:.0f}"
+    return replace(precision, own=rates.own >= rates.torch, reason=f"{precision.reason}; {found}")

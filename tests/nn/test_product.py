@@ -1,0 +1,294 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.device import Precision, own_products
+from heedful.nn import product
+from heedful.nn.capture import Capture
+from heedful.nn.feedforward import FeedForward
+from heedful.nn.losses import smoothed_cross_entropy
+from heedful.nn.low_rank import LowRank
+from heedful.nn.native import library
+from heedful.nn.native.product import RightSide, turned_product
+from heedful.nn.product import Linear, linear
+from heedful.nn.spec import FeedForwardSpec
+
+HALF = torch.bfloat16
+KINDS = [torch.float32, HALF]
+
+pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
+
+
+def needs(dtype: torch.dtype) -> None:
+    if not library.multiplies(dtype):
+        pytest.skip(f"no products of {dtype} here")
+
+
+def close(found, wanted, dtype=torch.float32):
+    """As exact as the type that results are in allows; sums are float32 in either."""
+    scale = max(float(wanted.abs().max()), 1e-30)
+    exactness = 2**-8 if dtype == HALF else 1e-5
+    assert float((found.double() - wanted).abs().max()) <= exactness * scale
+
+
+def draw(*shape, seed=0, dtype=torch.float32):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(shape, generator=generator).to(dtype)
+
+
+@given(
+    rows=st.integers(1, 130),
+    depth=st.integers(1, 1300),
+    width=st.integers(1, 140),
+    turned=st.booleans(),
+    bias=st.booleans(),
+    relu=st.booleans(),
+    gated=st.booleans(),
+    half_out=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("level", [2, 1])
+def test_products_are_those_of_float64(
+    level, dtype, rows, depth, width, turned, bias, relu, gated, half_out, seed
+):
+    library.kernels().heedful_begin(level)
+    try:
+        if dtype == HALF:
+            needs(dtype)
+            depth += depth % 2
+        left = draw(rows, depth, seed=seed, dtype=dtype)
+        right = draw(width, depth, seed=seed + 1).t() if turned else draw(depth, width, seed=seed)
+        extra = draw(width, seed=seed + 2) if bias else None
+        gate = draw(rows, width, seed=seed + 3, dtype=dtype) if gated else None
+        kind = HALF if half_out else torch.float32
+        out = torch.full((rows, width), torch.nan, dtype=kind)
+        RightSide(right, dtype).multiplied(left, out, bias=extra, relu=relu, gate=gate)
+    finally:
+        library.kernels().heedful_begin(2)
+    wanted = left.double() @ right.to(dtype).double()
+    if bias:
+        wanted += extra
+    if relu:
+        wanted = wanted.clamp_min(0.0)
+    if gated:
+        wanted = torch.where(gate > 0, wanted, 0.0)
+    scale = (left.double().abs() @ right.double().abs()).max()
+    exactness = 2**-8 * wanted.abs().max() if half_out else 0.0
+    assert (out.double() - wanted).abs().max() <= 1e-6 * scale + exactness
+
+
+@given(
+    depth=st.integers(1, 2500),
+    rows=st.integers(1, 210),
+    width=st.integers(1, 140),
+    adds=st.booleans(),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("level", [2, 1])
+def test_turned_products_are_those_of_float64(level, dtype, depth, rows, width, adds, seed):
+    library.kernels().heedful_begin(level)
+    try:
+        if dtype == HALF:
+            needs(dtype)
+        left = draw(depth, rows, seed=seed, dtype=dtype)
+        right = draw(depth, width, seed=seed + 1, dtype=dtype)
+        out = draw(rows, width, seed=seed + 2)
+        before, sums = out.clone(), torch.full((rows,), torch.nan)
+        turned_product(left, right, out, sums=sums, adds=adds)
+    finally:
+        library.kernels().heedful_begin(2)
+    wanted = left.double().t() @ right.double() + (before if adds else 0.0)
+    scale = (left.double().abs().t() @ right.double().abs()).max() + before.abs().max()
+    assert (out - wanted).abs().max() <= 1e-6 * scale
+    assert (sums - left.double().sum(0)).abs().max() <= 1e-6 * left.double().abs().sum(0).max()
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_no_sum_depends_on_the_number_of_threads(dtype):
+    needs(dtype)
+    left, right = draw(700, 1100, dtype=dtype), draw(1100, 300)
+    below = draw(700, 300, dtype=dtype)
+
+    def both():
+        out = RightSide(right, dtype).multiplied(left, torch.empty(700, 300))
+        return out, turned_product(left, below, torch.empty(1100, 300))
+
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            found.append(both())
+    finally:
+        torch.set_num_threads(threads)
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_what_is_no_number_stays_where_it_belongs(dtype):
+    needs(dtype)
+    left, right = draw(70, 64, dtype=dtype), draw(64, 80)
+    left[5, 7], left[60, 3] = torch.nan, torch.inf
+    out = RightSide(right, dtype).multiplied(left, torch.empty(70, 80), relu=True)
+    assert out[5].isnan().all()
+    assert not out[60].isfinite().all()
+    rest = [i for i in range(70) if i not in (5, 60)]
+    assert out[rest].isfinite().all()
+
+
+def gradients(forward, tensors, up):
+    y = forward()
+    return [y.detach(), *torch.autograd.grad(y, tensors, up.to(y.dtype))]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_linear_map_and_its_gradients_are_those_of_float64(dtype, bias):
+    needs(dtype)
+    layer = Linear(520, 600, bias=bias)
+    x = draw(3, 50, 520).requires_grad_()
+    up = draw(3, 50, 600, seed=1)
+    mine = [x, *layer.parameters()]
+    with torch.autocast("cpu", HALF, enabled=dtype == HALF):
+        found = gradients(lambda: layer(x), mine, up)
+        assert layer(x).grad_fn.next_functions, "differentiable"
+        assert "_LinearBackward" in str(_names(layer(x)))
+    exact = [t.detach().to(dtype).double().requires_grad_() for t in (x, layer.weight)]
+    exact += [layer.bias.detach().double().requires_grad_()] if bias else []
+    wanted = gradients(lambda: F.linear(*exact), exact, up.to(dtype).double())
+    # The result and what comes of the input's gradient are rounded to the type; others are sums.
+    for one, other, kind in zip(found, wanted, [dtype, *[torch.float32] * 3], strict=False):
+        close(one, other, kind)
+    assert [t.dtype for t in found[1:]] == [torch.float32] * len(mine)
+
+
+def _names(y):
+    names, waiting = set(), [y.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node.name() not in names:
+            names.add(node.name())
+            waiting += [each for each, _ in node.next_functions]
+    return names
+
+
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_rectified_network_is_one_step_and_gives_what_its_parts_give(dtype):
+    needs(dtype)
+    network = FeedForward(512, FeedForwardSpec(width=1024, activation="relu", dropout=0.2))
+    x = draw(2, 60, 512).requires_grad_()
+    up = draw(2, 60, 512, seed=1)
+    mine = [x, *network.parameters()]
+    network.eval()  # nothing is dropped
+    with torch.autocast("cpu", HALF, enabled=dtype == HALF):
+        assert "_RectifiedBackward" in _names(network(x))
+        found = gradients(lambda: network(x), mine, up)
+        capture = Capture(["ffn.inner"])
+        assert "_RectifiedBackward" not in _names(network(x, capture, "ffn"))
+        assert capture.found["ffn.inner"].shape == (2, 60, 1024)
+        wanted = gradients(lambda: network(x, Capture([]), "ffn"), mine, up)
+    for one, other in zip(found, wanted, strict=True):
+        # In bfloat16 a hidden number near zero may be rounded to either side of it.
+        close(one, other.double(), HALF if dtype == HALF else torch.float32)
+    network.train()
+    assert "_RectifiedBackward" not in _names(network(x)), "what is dropped is dropped in between"
+
+
+def test_frozen_parameters_and_inputs_get_no_gradient():
+    needs(torch.float32)
+    layer = Linear(256, 256)
+    layer.weight.requires_grad_(False)
+    x = draw(80, 256).requires_grad_()
+    layer(x).sum().backward()
+    assert layer.weight.grad is None
+    close(layer.bias.grad, torch.full((256,), 80.0).double())
+    close(x.grad, layer.weight.detach().double().sum(0).expand(80, -1))
+    network = FeedForward(256, FeedForwardSpec(width=256, activation="relu"))
+    network.down.requires_grad_(False)
+    network(x.detach()).sum().backward()
+    assert network.down.weight.grad is None
+    assert network.up.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("pieces", [600, 601])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_the_loss_by_own_products_is_that_of_float64(dtype, smoothing, pieces, monkeypatch):
+    needs(dtype)
+    monkeypatch.setattr("heedful.nn.losses._CHUNK_ELEMENTS", 2 * pieces * 70)
+    hidden = (0.1 * draw(200, 512)).requires_grad_()
+    weight, bias = draw(pieces, 512, seed=1).requires_grad_(), draw(pieces).requires_grad_()
+    targets = torch.arange(200) % pieces
+    mine = [hidden, weight, bias]
+    with torch.autocast("cpu", HALF, enabled=dtype == HALF):
+        loss, _ = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
+        with own(False):
+            plain, _ = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
+    found = [loss.detach(), *torch.autograd.grad(loss, mine)]
+    exact = [t.detach().double().requires_grad_() for t in mine]
+    truth = F.cross_entropy(
+        exact[0] @ exact[1].T + exact[2], targets, label_smoothing=smoothing, reduction="sum"
+    )
+    wanted = [truth.detach(), *torch.autograd.grad(truth, exact)]
+    usual = [plain.detach(), *torch.autograd.grad(plain, mine)]
+    for one, other, before in zip(found, wanted, usual, strict=True):
+        if dtype == torch.float32:
+            close(one, other)
+        elif one.dim():  # not further from the truth than PyTorch's products
+            assert (one - other).abs().max() <= 1.5 * (before - other).abs().max() + 1e-3
+        else:
+            assert (one - other).abs() <= 2**-12 * other
+
+
+def own(used: bool):
+    return Precision("fp32", "cpu", own=used).autocast()
+
+
+def test_products_are_pytorchs_where_ours_do_not_serve():
+    needs(torch.float32)
+    layer, x = Linear(256, 256), draw(100, 256)
+
+    def ours(y):
+        return "_LinearBackward" in _names(y)
+
+    assert ours(layer(x))
+    with own(False):
+        assert not ours(layer(x))
+    assert own_products.get()
+    assert not ours(layer(x[:10])), "too few rows"
+    assert not ours(Linear(256, 128)(x)), "too narrow"
+    assert not ours(layer.double()(x.double()))
+    with torch.no_grad():
+        assert copy.deepcopy(layer).float()(x).grad_fn is None
+    odd = Linear(256, 257)
+    close(odd(x).detach(), F.linear(x.double(), odd.weight.double(), odd.bias.double()).detach())
+
+
+def test_weights_that_are_put_together_are_multiplied_and_learned():
+    needs(torch.float32)
+    network = FeedForward(256, FeedForwardSpec(width=512, activation="relu"))
+    plain = copy.deepcopy(network)
+    change = LowRank({"up": (0, 512)}, 256, rank=4, scale=1.0)
+    torch.nn.utils.parametrize.register_parametrization(network.up, "weight", change)
+    x = draw(90, 256)
+    y = network(x)
+    close(y.detach(), plain(x).detach().double())
+    y.square().sum().backward()
+    assert change.up["up"].grad.abs().sum() > 0
+
+
+def test_kernels_that_cannot_are_not_asked(monkeypatch):
+    monkeypatch.setattr(product, "multiplies", lambda dtype: False)
+    x, weight = draw(100, 512), draw(512, 512).requires_grad_()
+    assert "_LinearBackward" not in _names(linear(x, weight, None))

@@ -1,0 +1,39 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from heedful.device import Precision, own_products
+from heedful.nn.native.library import multiplies
+from heedful.train import products
+from heedful.train.products import ProductRates, choose_products, measure_products
+
+
+@pytest.mark.parametrize(("by_torch", "by_own", "used"), [(100, 130, True), (130, 100, False)])
+def test_the_faster_products_are_chosen_and_both_rates_told(monkeypatch, by_torch, by_own, used):
+    rates = ProductRates(torch=by_torch, own=by_own)
+    monkeypatch.setattr(products, "measure_products", lambda precision, width: rates)
+    chosen = choose_products(Precision("bf16", "cpu", reason="measured"), 512)
+    assert chosen.own is used
+    assert "measured" in chosen.describe()
+    assert "100" in chosen.describe()
+    assert "130" in chosen.describe()
+
+
+def test_where_there_is_no_choice_nothing_is_changed():
+    for name, device in (("fp16", "cuda"), ("bf16", "cuda"), ("int8", "cpu")):
+        precision = Precision(name, device)
+        assert measure_products(precision, 512) is None
+        assert choose_products(precision, 512) is precision
+
+
+@pytest.mark.parametrize("name", ["fp32", "bf16"])
+def test_both_are_timed_and_leave_no_trace(name):
+    precision = Precision(name, "cpu")
+    if not multiplies(torch.float32 if name == "fp32" else torch.bfloat16):
+        assert measure_products(precision, 64) is None
+        return
+    rates = measure_products(precision, 64)
+    assert rates.torch > 0
+    assert rates.own > 0
+    assert own_products.get()
