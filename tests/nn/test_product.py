@@ -116,12 +116,14 @@ def test_turned_products_are_those_of_float64(level, dtype, depth, rows, width, 
 @pytest.mark.parametrize("dtype", KINDS)
 def test_no_sum_depends_on_the_number_of_threads(dtype):
     needs(dtype)
-    left, right = draw(700, 1100, dtype=dtype), draw(1100, 300)
+    left, right = draw(700, 2200, dtype=dtype), draw(2200, 300)
     below = draw(700, 300, dtype=dtype)
 
     def both():
-        out = RightSide(right, dtype).multiplied(left, torch.empty(700, 300))
-        return out, turned_product(left, below, torch.empty(1100, 300))
+        laid = RightSide(right, dtype)
+        wide, narrow = torch.empty(700, 300), torch.empty(700, 300, dtype=HALF)
+        turned = turned_product(left, below, torch.empty(2200, 300))
+        return laid.multiplied(left, wide), laid.multiplied(left, narrow), turned
 
     threads = torch.get_num_threads()
     try:
