@@ -8,7 +8,7 @@ on a processor (`benchmarks/memory.py`); on a GPU the process is not counted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heedful.models.cost_memory import (
     BFLOAT16,
@@ -21,13 +21,14 @@ from heedful.models.cost_memory import (
 from heedful.models.cost_parameters import is_gated, key_value_width
 from heedful.models.family import CausalLMSpec, ModelSpec
 from heedful.models.spec import StackSpec
+from heedful.nn.native.library import multiplies
 
 PROCESS = 330_000_000
 """Python with PyTorch and the tokenizers loaded."""
 
-PRIMITIVES = {FLOAT32: 60_000_000, BFLOAT16: 130_000_000}
+PRIMITIVES = {False: 60_000_000, True: 130_000_000}
 """Kernels that are kept ready for shapes of ever new batches and their scratch memory, with the
-caches as the command line bounds them (`heedful.cli.main`)."""
+caches as the command line bounds them (`heedful.cli.main`); whether products are oneDNN's."""
 
 FEW_PRIMITIVES = 30_000_000
 """The same where shapes stay: in training on windows of one length, and in decoding."""
@@ -106,11 +107,15 @@ def training_peak(
         parameters=parameters,
     )
     passing = tokens * max(_passing(stack, spec.width) for stack in stacks_of(spec)) * number_bytes
+    half = number_bytes < FLOAT32
+    if half and device == "cpu" and multiplies("bfloat16", spec.width):
+        # Kernels that read the weights as they are: nothing is cast, and no plans are made.
+        half, memory = False, replace(memory, casts=0)
     model, batch = _at_once(memory, passing, accumulated=accumulated)
-    casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
+    casts = parameters * number_bytes if half else 0
     # Gradients come as activations go, but hardly ever fit into the holes that those leave.
     misfits = casts + (0 if accumulated else memory.gradients)
-    primitives = FEW_PRIMITIVES if isinstance(spec, CausalLMSpec) else PRIMITIVES[number_bytes]
+    primitives = FEW_PRIMITIVES if isinstance(spec, CausalLMSpec) else PRIMITIVES[half]
     return _peak(model, batch, primitives, device, misfits)
 
 

@@ -18,9 +18,6 @@ from heedful.device import own_products
 from heedful.nn.native.library import multiplies
 from heedful.nn.native.product import RightSide, turned_product
 
-NARROWEST = {torch.float32: 256, torch.bfloat16: 512}
-"""Width of a weight, either way, from which on the kernels pay."""
-
 _FEWEST_ROWS = 64
 """Laying out a weight takes as long as multiplying it with some rows."""
 
@@ -73,7 +70,7 @@ def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torc
         dtype = torch.get_autocast_dtype("cpu")
     else:
         dtype = x.dtype
-    if not own_products.get() or not multiplies(dtype) or min(weight.shape) < NARROWEST[dtype]:
+    if not own_products.get() or not multiplies(_name(dtype), min(weight.shape)):
         return None
     parameters = (weight,) if bias is None else (weight, bias)
     if any(p.dtype != torch.float32 or not p.is_contiguous() for p in parameters):
@@ -81,6 +78,10 @@ def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torc
     if x.dtype not in (torch.float32, dtype) or x.numel() < _FEWEST_ROWS * x.shape[-1]:
         return None
     return dtype if dtype == torch.float32 or weight.shape[1] % 2 == 0 else None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class _Linear(torch.autograd.Function):

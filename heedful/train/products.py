@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from heedful.device import Precision
-from heedful.nn.native.library import multiplies
-from heedful.nn.product import NARROWEST, linear
+from heedful.nn.native.library import NARROWEST, multiplies
+from heedful.nn.product import linear
 
+_KINDS = {"fp32": "float32", "bf16": "bfloat16"}
 _TURNS = 4
 _ROWS = 1024
 
@@ -35,16 +36,16 @@ def measure_products(precision: Precision, width: int) -> ProductRates | None:
         precision: of the products.
         width: D of the model.
     """
-    if precision.device != "cpu" or precision.name not in ("fp32", "bf16"):
+    if precision.device != "cpu" or precision.name not in _KINDS:
         return None
-    dtype = torch.float32 if precision.name == "fp32" else torch.bfloat16
-    if not multiplies(dtype):
+    kind = _KINDS[precision.name]
+    width = max(NARROWEST[kind], 1 << min(10, width.bit_length() - 1))
+    if not multiplies(kind, width):
         return None
-    width = max(NARROWEST[dtype], 1 << min(10, width.bit_length() - 1))
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, width, generator=generator).requires_grad_()
     weight = torch.randn(width, width, generator=generator).requires_grad_()
-    change = torch.randn(_ROWS, width, generator=generator).to(dtype)
+    change = torch.randn(_ROWS, width, generator=generator).to(getattr(torch, kind))
 
     def seconds(own: bool) -> float:
         begun = time.perf_counter()

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 _LEVELS = {"off": 0, "avx2": 1}
@@ -274,13 +273,20 @@ def multiplies_int8() -> bool:
     return library is not None and library.heedful_lanes() == 16
 
 
-def multiplies(dtype: torch.dtype) -> bool:
-    """Whether there are kernels for the products of training in this type, and the fastest known.
+NARROWEST = {"float32": 256, "bfloat16": 512}
+"""Width of a weight, either way, from which on kernels multiply it faster than PyTorch does."""
+
+
+def multiplies(kind: str, width: int) -> bool:
+    """Whether there are kernels for training's products of such numbers, and known to be fast.
 
     PyTorch multiplies bfloat16 faster where the processor has a unit for whole tiles (AMX).
+
+    Args:
+        kind: `float32`, `bfloat16` or another, for which there are none.
+        width: the smaller side of a weight.
     """
     library = kernels()
-    if library is None or library.heedful_lanes() < 16:
+    if library is None or library.heedful_lanes() < 16 or width < NARROWEST.get(kind, width + 1):
         return False
-    name = str(dtype).removeprefix("torch.")
-    return name == "float32" or (name == "bfloat16" and bool(library.heedful_multiplies_halves()))
+    return kind == "float32" or bool(library.heedful_multiplies_halves())
