@@ -130,7 +130,7 @@ _HELP_FLAGS = frozenset(("--help", "-h"))
 
 
 def set_environment() -> None:
-    """What PyTorch's libraries are told before they are loaded; what a person set stays."""
+    """What libraries are told before they are loaded; what a person set stays."""
     # Threads that wait spin, by default for longer than a busy machine can afford: on two cores
     # with one other busy process training ran 30 times slower. Read when torch is loaded, later.
     if "OMP_WAIT_POLICY" not in os.environ:
@@ -139,6 +139,8 @@ def set_environment() -> None:
     # caches, a gigabyte in the end. A step's layers share those of a few dozen shapes.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
+    # Or the settings' library would read what every installed package says of itself, at each start.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
 def _run(verb: str, words: list[str]) -> int | None:
