@@ -243,7 +243,9 @@ class Translator(nn.Module):
         return TranslatorState(
             caches,
             lineage,
-            tuple(one.join(two, length) for one, two in zip(*(s.memory for s in both), strict=True)),
+            tuple(
+                one.join(two, length) for one, two in zip(*(s.memory for s in both), strict=True)
+            ),
             stacked([s.memory_positions for s in both], length, -1, fill=NOTHING_HERE),
             torch.cat([s.lengths for s in both]),
         )

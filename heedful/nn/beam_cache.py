@@ -112,6 +112,14 @@ class _Part:
         return found.view(len(sentences), heads, -1, width)
 
 
+    def put(self, held: Tensor, place: Tensor) -> None:
+        """What is wanted of the store's keys or values, without a copy on the way."""
+        if self.slots is None and self.sentences is not None:
+            torch.index_select(held[:, :, : self.used], 0, self.sentences, out=place)
+        else:
+            place.copy_(self.of(held))
+
+
 class BeamCache:
     """Keys and values of one layer. A value: appending to the same one twice gives two sound ones.
 
@@ -341,7 +349,7 @@ def _roomy(parts: Sequence[_Part], held: Sequence[Tensor], used: int, room: int)
     first = 0
     for part, each in zip(parts, held, strict=True):
         rows = larger[first : first + part.rows]
-        rows[:, :, : part.width] = part.of(each)
+        part.put(each, rows[:, :, : part.width])
         rows[:, :, part.width : used] = 0.0
         first += part.rows
     return larger
