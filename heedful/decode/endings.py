@@ -71,8 +71,8 @@ class Endings(NamedTuple):
         order = both[0].topk(self.rank.shape[1], -1).indices
         return Endings(*(values.gather(1, order) for values in both))
 
-    def of(self, rows: Tensor) -> Endings:
-        """Those of some sentences, by their numbers [B'] or by a mask [B]."""
+    def of(self, rows: Tensor | slice) -> Endings:
+        """Those of some sentences, by their numbers [B'], a mask [B] or a slice."""
         return Endings(*(values[rows] for values in self))
 
 

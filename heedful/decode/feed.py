@@ -15,13 +15,10 @@ from typing import Protocol, TypeVar
 from heedful.decode.fitting import check_divisible, say_split
 from heedful.memory import ran_out
 
-Result = TypeVar("Result", covariant=True)
+Result = TypeVar("Result")
 
 FREE = 0.25
-"""Share of the places that are free when others join."""
-
-FEWEST = 4
-"""Places that are free then at least."""
+"""Share of the places that must be free before others join."""
 
 
 class Decoder(Protocol[Result]):
@@ -80,7 +77,7 @@ class Feed:
                 return []
             room = min(self._room(number) for number in (self._waiting[-1], *among))
             room = max(1, int(room * self._share))
-            if alive and room - alive < max(FREE * room, FEWEST):
+            if alive and room - alive < FREE * room:
                 return []
             return [self._waiting.pop() for _ in range(min(room - alive, len(self._waiting)))]
 

@@ -134,6 +134,7 @@ class TranslationPipeline:
         alignment: bool = False,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
+        continuous_batching: bool = False,
         first_line: int = 1,
         warn: Warn | None = None,
         progress: Told | None = None,
@@ -152,6 +153,9 @@ class TranslationPipeline:
             alignment: also give alignments; the translations stay the same.
             batch_size: sentences translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: sentences × longest source × beam.
+            continuous_batching: whether sentences take the places of those that are done in their
+                batch, as many as it has room for, instead of waiting for the last one. Samples
+                and searches over shortlists wait all the same.
             first_line: number of the first text, for warnings and random draws: a corpus that is
                 translated part by part then gives what it would give at once.
             warn: told in a sentence about long lines, cut translations, and batches that were
@@ -180,7 +184,7 @@ class TranslationPipeline:
         feed = Feed(
             [number for batch in batches for number in batch],
             lambda number: room_of_batch(lengths[number], **most),
-            joins=not settings.sampling and self.shortlist is None,
+            joins=continuous_batching and not settings.sampling and self.shortlist is None,
             warn=warn,
             place=lambda number: f"line {work[number].name // _PIECES_OF_A_TEXT}",
         )

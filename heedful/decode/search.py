@@ -44,6 +44,10 @@ class Sources(Generic[State]):
     lists: Lists | None = None
 
 
+Searched = tuple[Sources[State], list[list[Hypothesis]]]
+"""Sources and the hypotheses of each sentence."""
+
+
 class Search(Generic[State]):
     """A search that sentences can be added to while others are searched.
 
@@ -88,8 +92,8 @@ class Search(Generic[State]):
         self.longest = longest
         self.trace = trace
         self._beams: BeamSearch[Any] | None = None
-        self._searched: dict[Cohort, Sources[State]] = {}
-        self._ready: list[Found[State]] = []
+        self._going: dict[Cohort, Sources[State]] = {}
+        self._ready: list[Searched[State]] = []
 
     @property
     def alive(self) -> int:
@@ -101,33 +105,29 @@ class Search(Generic[State]):
         """Begin to search for more sentences, at least one."""
         limits = self._limits(sources)
         limit_of = torch.tensor(limits, device=sources.ids.device)
-        reader: StepModel[Any] = self.model
-        known, prefixes, lists = self.specials, sources.prefixes, sources.lists
-        if lists is not None:
+        model: StepModel[Any] = self.model
+        begun, known, prefixes = sources.begun, self.specials, sources.prefixes
+        if (lists := sources.lists) is not None:
             assert self.trace is None, "a trace would tell of places in lists"
-            reader = narrow(self.model, lists, sources.begun)
-            known = lists.specials(self.specials)
+            model, begun = narrow(model, lists, begun), None
+            known = lists.specials(known)
             prefixes = None if prefixes is None else lists.places(prefixes)
-        elif sources.begun is not None:
-            reader = _Begun(self.model, sources.begun)
         rules = build_constraints(self.settings, known, limit_of, prefixes)
         read = (sources.ids, sources.positions)
         if self.settings.sampling:
-            count = len(limits)
-            names = range(count) if sources.names is None else sources.names
+            reader = model if begun is None else _Begun(model, begun)
+            names = range(len(limits)) if sources.names is None else sources.names
             name_of = torch.tensor(names, device=limit_of.device)
             found = sample(reader, *read, self.settings, known, rules, limit_of, name_of)
             self._ready.append((sources, self._ranked(sources, found)))
             return
         if self._beams is None or lists is not None:
             assert not self.alive, "sentences with lists join nobody"
-            model = self.model if lists is None else reader
             self._beams = BeamSearch(model, self.settings, known, self.trace)
-        begun = sources.begun if lists is None else None
-        self._searched[self._beams.add(*read, rules, limits, begun)] = sources
+        self._going[self._beams.add(*read, rules, limits, begun)] = sources
 
     @torch.inference_mode()
-    def step(self) -> list[Found[State]]:
+    def step(self) -> list[Searched[State]]:
         """One more token of every hypothesis.
 
         Returns:
@@ -139,7 +139,7 @@ class Search(Generic[State]):
         """
         if self._beams is not None:
             for cohort in self._beams.step():
-                sources = self._searched.pop(cohort)
+                sources = self._going.pop(cohort)
                 self._ready.append((sources, self._ranked(sources, cohort.hypotheses())))
         ready, self._ready = self._ready, []
         return ready
@@ -225,6 +225,3 @@ class _Begun(Generic[State]):
 
     def reorder(self, state: State, rows: Tensor) -> State:
         return self.model.reorder(state, rows)
-
-
-Found = tuple[Sources[State], list[list[Hypothesis]]]

@@ -111,7 +111,6 @@ class _Part:
         found = held.reshape(-1, width).index_select(0, places.flatten())
         return found.view(len(sentences), heads, -1, width)
 
-
     def put(self, held: Tensor, place: Tensor) -> None:
         """What is wanted of the store's keys or values, without a copy on the way."""
         if self.slots is None and self.sentences is not None:

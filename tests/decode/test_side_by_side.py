@@ -72,8 +72,8 @@ def test_an_error_ends_the_work(threads):
             raise ValueError("one")
         return number
 
+    waiting = iter(range(1000))
     with pytest.raises(ValueError, match="one"):
-        waiting = iter(range(1000))
         list(side_by_side(lambda: map(work, waiting), 2, threading.Lock))
     assert len(worked) < 1000
     assert torch.get_num_threads() == threads
