@@ -128,8 +128,10 @@ def decoded(feed: Feed, begin: Callable[[], Decoder[Result]]) -> Iterator[tuple[
 def _fed(
     feed: Feed, decoder: Decoder[Result], begun: list[list[int]]
 ) -> list[tuple[list[int], Result]] | None:
-    """A step, perhaps with more items; None where memory ran out. The error ends here: it holds
-    the failed pass."""
+    """A step, perhaps with more items; None where memory ran out.
+
+    The error ends here: it holds the failed pass.
+    """
     try:
         more = feed.take(decoder.alive, [numbers[0] for numbers in begun])
         if more:
