@@ -237,9 +237,9 @@ def decode(case: Case, model: Any, steps: int) -> int:
         )
 
     numbers = range(max(8, steps // 20))
-    at_once = batches_at_once(torch.device("cpu"), len(numbers))
+    at_once, waiting = batches_at_once(torch.device("cpu"), len(numbers)), iter(numbers)
     with precision.autocast():
-        list(side_by_side(numbers, work, at_once, precision.in_thread))
+        list(side_by_side(lambda: map(work, waiting), at_once, precision.in_thread))
     return at_once
 
 

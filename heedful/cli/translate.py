@@ -69,6 +69,15 @@ def translate(
     prefix_file: Annotated[
         Path | None, Parameter(help="The same for each line by itself; empty lines for anyhow.")
     ] = None,
+    continuous_batching: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Sentences take the places of those of their batch that are done; the same "
+            "translations.",
+        ),
+    ] = False,
     shortlist: Annotated[
         bool,
         Parameter(
@@ -103,6 +112,7 @@ def translate(
         **running.plain(),
         "scores": scores,
         "alignment": alignment,
+        "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
     }
     report = Report("translate", output, asked)
@@ -123,6 +133,7 @@ def translate(
                 alignment=alignment,
                 batch_size=running.batch_size,
                 batch_tokens=positions,
+                continuous_batching=continuous_batching,
                 first_line=counts["lines"] + 1,
                 warn=events.warn,
             )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from heedful.decode.candidates import log_probabilities
-from heedful.decode.protocol import AttentiveModel, StepModel
+from heedful.decode.protocol import AttentiveModel, JoinableModel, StepModel
 from heedful.errors import ModelError
 
 
@@ -49,6 +49,11 @@ class Ensemble:
     def reorder(self, state: tuple[Any, ...], rows: Tensor) -> tuple[Any, ...]:
         """See `StepModel`."""
         return tuple(m.reorder(s, rows) for m, s in zip(self.members, state, strict=True))
+
+    def join(self, state: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        """See `JoinableModel`, which every member is then."""
+        members = cast("tuple[JoinableModel[Any], ...]", self.members)
+        return tuple(m.join(*pair) for m, *pair in zip(members, state, other, strict=True))
 
     def cross_attention(
         self, source: Tensor, source_positions: Tensor, target: Tensor, target_positions: Tensor

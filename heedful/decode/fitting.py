@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from torch import nn
 
-from heedful.decode.side_by_side import batches_at_once, side_by_side
+from heedful.decode.side_by_side import batches_at_once
 from heedful.errors import RunError
 from heedful.memory import available_bytes, ran_out, release
 from heedful.models.cost import (
@@ -109,8 +108,6 @@ def parts_of(
     work: Callable[[list[int]], Result],
     warn: Callable[[str], None] | None = None,
     place: Callable[[int], str] = lambda number: f"item {number + 1}",
-    count: int = 1,
-    within: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[tuple[list[int], Result]]:
     """What comes of batches, each with the numbers it is of; in parts where memory demands it.
 
@@ -119,19 +116,13 @@ def parts_of(
         work: computes some of them.
         warn: told in a sentence when a batch was split; Python's warnings if unset.
         place: what to call an item that memory does not suffice for.
-        count: batches at once; see `side_by_side`.
-        within: a context for each further thread.
 
     Raises:
         RunError: when there is not enough memory for one item.
     """
     splitting = Splitting(warn, place)
-    if count == 1:  # one by one, so that each part is seen as soon as it is done
-        for batch in batches:
-            yield from splitting.run(batch, work)
-        return
-    for parts in side_by_side(batches, lambda b: list(splitting.run(b, work)), count, within):
-        yield from parts
+    for batch in batches:
+        yield from splitting.run(batch, work)
 
 
 class Splitting:
@@ -169,17 +160,11 @@ class Splitting:
             if done:
                 yield part, result[0]
                 continue
-            release()
-            if len(part) == 1:
-                raise RunError(
-                    "There is not enough memory for one text by itself",
-                    where=self._place(part[0]),
-                    remedy="Give it in parts, or take a smaller beam or model",
-                )
+            check_divisible(part, self._place)
             self._parts *= 2
             rest = [number for other in (part, *waiting) for number in other]
             waiting = _cut(rest, -(-2 * len(rest) // len(part)))
-            self._say(len(part))
+            say_split(len(part), self._warn)
 
     def _attempt(
         self, part: list[int], work: Callable[[list[int]], Result]
@@ -192,15 +177,36 @@ class Splitting:
                 raise
             return False, []
 
-    def _say(self, size: int) -> None:
-        text = (
-            f"Out of memory with {size} items at once: the batch was split, and later ones will "
-            f"be; results stay the same. Lower the batch (--batch-tokens, --batch-size) to avoid it"
+
+def check_divisible(numbers: Sequence[int], place: Callable[[int], str]) -> None:
+    """Give back what is unused, or give up where memory did not suffice for one item.
+
+    Args:
+        numbers: of the items that it did not suffice for.
+        place: what to call an item.
+
+    Raises:
+        RunError: when there is but one.
+    """
+    release()
+    if len(numbers) == 1:
+        raise RunError(
+            "There is not enough memory for one text by itself",
+            where=place(numbers[0]),
+            remedy="Give it in parts, or take a smaller beam or model",
         )
-        if self._warn is None:
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
-        else:
-            self._warn(text)
+
+
+def say_split(size: int, warn: Callable[[str], None] | None) -> None:
+    """Say that so many items were too many; by Python's warnings if nobody is to be told."""
+    text = (
+        f"Out of memory with {size} items at once: the batch was split, and later ones will "
+        f"be; results stay the same. Lower the batch (--batch-tokens, --batch-size) to avoid it"
+    )
+    if warn is None:
+        warnings.warn(text, RuntimeWarning, stacklevel=4)
+    else:
+        warn(text)
 
 
 def _cut(numbers: list[int], parts: int) -> list[list[int]]:

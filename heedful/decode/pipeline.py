@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -12,20 +11,20 @@ import torch
 from torch import Tensor
 
 from heedful.data.batches import source_tensors
-from heedful.decode.alignment import Alignment, align, attention_of
 from heedful.decode.assembly import Found, assemble
-from heedful.decode.batching import plan_batches
+from heedful.decode.batching import BatchRoom, plan_batches, room_of_batch
 from heedful.decode.ensemble import Ensemble
+from heedful.decode.feed import Feed, decoded
 from heedful.decode.fitting import parts_of
 from heedful.decode.forced import score_targets
 from heedful.decode.limits import check_fits, longest_output
 from heedful.decode.precision import keep_in
-from heedful.decode.protocol import Hypothesis, Specials, StepModel
-from heedful.decode.search import search
-from heedful.decode.segments import CutText, Segment, Warn, cut_texts, single_line
+from heedful.decode.protocol import Specials, StepModel
+from heedful.decode.segments import CutText, Warn, cut_texts, single_line
 from heedful.decode.settings import SearchOptions, SearchSettings
 from heedful.decode.shortlist import Shortlist, wanted_shortlist
-from heedful.decode.side_by_side import batches_at_once
+from heedful.decode.side_by_side import batches_at_once, side_by_side
+from heedful.decode.translating import Asked, Translating, Work
 from heedful.decode.translation import Score, Translation
 from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
 from heedful.errors import ConfigError, DataError, ModelError
@@ -41,15 +40,6 @@ _PIECES_OF_A_TEXT = 1 << 20
 _LINES_NAMED = 5
 
 Told = Callable[[int, int], None]
-
-
-@dataclass(frozen=True)
-class _Work:
-    """A segment with what its search needs besides the settings."""
-
-    segment: Segment
-    name: int
-    prefix: Sequence[int]
 
 
 class TranslationPipeline:
@@ -144,6 +134,7 @@ class TranslationPipeline:
         alignment: bool = False,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
+        continuous_batching: bool = False,
         first_line: int = 1,
         warn: Warn | None = None,
         progress: Told | None = None,
@@ -162,6 +153,9 @@ class TranslationPipeline:
             alignment: also give alignments; the translations stay the same.
             batch_size: sentences translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: sentences × longest source × beam.
+            continuous_batching: whether sentences take the places of those that are done in their
+                batch, as many as it has room for, instead of waiting for the last one. Samples
+                and searches over shortlists wait all the same.
             first_line: number of the first text, for warnings and random draws: a corpus that is
                 translated part by part then gives what it would give at once.
             warn: told in a sentence about long lines, cut translations, and batches that were
@@ -180,24 +174,34 @@ class TranslationPipeline:
             texts, self.tokenizers.source, self.max_length, warn=warn, first_line=first_line
         )
         work = self._work(cut, prefixes, first_line)
-        batches = plan_batches(
-            [len(item.segment.ids) + 1 for item in work],
-            width=settings.n_best if settings.sampling else settings.beam,
-            batch_tokens=batch_tokens,
-            batch_size=batch_size,
+        lengths = [len(item.segment.ids) + 1 for item in work]
+        most: BatchRoom = {
+            "width": settings.n_best if settings.sampling else settings.beam,
+            "batch_tokens": batch_tokens,
+            "batch_size": batch_size,
+        }
+        batches = plan_batches(lengths, **most)
+        feed = Feed(
+            [number for batch in batches for number in batch],
+            lambda number: room_of_batch(lengths[number], **most),
+            joins=continuous_batching and not settings.sampling and self.shortlist is None,
+            warn=warn,
+            place=lambda number: f"line {work[number].name // _PIECES_OF_A_TEXT}",
         )
-        longest = longest_output(self._specs, settings)
+        asked = Asked(
+            self.model,
+            self.tokenizers,
+            work,
+            settings,
+            longest_output(self._specs, settings),
+            aligned=alignment,
+            shortlist=self.shortlist,
+        )
         found: dict[int, Found] = {}
-
-        def place(number: int) -> str:
-            return f"line {work[number].name // _PIECES_OF_A_TEXT}"
-
-        def run(part: list[int]) -> list[Found]:
-            return self._search([work[i] for i in part], settings, longest, alignment)
-
         with self._running():
             count = batches_at_once(self.device, len(batches))
-            for part, results in parts_of(batches, run, warn, place, count, self._in_thread):
+            searches = side_by_side(lambda: self._search(feed, asked), count, self._in_thread)
+            for part, results in searches:
                 found.update(zip(part, results, strict=True))
                 if progress is not None:
                     progress(len(found), len(work))
@@ -302,73 +306,25 @@ class TranslationPipeline:
 
     def _work(
         self, cut: Sequence[CutText], prefixes: Sequence[str] | None, first_line: int
-    ) -> list[_Work]:
+    ) -> list[Work]:
         if prefixes is not None and len(prefixes) != len(cut):
             raise DataError(
                 f"{len(prefixes)} prefixes for {len(cut)} texts",
                 remedy='Give one prefix for each text, "" for none',
             )
-        work: list[_Work] = []
+        work: list[Work] = []
         for number, text in enumerate(cut):
             prefix: list[int] = []
             if prefixes is not None:
                 prefix = self.tokenizers.target.encode(single_line(prefixes[number]))
             for i, segment in enumerate(text.segments):
                 name = (first_line + number) * _PIECES_OF_A_TEXT + i
-                work.append(_Work(segment, name, () if i else prefix))
+                work.append(Work(segment, name, () if i else prefix))
         return work
 
-    def _search(
-        self, work: Sequence[_Work], settings: SearchSettings, longest: int | None, aligned: bool
-    ) -> list[Found]:
-        source, positions = self._sources([item.segment.ids for item in work])
-        several = settings.n_best > 1 and not settings.sampling
-        # Different tokens may spell the same text, so a list of texts needs some in reserve.
-        searched = settings.model_copy(update={"n_best": settings.beam}) if several else settings
-        # Alignments look at the same sources once more.
-        begun = self.model.start(source, positions) if aligned and work else None
-        prefixes = [item.prefix for item in work]
-        lists = None
-        if self.shortlist is not None:
-            ids = [item.segment.ids for item in work]
-            lists = self.shortlist.lists(ids, prefixes, self.specials, self.device)
-        found = search(
-            self.model,
-            source,
-            positions,
-            searched,
-            specials=self.specials,
-            prefixes=prefixes,
-            names=[item.name for item in work],
-            longest=longest,
-            begun=begun,
-            lists=lists,
-        )
-        if several:
-            found = [self._distinct(hypotheses)[: settings.n_best] for hypotheses in found]
-        if not aligned:
-            return [Found(hypotheses, None) for hypotheses in found]
-        alignments: list[list[Alignment]] = [[] for _ in work]
-        for rank in range(max(map(len, found))):
-            rows = [i for i, hypotheses in enumerate(found) if rank < len(hypotheses)]
-            targets = [found[i][rank].tokens for i in rows]
-            state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
-            weights = attention_of(self.model, state, targets, self.specials).double().cpu()
-            for i, target, each in zip(rows, targets, weights, strict=True):
-                alignments[i].append(self._align(each, work[i].segment, target))
-        return [Found(*pair) for pair in zip(found, alignments, strict=True)]
-
-    def _distinct(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The best hypothesis of every text."""
-        best: dict[str, Hypothesis] = {}
-        for hypothesis in hypotheses:
-            best.setdefault(self.tokenizers.target.decode(hypothesis.tokens), hypothesis)
-        return list(best.values())
-
-    def _align(self, weights: Tensor, segment: Segment, target: Sequence[int]) -> Alignment:
-        source_side = (self.tokenizers.source, segment.ids, segment.text)
-        text = self.tokenizers.target.decode(target)
-        return align(weights, source_side, (self.tokenizers.target, target, text))
+    def _search(self, feed: Feed, asked: Asked) -> Iterator[tuple[list[int], list[Found]]]:
+        """What is found for some of the work at a time, by its numbers."""
+        return decoded(feed, lambda: Translating(asked, self.device))
 
 
 def _settings(settings: SearchSettings | None, options: SearchOptions) -> SearchSettings:

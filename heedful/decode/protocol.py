@@ -48,6 +48,19 @@ class StepModel(Protocol[State]):
 
 
 @runtime_checkable
+class JoinableModel(StepModel[State], Protocol[State]):
+    """A model whose sentences need not be equally far."""
+
+    def join(self, state: State, other: State) -> State:
+        """The sentences of both states, those of the first before those of the other.
+
+        Args:
+            state: of width W, at least one step from its start.
+            other: the same, of other sentences.
+        """
+
+
+@runtime_checkable
 class AttentiveModel(Protocol):
     """A model whose attention over the source can be recomputed for a finished target."""
 

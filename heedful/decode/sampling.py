@@ -40,7 +40,7 @@ def sample(
     drawn, not what it is said to be worth.
 
     Args:
-        model, source, source_positions, settings, specials, rules, limits: as for `beam_search`.
+        model, source, source_positions, settings, specials, rules, limits: as for `BeamSearch`.
         names: [B] int64, what names each sentence in its random numbers.
     """
     steps = list(draws(model, source, source_positions, settings, specials, rules, limits, names))

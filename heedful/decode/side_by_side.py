@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
+from queue import SimpleQueue
 from typing import TypeVar
 
 import torch
 
-Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 MOST_AT_ONCE = 4
@@ -41,43 +41,49 @@ def batches_at_once(device: torch.device, batches: int) -> int:
 
 
 def side_by_side(
-    batches: Sequence[Batch],
-    work: Callable[[Batch], Result],
+    stream: Callable[[], Iterator[Result]],
     count: int,
     within: Callable[[], AbstractContextManager[object]],
 ) -> Iterator[Result]:
-    """What comes of each batch, in their order.
+    """What comes of several streams at once, as it comes.
 
     Args:
-        batches: what to work on.
-        work: on one of them.
-        count: how many at once; 1 works in this thread.
+        stream: makes one of them, in the thread that reads it; they share what is to be done.
+        count: how many; 1 works in this thread.
         within: a context that holds for one thread alone, such as autocast, for each further one.
     """
     if count == 1:
-        yield from map(work, batches)
+        yield from stream()
         return
     threads, interval = torch.get_num_threads(), sys.getswitchinterval()
-
+    come: SimpleQueue[tuple[Result] | BaseException | None] = SimpleQueue()
     ended = threading.Event()
 
-    def run(batch: Batch) -> Result:
-        if ended.is_set():
-            raise CancelledError
+    def run() -> None:
         torch.set_num_threads(threads // count)  # those of this thread
         try:
             with within():
-                return work(batch)
-        except BaseException:
-            ended.set()  # what was not begun is not begun any more
-            raise
+                for result in stream():
+                    come.put((result,))
+                    if ended.is_set():
+                        break
+            come.put(None)
+        except BaseException as error:
+            ended.set()
+            come.put(error)
 
     sys.setswitchinterval(_SWITCH)
     pool = ThreadPoolExecutor(count, thread_name_prefix="batch")
     try:
-        for future in [pool.submit(run, batch) for batch in batches]:
-            yield future.result()
+        for _ in range(count):
+            pool.submit(run)
+        for _ in range(count):
+            while (one := come.get()) is not None:
+                if isinstance(one, BaseException):
+                    raise one
+                yield one[0]
     finally:
-        pool.shutdown(cancel_futures=True)
+        ended.set()  # what was not begun is not begun any more
+        pool.shutdown()
         torch.set_num_threads(threads)
         sys.setswitchinterval(interval)

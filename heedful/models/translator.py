@@ -16,11 +16,18 @@ from heedful.models.block import Sight
 from heedful.models.spec import TranslatorSpec
 from heedful.models.stack import Stack
 from heedful.nn.attention import KeyValues
-from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams, chosen_sentences
+from heedful.nn.beam_cache import (
+    BeamCache,
+    Lineage,
+    choose_beams,
+    chosen_sentences,
+    join_beams,
+)
 from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.positions import Positions
+from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.running_weights import Linear, replace_linear
+from heedful.nn.stacked import stacked
 
 Output = Callable[[Tensor], Tensor]
 """Scores target pieces by decoder states."""
@@ -48,14 +55,14 @@ class TranslatorState:
         lineage: of the tokens in the caches.
         memory: one projected memory per decoder block; B rows, once per sentence.
         memory_positions: [B, S] int64.
-        length: tokens decoded so far, equal for all.
+        lengths: [B] int64, tokens decoded so far.
     """
 
     caches: tuple[BeamCache, ...]
     lineage: Lineage
     memory: tuple[KeyValues, ...]
     memory_positions: Tensor
-    length: int
+    lengths: Tensor
 
 
 class Translator(nn.Module):
@@ -180,7 +187,8 @@ class Translator(nn.Module):
         projected = self.decoder.project_memory(memory.states, memory.positions)
         caches = (BeamCache(),) * len(self.decoder.blocks)
         lineage = Lineage.empty(source.shape[0], source.device)
-        return TranslatorState(caches, lineage, projected, memory.positions, length=0)
+        lengths = torch.zeros(source.shape[0], dtype=torch.int64, device=source.device)
+        return TranslatorState(caches, lineage, projected, memory.positions, lengths)
 
     def step(
         self, state: TranslatorState, tokens: Tensor, output: Output | None = None
@@ -195,12 +203,13 @@ class Translator(nn.Module):
         Returns:
             Logits [B, W, V] float32 of the next token, and the state after it.
         """
-        positions = torch.full_like(tokens, state.length)
+        positions = state.lengths[:, None].expand_as(tokens)
         x = self.target_input(tokens, positions, self.target_embedding)
         lineage, self_positions = state.lineage.append(positions)
         sight = Sight(self_positions, Positions(query=positions, key=state.memory_positions))
         hidden, caches = self.decoder(x, sight, memory=state.memory, caches=state.caches)
-        state = dataclasses.replace(state, caches=caches, lineage=lineage, length=state.length + 1)
+        lengths = state.lengths + 1
+        state = dataclasses.replace(state, caches=caches, lineage=lineage, lengths=lengths)
         scored = self.logits if output is None else output
         return scored(self._scaled(hidden)).float(), state
 
@@ -212,13 +221,34 @@ class Translator(nn.Module):
             rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
                 entries of a row are beams of one sentence, so its memory is never copied per beam.
         """
-        memory, memory_positions = state.memory, state.memory_positions
+        memory, memory_positions, lengths = state.memory, state.memory_positions, state.lengths
         sentences = chosen_sentences(rows, state.lineage.width, memory_positions.shape[0])
         if sentences is not None:
             memory = tuple(layer.select(sentences) for layer in memory)
             memory_positions = memory_positions.index_select(0, sentences)
+            lengths = lengths.index_select(0, sentences)
         caches, lineage = choose_beams(state.caches, state.lineage, rows)
-        return TranslatorState(caches, lineage, memory, memory_positions, state.length)
+        return TranslatorState(caches, lineage, memory, memory_positions, lengths)
+
+    def join(self, state: TranslatorState, other: TranslatorState) -> TranslatorState:
+        """The sentences of both states, those of the first before those of the other.
+
+        Args:
+            state: with at least one token decoded.
+            other: with as many beams, and at least one token decoded too.
+        """
+        both = (state, other)
+        length = max(_filled(each.memory_positions) for each in both)
+        caches, lineage = join_beams(state.caches, state.lineage, other.caches, other.lineage)
+        return TranslatorState(
+            caches,
+            lineage,
+            tuple(
+                one.join(two, length) for one, two in zip(*(s.memory for s in both), strict=True)
+            ),
+            stacked([s.memory_positions for s in both], length, -1, fill=NOTHING_HERE),
+            torch.cat([s.lengths for s in both]),
+        )
 
     def cross_attention(
         self,
@@ -288,3 +318,9 @@ class Translator(nn.Module):
     def _scaled(self, hidden: Tensor) -> Tensor:
         scale = self.spec.output_scale
         return hidden if scale is None else hidden * scale
+
+
+def _filled(positions: Tensor) -> int:
+    """How many columns of [B, S] there are up to the last where something stands."""
+    last: Tensor = (positions != NOTHING_HERE).any(0).nonzero().amax()
+    return int(last) + 1

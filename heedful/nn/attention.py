@@ -26,6 +26,7 @@ from heedful.nn.product import Linear
 from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
+from heedful.nn.stacked import stacked
 from heedful.nn.unpadding import RealRows
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
@@ -44,6 +45,13 @@ class KeyValues:
         """Those of the given sentences ([B'] indices), in that order."""
         return KeyValues(
             self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
+        )
+
+    def join(self, other: KeyValues, length: int) -> KeyValues:
+        """The sentences of both, each row cut or filled up with zeros to so many tokens."""
+        return KeyValues(
+            stacked((self.keys, other.keys), length, -2),
+            stacked((self.values, other.values), length, -2),
         )
 
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.positions import NOTHING_HERE, Positions
+from heedful.nn.stacked import stacked
 
 _ROOM = 32
 """Steps that a new store has room for; a store that is full is copied to one twice as large."""
@@ -65,29 +66,86 @@ class Lineage:
         return replace(self, positions=keys, own=own), Positions(positions, keys, lineage=own)
 
 
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """Some rows of a store, and some slots of each, in the order in which they are wanted.
+
+    Args:
+        store: where they stand, perhaps with those of later values after them.
+        used: how many of the store's slots are this value's.
+        sentences: [B'] int64, the rows; all if None.
+        slots: [B', S'] int64, the slots of each; those in use if None.
+    """
+
+    store: _Store
+    used: int
+    sentences: Tensor | None = None
+    slots: Tensor | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all that the store holds for this value."""
+        return self.sentences is None and self.slots is None
+
+    @property
+    def rows(self) -> int:
+        """B'."""
+        return len(self.store.keys if self.sentences is None else self.sentences)
+
+    @property
+    def width(self) -> int:
+        """S'."""
+        return self.used if self.slots is None else self.slots.shape[1]
+
+    def of(self, held: Tensor) -> Tensor:
+        """What is wanted of the store's keys or values: [B', K, S', E]."""
+        if self.slots is None:
+            held = held[:, :, : self.used]
+            return held if self.sentences is None else held.index_select(0, self.sentences)
+        rows, heads, capacity, width = held.shape
+        sentences = self.sentences
+        if sentences is None:
+            sentences = torch.arange(rows, device=held.device)
+        head = torch.arange(heads, device=held.device)[:, None]
+        places = ((sentences[:, None, None] * heads + head) * capacity) + self.slots[:, None]
+        found = held.reshape(-1, width).index_select(0, places.flatten())
+        return found.view(len(sentences), heads, -1, width)
+
+    def put(self, held: Tensor, place: Tensor) -> None:
+        """What is wanted of the store's keys or values, without a copy on the way."""
+        if self.slots is None and self.sentences is not None:
+            torch.index_select(held[:, :, : self.used], 0, self.sentences, out=place)
+        else:
+            place.copy_(self.of(held))
+
+
 class BeamCache:
     """Keys and values of one layer. A value: appending to the same one twice gives two sound ones.
 
+    What is chosen of it, and what joins it, is copied only when more tokens are appended, and then
+    together, with room for those that follow.
+
     Args:
-        store: where they stand, perhaps with those of later values after them; None for no tokens.
-        used: S, how many of the store's slots are this value's.
+        parts: whose rows follow each other; none for no tokens.
     """
 
-    def __init__(self, store: _Store | None = None, used: int = 0) -> None:
-        self._store = store
-        self.used = used
+    def __init__(self, parts: tuple[_Part, ...] = ()) -> None:
+        self._parts = parts
+
+    @property
+    def used(self) -> int:
+        """S, how many slots each row has."""
+        return max((part.width for part in self._parts), default=0)
 
     @property
     def keys(self) -> Tensor:
         """[B, K, S, E]."""
-        assert self._store is not None, "nothing was appended yet"
-        return self._store.keys[:, :, : self.used]
+        return self._put_together([part.store.keys for part in self._parts])
 
     @property
     def values(self) -> Tensor:
         """[B, K, S, Ev]."""
-        assert self._store is not None, "nothing was appended yet"
-        return self._store.values[:, :, : self.used]
+        return self._put_together([part.store.values for part in self._parts])
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
         """The cache with more tokens, and the positions, which are of all keys already.
@@ -97,29 +155,62 @@ class BeamCache:
             values: [B, K, n, Ev].
             positions: from `Lineage.append`.
         """
-        stop = self.used + keys.shape[2]
+        used = self.used
+        stop = used + keys.shape[2]
         assert positions.key.shape[1] == stop, (positions.key.shape, stop)
-        if self._store is None:
+        if not self._parts:
             store = _Store.around(keys, values)
+        elif torch.is_grad_enabled():  # autograd wants the old contents
+            store = _Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         else:
-            store = self._store.written(self.used, keys, values)
-        return type(self)(store, stop), positions
+            store = self._with_room(keys, values)
+            store.write(used, keys, values)
+        return type(self)((_Part(store, stop),)), positions
 
     def select(self, sentences: Tensor) -> BeamCache:
         """The rows of some sentences ([B'] int64)."""
-        if self._store is None:
+        if not self._parts:
             return self
-        keys, values = (t.index_select(0, sentences) for t in (self.keys, self.values))
-        return BeamCache(_Store(keys, values, self.used), self.used)
+        part = self._one()
+        if part.slots is not None:
+            part = replace(part, slots=part.slots.index_select(0, sentences))
+        if part.sentences is not None:
+            sentences = part.sentences.index_select(0, sentences)
+        return BeamCache((replace(part, sentences=sentences),))
 
     def pick(self, slots: Tensor) -> BeamCache:
         """Some slots of each row ([B, S'] int64)."""
-        index = slots[:, None, :, None]
-        keys, values = (
-            t.gather(2, index.expand(-1, t.shape[1], -1, t.shape[3]))
-            for t in (self.keys, self.values)
-        )
-        return BeamCache(_Store(keys, values, slots.shape[1]), slots.shape[1])
+        part = self._one()
+        if part.slots is not None:
+            slots = part.slots.gather(1, slots)
+        return BeamCache((replace(part, slots=slots),))
+
+    def join(self, other: BeamCache) -> BeamCache:
+        """The rows of both; the shorter ones are filled up with zeros."""
+        return BeamCache((*self._parts, *other._parts))
+
+    def _one(self) -> _Part:
+        """All of it as one part."""
+        if len(self._parts) == 1:
+            return self._parts[0]
+        return _Part(_Store.around(self.keys, self.values), self.used)
+
+    def _put_together(self, held: Sequence[Tensor]) -> Tensor:
+        assert held, "nothing was appended yet"
+        found = [part.of(each) for part, each in zip(self._parts, held, strict=True)]
+        if len(found) == 1:
+            return found[0]
+        return stacked(found, self.used, -2)
+
+    def _with_room(self, keys: Tensor, values: Tensor) -> _Store:
+        """A store that begins with what is held and may be written after it."""
+        used, first = self.used, self._parts[0]
+        if len(self._parts) == 1 and first.whole and first.store.may_be_written(used, keys):
+            return first.store
+        room = max(2 * used, used + keys.shape[2], _ROOM * keys.shape[2])
+        kept = _roomy(self._parts, [part.store.keys for part in self._parts], used, room)
+        told = _roomy(self._parts, [part.store.values for part in self._parts], used, room)
+        return _Store(kept, told)
 
 
 def choose_beams(
@@ -143,9 +234,34 @@ def choose_beams(
     elif rows.shape[1] > 1:
         own = torch.ones((*rows.shape, positions.shape[1]), dtype=torch.bool, device=rows.device)
     lineage = Lineage(positions, own, rows.shape[1], lineage.crowded)
-    if own is None or own.shape[2] < lineage.crowded:
+    if positions.shape[1] < lineage.crowded:
         return tuple(caches), lineage
-    return _tidied(caches, lineage, own)
+    return _tidied(caches, lineage)
+
+
+def join_beams(
+    caches: Sequence[BeamCache], lineage: Lineage, others: Sequence[BeamCache], other: Lineage
+) -> tuple[tuple[BeamCache, ...], Lineage]:
+    """The sentences of both, those of the first before those of the others.
+
+    Rows of fewer slots are filled up with empty ones, which are no continuation's past.
+
+    Args:
+        caches: of all layers, with at least one token.
+        lineage: of their tokens.
+        others: of the same layers, with at least one token.
+        other: of theirs, with as many continuations.
+    """
+    assert lineage.width == other.width
+    caches, lineage = _tidied(caches, lineage, always=True)  # all is copied anyway
+    both = (lineage, other)
+    slots = max(each.positions.shape[1] for each in both)
+    positions = stacked([each.positions for each in both], slots, -1, fill=NOTHING_HERE)
+    owned = [each.own for each in both if each.own is not None]
+    own = stacked(owned, slots, -1) if owned else None
+    crowded = max(each.crowded for each in both)
+    joined = tuple(one.join(two) for one, two in zip(caches, others, strict=True))
+    return joined, Lineage(positions, own, lineage.width, crowded)
 
 
 def chosen_sentences(rows: Tensor, width: int, count: int) -> Tensor | None:
@@ -165,19 +281,26 @@ def chosen_sentences(rows: Tensor, width: int, count: int) -> Tensor | None:
 
 
 def _tidied(
-    caches: Sequence[BeamCache], lineage: Lineage, own: Tensor
+    caches: Sequence[BeamCache], lineage: Lineage, *, always: bool = False
 ) -> tuple[tuple[BeamCache, ...], Lineage]:
     """Without the slots that are no continuation's past, if they are half of all or more."""
-    needed = own.any(1)
-    most = int(needed.sum(1).max())
+    needed = lineage.positions != NOTHING_HERE
+    own = lineage.own
+    if own is not None:
+        needed = needed & own.any(1)
+    most, width = int(needed.sum(1).max()), needed.shape[1]
     crowded = max(_CROWDED, 2 * most)
-    if 2 * most > own.shape[2]:
+    if always:
+        if most == width:
+            return tuple(caches), lineage
+    elif 2 * most > width:
         return tuple(caches), replace(lineage, crowded=2 * crowded)
     slots = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
-    kept = own.gather(2, slots[:, None].expand(-1, own.shape[1], -1))
+    if own is not None:
+        own = own.gather(2, slots[:, None].expand(-1, own.shape[1], -1))
     positions = lineage.positions.gather(1, slots)
     positions = positions.masked_fill(~needed.gather(1, slots), NOTHING_HERE)
-    tidy = Lineage(positions, kept, lineage.width, crowded)
+    tidy = Lineage(positions, own, lineage.width, crowded)
     return tuple(cache.pick(slots) for cache in caches), tidy
 
 
@@ -187,39 +310,45 @@ class _Store:
     Args:
         keys: [B, K, capacity, E].
         values: [B, K, capacity, Ev].
-        filled: slots in use by the longest cache.
+
+    Attributes:
+        filled: slots in use by the longest cache; None until it is written to.
     """
 
-    def __init__(self, keys: Tensor, values: Tensor, filled: int) -> None:
+    def __init__(self, keys: Tensor, values: Tensor) -> None:
         self.keys = keys
         self.values = values
-        self.filled = filled
+        self.filled: int | None = None
 
     @classmethod
     def around(cls, keys: Tensor, values: Tensor) -> _Store:
         """Just these tokens."""
-        return cls(keys, values, keys.shape[2])
-
-    def written(self, used: int, keys: Tensor, values: Tensor) -> _Store:
-        """A store whose first `used` slots are this one's and are followed by more tokens."""
-        stop = used + keys.shape[2]
-        held = self.keys[:, :, :used], self.values[:, :, :used]
-        if torch.is_grad_enabled():  # autograd wants the old contents
-            return _Store(torch.cat([held[0], keys], 2), torch.cat([held[1], values], 2), stop)
-        store = self
-        taken = self.filled != used or stop > self.keys.shape[2]
-        if taken or self.keys.is_inference() != torch.is_inference_mode_enabled():
-            room = max(2 * used, _ROOM * keys.shape[2])
-            store = _Store(_roomy(held[0], keys, room), _roomy(held[1], values, room), 0)
-        store.keys[:, :, used:stop] = keys
-        store.values[:, :, used:stop] = values
-        store.filled = stop
+        store = cls(keys, values)
+        store.filled = keys.shape[2]
         return store
 
+    def may_be_written(self, used: int, keys: Tensor) -> bool:
+        """Whether more tokens [B, K, n, E] may follow the first `used` slots."""
+        fits = used + keys.shape[2] <= self.keys.shape[2]
+        alike = self.keys.is_inference() == torch.is_inference_mode_enabled()
+        return self.filled == used and fits and alike
 
-def _roomy(held: Tensor, new: Tensor, room: int) -> Tensor:
-    """A tensor [B, K, room, E] that begins with what is held, and is unset after it."""
-    batch, heads, used, width = held.shape
-    larger = new.new_empty((batch, heads, max(room, used + new.shape[2]), width))
-    larger[:, :, :used] = held
+    def write(self, used: int, keys: Tensor, values: Tensor) -> None:
+        """Put tokens after the first `used` slots."""
+        stop = used + keys.shape[2]
+        self.keys[:, :, used:stop] = keys
+        self.values[:, :, used:stop] = values
+        self.filled = stop
+
+
+def _roomy(parts: Sequence[_Part], held: Sequence[Tensor], used: int, room: int) -> Tensor:
+    """What parts hold, a tensor [B, K, room, E] that is unset after the first `used` slots."""
+    _, heads, _, width = held[0].shape
+    larger = held[0].new_empty((sum(part.rows for part in parts), heads, room, width))
+    first = 0
+    for part, each in zip(parts, held, strict=True):
+        rows = larger[first : first + part.rows]
+        part.put(each, rows[:, :, : part.width])
+        rows[:, :, part.width : used] = 0.0
+        first += part.rows
     return larger

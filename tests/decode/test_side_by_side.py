@@ -72,8 +72,9 @@ def test_an_error_ends_the_work(threads):
             raise ValueError("one")
         return number
 
+    waiting = iter(range(1000))
     with pytest.raises(ValueError, match="one"):
-        list(side_by_side(range(1000), work, 2, threading.Lock))
+        list(side_by_side(lambda: map(work, waiting), 2, threading.Lock))
     assert len(worked) < 1000
     assert torch.get_num_threads() == threads
     assert not [t for t in threading.enumerate() if t.name.startswith("batch")]
