@@ -3,10 +3,10 @@
     python benchmarks/speed/kernels.py                   about 3 minutes
     python benchmarks/speed/kernels.py --only attention  names that contain a word
 
-Products of matrices in every precision, attention by kernel and length, the loss, dropout, norms
-and the choice of the best tokens. Rounds go through all of them in turn. A work's figure is in
-milliseconds, or GFLOP/s for products; `--against FILE` names a result of before, and the table then
-says how often faster each work has become.
+Products of matrices in every precision, a layer of training, attention by kernel and length, the
+loss, dropout, norms and the choice of the best tokens. Rounds go through all of them in turn. A
+work's figure is in milliseconds, or GFLOP/s for products; `--against FILE` names a result of
+before, and the table then says how often faster each work has become.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ from heedful.nn.dropout import dropout
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.masks import Causal
 from heedful.nn.positions import Positions
+from heedful.nn.product import linear as trained
 from heedful.nn.residual import add_residual
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
 PRECISIONS = {
-    "fp32": Precision("fp32", "cpu"),
-    "fp32 oneDNN": Precision("fp32", "cpu", onednn=True),
-    "bf16": Precision("bf16", "cpu"),
+    "fp32": Precision("fp32", "cpu", own=False),
+    "fp32 oneDNN": Precision("fp32", "cpu", onednn=True, own=False),
+    "bf16": Precision("bf16", "cpu", own=False),
+}
+OF_TRAINING = PRECISIONS | {
+    f"{name}, own kernels": Precision(name, "cpu") for name in ("fp32", "bf16")
 }
 
 
@@ -73,6 +77,7 @@ class Work:
 def works(shrink: int) -> Iterator[Work]:
     """All of them; with fewer rows, which mean less, to see that they work."""
     yield from _products(ROWS // shrink)
+    yield from _layers(ROWS // shrink)
     yield from _attentions(shrink)
     yield from _of_training(ROWS // shrink)
     yield from _of_decoding(max(1, 160 // shrink))
@@ -91,6 +96,28 @@ def _products(rows: int) -> Iterator[Work]:
 
             title = f"matmul {name}, {rows} x {inner} x {outer}"
             yield Work(title, product, precision.matmul, 2.0 * rows * inner * outer)
+
+
+def _layers(rows: int) -> Iterator[Work]:
+    for inner, outer in ((WIDTH, WIDTH), (WIDTH, INNER), (INNER, WIDTH)):
+        x = torch.randn(rows, inner, requires_grad=True)
+        weight = torch.randn(outer, inner, requires_grad=True)
+        for name, precision in OF_TRAINING.items():
+            change = torch.randn(rows, outer).to(
+                torch.bfloat16 if precision.name == "bf16" else torch.float32
+            )
+
+            def both(
+                precision: Precision = precision,
+                mine: tuple[Tensor, Tensor] = (x, weight),
+                change: Tensor = change,
+            ) -> Any:
+                with precision.autocast():
+                    y = trained(*mine, None)
+                return torch.autograd.grad(y, mine, change)
+
+            title = f"linear {name}, {rows} x {inner} x {outer}, forward and backward"
+            yield Work(title, both, precision.matmul, 6.0 * rows * inner * outer)
 
 
 def _attentions(shrink: int) -> Iterator[Work]:
@@ -122,7 +149,7 @@ def _of_training(rows: int) -> Iterator[Work]:
     hidden = torch.randn(rows, WIDTH, requires_grad=True)
     weight = torch.randn(PIECES, WIDTH, requires_grad=True)
     targets = torch.randint(PIECES, (rows,))
-    for name, precision in PRECISIONS.items():
+    for name, precision in OF_TRAINING.items():
 
         def loss(precision: Precision = precision) -> Any:
             with precision.autocast():

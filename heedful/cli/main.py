@@ -139,7 +139,7 @@ def set_environment() -> None:
     # caches, a gigabyte in the end. A step's layers share those of a few dozen shapes.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
-    # Or the settings' library would read what every installed package says of itself, at each start.
+    # Or the library of settings would read what every installed package says of itself, each time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
