@@ -181,7 +181,7 @@ def resolve_precision(
     if kind != "cpu":
         half = kind == "cuda" and torch.cuda.is_bf16_supported() and not exact
         return Precision("bf16" if half else "fp32", kind, reason="the device's best")
-    rates = measure_matmul(_measured_width(width))
+    rates = measure_matmul(measured_width(width))
     onednn = (rates.onednn or 0.0) >= _WORTH_IT * rates.fp32
     best_fp32 = max(rates.fp32, rates.onednn or 0.0)
     found = f"GFLOP/s: fp32 {rates.fp32:.0f}, {_rate('through oneDNN', rates.onednn)}, "
@@ -274,7 +274,7 @@ def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
         return error() <= _EXACT * usual
 
 
-def _measured_width(width: int) -> int:
+def measured_width(width: int) -> int:
     """The power of two nearest below, within what is quick to time."""
     return 1 << max(6, min(10, width.bit_length() - 1))
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.kinds import Activation
-from heedful.nn.product import Linear, rectified, serves_rectified
+from heedful.nn.product import Linear, rectified
 from heedful.nn.spec import FeedForwardSpec
 
 
@@ -63,8 +63,10 @@ class FeedForward(nn.Module):
             capture: may ask for `{address}.inner`, what `down` takes.
             address: this module's place in the model.
         """
-        if capture is None and self._rectifies() and serves_rectified(x, self.up, self.down):
-            return rectified(x, self.up, self.down)
+        if capture is None and self._rectifies():
+            whole = rectified(x, self.up, self.down)
+            if whole is not None:
+                return whole
         if self.gate is None:
             inner = self.activation(self.up(x))
         else:

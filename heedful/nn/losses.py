@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.native.product import RightSide, turned_product
-from heedful.nn.product import product_dtype
+from heedful.nn.product import asked_dtype, product_dtype
 
 _CHUNK_ELEMENTS = 1 << 23
 """Numbers held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
@@ -96,12 +96,8 @@ def _fused(
     consistency: float,
 ) -> FusedLoss:
     device = hidden.device.type
-    # In training kernels in C may do it, of which those for bfloat16 sum over pairs of pieces.
-    own = product_dtype(hidden, weight, bias) is not None and weight.shape[0] % 2 == 0
-    if torch.is_autocast_enabled(device):
-        dtype = torch.get_autocast_dtype(device)
-    else:
-        dtype = hidden.dtype
+    own = product_dtype(hidden, weight, bias) is not None
+    dtype = asked_dtype(hidden)
     with torch.autocast(device, enabled=False):
         sums = _FusedLoss.apply(  # type: ignore[no-untyped-call]
             hidden, weight, bias, targets, (label_smoothing, consistency), dtype, own
@@ -122,8 +118,9 @@ class _FusedLoss(torch.autograd.Function):
         own: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
         smoothing, consistency = strengths
-        products = (_OwnProducts if own else _Products)(weight, bias, dtype)
-        output = _Output(weight.to(dtype), None if bias is None else bias.to(dtype), smoothing)
+        cast = weight.to(dtype), None if bias is None else bias.to(dtype)
+        output = _Output(*cast, smoothing)
+        products = _OwnProducts(weight, bias, dtype) if own else _Products(*cast, weight.dtype)
         passes = hidden.to(dtype).unbind(0)
         needs = ctx.needs_input_grad[:3]
         grad_hidden = torch.empty_like(hidden, dtype=dtype) if needs[0] else None
@@ -183,10 +180,10 @@ class _FusedLoss(torch.autograd.Function):
 class _Products:
     """The three products of the output projection, in one dtype, chunk by chunk."""
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        self.weight = weight.to(dtype)
-        self.bias = None if bias is None else bias.to(dtype)
-        self.product, self.wide = torch.empty_like(self.weight), torch.empty_like(weight)
+    def __init__(self, weight: Tensor, bias: Tensor | None, wide: torch.dtype) -> None:
+        self.weight = weight
+        self.bias = bias
+        self.product, self.wide = torch.empty_like(weight), torch.empty_like(weight, dtype=wide)
 
     def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
         """[r, D] to [r, V]."""

@@ -33,29 +33,29 @@ class Linear(nn.Linear):
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """x [..., K] times weight [N, K] transposed, plus bias [N]: [..., N]."""
     dtype = product_dtype(x, weight, bias)
-    if dtype is None or weight.shape[0] % 2:  # gradients are summed over pairs of N
+    if dtype is None:
         return F.linear(x, weight, bias)
     found: Tensor = _Linear.apply(x, weight, bias, dtype)  # type: ignore[no-untyped-call]
     return found
 
 
-def rectified(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor:
-    """`down(relu(up(x)))` of x [..., D], where `serves_rectified` says so: [..., D]."""
+def rectified(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor | None:
+    """`down(relu(up(x)))` of x [..., D] in one step: [..., D]; None where that is not to be had."""
+    if type(up) is not Linear or type(down) is not Linear:  # one whose weight is put together, say
+        return None
     dtype = product_dtype(x, up.weight, up.bias)
+    if dtype is None or product_dtype(x, down.weight, down.bias) is None:
+        return None
     found: Tensor = _Rectified.apply(  # type: ignore[no-untyped-call]
         x, up.weight, up.bias, down.weight, down.bias, dtype
     )
     return found
 
 
-def serves_rectified(x: Tensor, up: nn.Linear, down: nn.Linear) -> bool:
-    """Whether two linear maps with a rectifier between them are computed as one."""
-    layers = (up, down)
-    return (
-        all(type(layer) is Linear for layer in layers)  # and not one whose weight is put together
-        and all(product_dtype(x, layer.weight, layer.bias) is not None for layer in layers)
-        and not any(n % 2 for layer in layers for n in layer.weight.shape)
-    )
+def asked_dtype(x: Tensor) -> torch.dtype:
+    """The type that products with x are to have: autocast's, or its own."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torch.dtype | None:
@@ -66,10 +66,7 @@ def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torc
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or x.device.type != "cpu":
         return None
-    if torch.is_autocast_enabled("cpu"):
-        dtype = torch.get_autocast_dtype("cpu")
-    else:
-        dtype = x.dtype
+    dtype = asked_dtype(x)
     if not own_products.get() or not multiplies(_name(dtype), min(weight.shape)):
         return None
     parameters = (weight,) if bias is None else (weight, bias)
@@ -77,7 +74,8 @@ def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torc
         return None
     if x.dtype not in (torch.float32, dtype) or x.numel() < _FEWEST_ROWS * x.shape[-1]:
         return None
-    return dtype if dtype == torch.float32 or weight.shape[1] % 2 == 0 else None
+    # Numbers of bfloat16 are multiplied in pairs, along either side.
+    return None if any(size % 2 for size in weight.shape) else dtype
 
 
 def _name(dtype: torch.dtype) -> str:
@@ -91,7 +89,7 @@ class _Linear(torch.autograd.Function):
     ) -> Tensor:
         rows = _rows(x, dtype)
         ctx.save_for_backward(rows, weight)
-        ctx.shape, ctx.x_dtype, ctx.has_bias = x.shape, x.dtype, bias is not None
+        ctx.shape, ctx.x_dtype = x.shape, x.dtype
         return _forward(rows, weight, bias, x.shape)
 
     @staticmethod

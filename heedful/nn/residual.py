@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.nn.dropout import dropout
-from heedful.nn.native.library import address, kernels, passes_rows
+from heedful.nn.native.library import address, kernels, numbers, passes_rows
 from heedful.nn.norms import RMSNorm
 
 _CHUNKS = 16
@@ -120,10 +120,10 @@ class _Passing(torch.autograd.Function):
         kernels().heedful_residual(
             rows,
             width,
-            *_numbers(x),
-            *_numbers(change),
+            *numbers(x),
+            *numbers(change),
             whole.data_ptr(),
-            *_numbers(y),
+            *numbers(y),
             address(weight),
             address(bias),
             epsilon,
@@ -150,21 +150,16 @@ class _Passing(torch.autograd.Function):
         kernels().heedful_residual_back(
             up.numel() // up.shape[-1],
             up.shape[-1],
-            *_numbers(up),
-            *_numbers(whole),
+            *numbers(up),
+            *numbers(whole),
             address(weight),
             address(bias),
             address(statistics),
             *ctx.drop,
-            *_numbers(x),
-            *_numbers(change),
+            *numbers(x),
+            *numbers(change),
             address(for_weight),
             address(for_bias),
             address(partial),
         )
         return up if asked and x is None else x, change, for_weight, for_bias, None, None
-
-
-def _numbers(tensor: Tensor | None) -> tuple[int | None, bool]:
-    """Where they begin, and whether they are bfloat16."""
-    return (None, False) if tensor is None else (tensor.data_ptr(), tensor.dtype == torch.bfloat16)

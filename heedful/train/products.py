@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from heedful.device import Precision
+from heedful.device import Precision, measured_width
 from heedful.nn.native.library import NARROWEST, multiplies
 from heedful.nn.product import linear
 
@@ -44,7 +44,7 @@ def measure_products(precision: Precision, width: int) -> ProductRates | None:
     if precision.device != "cpu" or precision.name not in _KINDS:
         return None
     kind = _KINDS[precision.name]
-    width = max(NARROWEST[kind], 1 << min(10, width.bit_length() - 1))
+    width = max(NARROWEST[kind], measured_width(width))
     if not multiplies(kind, width):
         return None
     generator = torch.Generator().manual_seed(0)

@@ -253,6 +253,11 @@ def address(tensor: Tensor | None) -> int | None:
     return None if tensor is None else tensor.data_ptr()
 
 
+def numbers(tensor: Tensor | None) -> tuple[int | None, bool]:
+    """Where its numbers begin, and whether they are bfloat16 and not float32."""
+    return address(tensor), tensor is not None and tensor.itemsize == 2
+
+
 def instructions() -> str | None:
     """Which set of instructions the kernels use; None where there are none."""
     library = kernels()

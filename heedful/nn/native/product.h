@@ -7,7 +7,7 @@
 // unit its WIDTH columns side by side; what is missing to whole panels and units is zero. The left
 // side [M, K] is read as it is, or from tiles of ROWS rows in which a unit's rows stand side by side.
 
-#define BLOCK 1024       // units of depth that are multiplied at once: their panel stays in the cache
+#define BLOCK 1024      // units of depth that are multiplied at once: their panel stays in the cache
 #define GROUP_TILES 16  // tiles of rows that go through all panels together
 
 // Left side times right side.

@@ -10,7 +10,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from heedful.nn.native.library import Matrix, Production, address, kernels
+from heedful.nn.native.library import Matrix, Production, address, kernels, numbers
 
 
 class RightSide:
@@ -55,7 +55,7 @@ class RightSide:
             return out
         given = _production(out, self.depth, self.dtype)
         given.bias, given.rectify = address(bias), relu
-        given.gate, given.gate_is_half = _numbers(gate)
+        given.gate, given.gate_is_half = numbers(gate)
         room = _room(given, turned=False)
         kernels().heedful_product(
             byref(given), byref(_matrix(left)), self.panels.data_ptr(), room.data_ptr()
@@ -91,18 +91,14 @@ def turned_product(
 
 def _matrix(matrix: Tensor) -> Matrix:
     assert 1 in matrix.stride() or not matrix.numel(), matrix.stride()
-    return Matrix(*_numbers(matrix), *matrix.stride())
-
-
-def _numbers(tensor: Tensor | None) -> tuple[int | None, bool]:
-    return address(tensor), tensor is not None and tensor.dtype == torch.bfloat16
+    return Matrix(*numbers(matrix), *matrix.stride())
 
 
 def _production(out: Tensor, depth: int, dtype: torch.dtype) -> Production:
     assert out.is_contiguous()
     rows, width = out.shape
     return Production(
-        *_numbers(out), None, 0, None, rows, depth, width, dtype == torch.bfloat16, 0, 0
+        *numbers(out), None, 0, None, rows, depth, width, dtype == torch.bfloat16, 0, 0
     )
 
 
