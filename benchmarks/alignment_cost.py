@@ -13,20 +13,17 @@ clock, so both are there.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from inside import read_lines
-from report import write_result
+from report import new_parser, parse, write_result
 from speed.turns import alternate, ratio, summary
 
 from heedful.decode.pipeline import TranslationPipeline
 
-HERE = Path(__file__).resolve().parent
 MOST_PERCENT = 10
 CONTESTANTS = {"without": False, "with": True}
 CLOCKS = {"seconds": time.perf_counter, "processor_seconds": time.process_time}
@@ -80,22 +77,11 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, and write down what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--data", default=os.environ.get("HEEDFUL_DATA"))
+    parser = new_parser(__doc__, rounds=7)
     parser.add_argument("--sentences", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    arguments = parser.parse_args()
-    if arguments.data is None:
-        print("skipped: give the corpus by --data or HEEDFUL_DATA", file=sys.stderr)
+    arguments = parse(parser)
+    if arguments is None:
         return
-    if arguments.rounds < 5:
-        parser.error("--rounds: fewer than 5 say little")
-    torch.set_num_threads(arguments.threads)
     found = measure(arguments)
     show(found)
     command = "python benchmarks/alignment_cost.py --model RUN --data DIR"

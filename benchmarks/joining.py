@@ -12,25 +12,15 @@ Prints a table and one JSON line, which also goes to RESULTS/joining/result.json
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from inside import read_lines
-from report import write_result
+from report import new_parser, parse, say, write_result
 from speed.turns import alternate, ratio, summary
 
 from heedful.decode.pipeline import TranslationPipeline
-
-HERE = Path(__file__).resolve().parent
-
-
-def say(text: str) -> None:
-    """For people."""
-    print(text, file=sys.stderr)
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -69,19 +59,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, and write down what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--data", default=os.environ.get("HEEDFUL_DATA"))
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    arguments = parser.parse_args()
-    if arguments.data is None:
-        say("skipped: give the corpus by --data or HEEDFUL_DATA")
+    parser = new_parser(__doc__, rounds=5)
+    arguments = parse(parser)
+    if arguments is None:
         return
-    torch.set_num_threads(arguments.threads)
     found = measure(arguments)
     command = "python benchmarks/joining.py --model RUN --data DIR"
     command += f" --rounds {arguments.rounds} --threads {arguments.threads}"

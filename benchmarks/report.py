@@ -1,13 +1,54 @@
-"""How a comparison of Heedful with itself writes down what it found."""
+"""How a comparison of Heedful with itself is asked for, and writes down what it found."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
+import torch
 from machine import describe_machine
+
+FEWEST_ROUNDS = 5
+
+
+def say(text: str) -> None:
+    """For people."""
+    print(text, file=sys.stderr)
+
+
+def new_parser(description: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """What all comparisons on a trained model and a corpus understand.
+
+    Args:
+        description: of the program.
+        rounds: how many by default.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", type=Path, required=True)
+    parser.add_argument("--data", default=os.environ.get("HEEDFUL_DATA"))
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
+    return parser
+
+
+def parse(parser: argparse.ArgumentParser) -> argparse.Namespace | None:
+    """The arguments, with PyTorch's threads set; None, which is said, where there is no corpus."""
+    arguments = parser.parse_args()
+    if arguments.data is None:
+        say("skipped: give the corpus by --data or HEEDFUL_DATA")
+        return None
+    if arguments.rounds < FEWEST_ROUNDS:
+        parser.error(f"--rounds: fewer than {FEWEST_ROUNDS} say little")
+    torch.set_num_threads(arguments.threads)
+    return arguments
 
 
 def write_result(results: Path, benchmark: str, command: str, found: dict[str, Any]) -> None:

@@ -16,17 +16,14 @@ clock, so both are there.
 from __future__ import annotations
 
 import argparse
-import os
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from inside import read_lines
-from report import write_result
+from report import new_parser, parse, say, write_result
 from speed.turns import alternate, ratio, summary
 
 from heedful.decode.pipeline import TranslationPipeline
@@ -34,16 +31,10 @@ from heedful.decode.settings import FREQUENT, PER_TOKEN, SearchSettings
 from heedful.decode.shortlist_making import make_shortlist
 from heedful.evaluate.metrics import corpus_scores
 
-HERE = Path(__file__).resolve().parent
 PRECISIONS = ("fp32", "int8")
 SEARCH = SearchSettings(beam=5, length_penalty=1.0)
 CLOCKS = {"per_second": time.perf_counter, "per_processor_second": time.process_time}
 OTHER_SIZES = ((20, 100), (50, 100), (200, 100), (100, 500))
-
-
-def say(text: str) -> None:
-    """For people."""
-    print(text, file=sys.stderr)
 
 
 class Bench:
@@ -177,25 +168,14 @@ def show(found: dict[str, Any]) -> None:
 
 def main() -> None:
     """Measure, and write down what was found."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--data", default=os.environ.get("HEEDFUL_DATA"))
+    parser = new_parser(__doc__, rounds=7)
     parser.add_argument("--sentences", type=int, default=None)
     parser.add_argument("--alone", type=int, default=60)
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--per-token", type=int, default=PER_TOKEN)
     parser.add_argument("--frequent", type=int, default=FREQUENT)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--results", type=Path, default=HERE / "results")
-    arguments = parser.parse_args()
-    if arguments.data is None:
-        say("skipped: give the corpus by --data or HEEDFUL_DATA")
+    arguments = parse(parser)
+    if arguments is None:
         return
-    if arguments.rounds < 5:
-        parser.error("--rounds: fewer than 5 say little")
-    torch.set_num_threads(arguments.threads)
     with tempfile.TemporaryDirectory() as folder:
         found = measure(Bench(arguments, Path(folder)))
     show(found)
