@@ -148,6 +148,11 @@ static float read_one(Numbers from, int64_t i) {
     return x;
 }
 
+static inline void fetch(Matrix of, int64_t i, int64_t j) {
+    int64_t size = of.numbers.is_half ? 2 : 4;
+    __builtin_prefetch((const char *)of.numbers.at + (i * of.row + j * of.column) * size);
+}
+
 // To the nearest, ties to the even one; what is no number stays none.
 static uint32_t half_bits(float x) {
     uint32_t bits;
@@ -170,15 +175,28 @@ typedef void (*Work)(void *data, int64_t first, int64_t stop);
 typedef struct {
     Work work;
     void *data;
-    int64_t count;
+    int64_t count, least, taken;
 } Shared;
 
-static void take_share(void *given) {
-    const Shared *shared = given;
-    int64_t number = omp_get_thread_num(), all = omp_get_num_threads();
-    int64_t first = shared->count * number / all, stop = shared->count * (number + 1) / all;
-    if (first < stop) shared->work(shared->data, first, stop);
+// Threads take what is left piece by piece, ever smaller ones, so that they end together though one
+// may be slower or interrupted.
+static void take_shares(void *given) {
+    Shared *shared = given;
+    int64_t all = omp_get_num_threads();
+    int64_t first = __atomic_load_n(&shared->taken, __ATOMIC_RELAXED);
+    while (first < shared->count) {
+        int64_t left = shared->count - first, size = left / (2 * all);
+        if (size < shared->least) size = shared->least;
+        if (size > left) size = left;
+        if (!__atomic_compare_exchange_n(&shared->taken, &first, first + size, 0, __ATOMIC_RELAXED,
+                                         __ATOMIC_RELAXED))
+            continue;
+        shared->work(shared->data, first, first + size);
+        first = __atomic_load_n(&shared->taken, __ATOMIC_RELAXED);
+    }
 }
+
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t threads(void) {
     return GOMP_parallel && omp_get_max_threads && omp_get_thread_num && omp_get_num_threads
@@ -193,8 +211,8 @@ static void share(Work work, void *data, int64_t count, int64_t least) {
         work(data, 0, count);
         return;
     }
-    Shared shared = {work, data, count};
-    GOMP_parallel(take_share, &shared, (unsigned)used, 0);
+    Shared shared = {work, data, count, most(least, count / (32 * used)), 0};
+    GOMP_parallel(take_shares, &shared, (unsigned)used, 0);
 }
 
 // Memory for what passes, which the caller gives: it is freed, counted and may run out as all other
@@ -215,8 +233,6 @@ static void *take(Workspace *space, int64_t bytes) {
 #define CHUNKS 16  // of rows whose gradients are summed apart, whatever the number of threads
 
 #define GROUP 4  // queries that go through the keys together
-
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 
@@ -439,7 +455,7 @@ void heedful_lay_right(const Matrix *from, int64_t depth, int64_t width, int hal
 
 // Numbers of room for a product, and for one whose left side is turned.
 int64_t heedful_product_room(const Production *to, int turned) {
-    return turned ? CALL(turned_room, (to)) : CALL(product_room, (to));
+    return CALL(product_room, (to, turned));
 }
 
 // out = left [M, K] · right, laid out in panels.

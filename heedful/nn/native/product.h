@@ -8,17 +8,20 @@
 // side [M, K] is read as it is, or from tiles of ROWS rows in which a unit's rows stand side by side.
 
 #define BLOCK 1024      // units of depth that are multiplied at once: their panel stays in the cache
-#define GROUP_TILES 16  // tiles of rows that go through all panels together
+#define GROUP_TILES 16  // tiles of a whole block that go through all panels together
+#define AHEAD 16        // rows or columns: how far ahead is fetched what processors do not foresee
 
 // Left side times right side.
 typedef struct {
-    const char *left;  // unit u of row i of tile t: at t·left_tile + i·left_row + u·left_unit bytes
-    int64_t left_tile, left_row, left_unit;
-    const uint32_t *panels;
-    int64_t rows, units, width;
-    int adds;  // to what `out` holds already, which is float32 then
     const Production *to;
-    float *room;  // sums of a thread's tiles between blocks, where `out` is bfloat16
+    Matrix left;         // [M, K], or [K, M] if it is turned: of one block then
+    const uint32_t *panels;
+    int64_t depth, units;  // the first of a turned left side
+    int adds;            // to what `out` holds already, which is float32 then
+    int turned;
+    float *column_sums;  // [M] of a turned left side, which are added to, or null
+    float *room;         // of each thread
+    int64_t tiles;       // of a group
 } NAME(Multiplying);
 #define Multiplying NAME(Multiplying)
 
@@ -61,6 +64,15 @@ static inline Bits NAME(units_at)(Matrix from, int64_t k, int64_t n, int64_t dep
     return low >> 16 | (high & 0xffff0000);
 }
 
+// The same where fewer columns may be left; zeros stand for those that are missing.
+static inline Bits NAME(units_left)(Matrix from, int64_t k, int64_t n, int64_t left, int64_t depth,
+                                    int halves) {
+    if (left >= LANES) return NAME(units_at)(from, k, n, depth, halves);
+    uint32_t units[LANES] = {0};
+    for (int64_t i = 0; i < left; i++) units[i] = NAME(unit_at)(from, k, n + i, depth, halves);
+    return *(Bits *)units;
+}
+
 typedef struct {
     Matrix from;  // [K, N]
     int64_t depth, width;
@@ -78,6 +90,7 @@ static void NAME(lay_turned)(Matrix from, int64_t k, int64_t column, int64_t col
     for (int64_t n = 0; n < columns; n++) {
         uint32_t *own = gathered + n * LANES;
         int64_t at = k + (column + n) * from.column;
+        fetch(from, k, column + n + AHEAD);
         if (whole && from.numbers.is_half) {
             memcpy(own, (const uint16_t *)from.numbers.at + at, 4 * LANES);
         } else if (whole) {
@@ -106,33 +119,37 @@ static void NAME(lay_panels)(void *data, int64_t first, int64_t stop) {
         for (int64_t u = 0; u < held; u += step)
             for (int64_t panel = first; panel < stop; panel++) {
                 uint32_t *to = given->to + block * all + (panel * held + u) * WIDTH;
-                int64_t k = (block + u) * per_unit, column = panel * WIDTH, n = 0;
+                int64_t k = (block + u) * per_unit, column = panel * WIDTH;
                 int64_t columns = width - column < WIDTH ? width - column : WIDTH;
-                int64_t count = held - u < step ? held - u : step;
-                if (columns < WIDTH) memset(to, 0, (size_t)(count * WIDTH) * 4);
                 if (step > 1) {
+                    int64_t count = held - u < step ? held - u : step;
+                    if (columns < WIDTH) memset(to, 0, (size_t)(count * WIDTH) * 4);
                     NAME(lay_turned)(from, k, column, columns, depth, halves, count, to);
                     continue;
                 }
-                for (; n + LANES <= columns; n += LANES)
-                    *(Bits *)(to + n) = NAME(units_at)(from, k, column + n, depth, halves);
-                for (; n < columns; n++) to[n] = NAME(unit_at)(from, k, column + n, depth, halves);
+                for (int64_t n = 0; n < WIDTH; n += LANES) {
+                    fetch(from, k + AHEAD, column + n);
+                    if (halves) fetch(from, k + AHEAD + 1, column + n);
+                    *(Bits *)(to + n)
+                        = NAME(units_left)(from, k, column + n, columns - n, depth, halves);
+                }
             }
     }
 }
 
 static void NAME(lay_right)(Matrix from, int64_t depth, int64_t width, int halves, uint32_t *to) {
     NAME(Laying) given = {from, depth, width, halves, to};
-    share(NAME(lay_panels), &given, NAME(panels_of)(width), 1 + 4096 / (depth + 1));
+    // Neighbouring panels by one thread, which reads long rows so.
+    int64_t panels = NAME(panels_of)(width), even = panels / threads();
+    share(NAME(lay_panels), &given, panels, most(1 + 4096 / (depth + 1), even));
 }
 
 // What becomes of a tile's sums [rows, WIDTH], which are those of the columns from `column` on.
-static void NAME(produce)(const Multiplying *given, const float *sums, int64_t row, int64_t rows,
+static void NAME(produce)(const Production *to, const float *sums, int64_t row, int64_t rows,
                           int64_t column) {
-    const Production *to = given->to;
-    int64_t left = given->width - column, columns = left < WIDTH ? left : WIDTH;
+    int64_t left = to->width - column, columns = left < WIDTH ? left : WIDTH;
     for (int64_t i = 0; i < rows; i++, row++, sums += WIDTH) {
-        int64_t at = row * given->width + column, n = 0;
+        int64_t at = row * to->width + column, n = 0;
         for (; n + LANES <= columns; n += LANES) {
             Floats y = NAME(load)(sums + n);
             if (to->bias) y += NAME(load)(to->bias + column + n);
@@ -161,27 +178,37 @@ typedef float NAME(Unit) __attribute__((aligned(2), may_alias));
 // Unrolled before anything else is decided, or the sums would not stay in registers.
 #define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
 
-// Some units of a tile's rows times those of a panel, added to sums [count, WIDTH].
-#define MULTIPLY_TILE(kind, count, ADD)                                                        \
-    static void NAME(kind##count)(const char *left, int64_t row_step, int64_t unit_step,       \
-                                  const float *right, int64_t units, float *sums) {            \
-        Floats held[count][PANEL];                                                             \
-        EACH(i, count) EACH(j, PANEL) held[i][j] = NAME(load)(sums + i * WIDTH + j * LANES);   \
-        for (int64_t u = 0; u < units; u++, left += unit_step, right += WIDTH) {               \
-            Floats row[PANEL];                                                                 \
-            EACH(j, PANEL) row[j] = NAME(load)(right + j * LANES);                             \
-            EACH(i, count) {                                                                   \
-                Floats one = NAME(every)(*(const NAME(Unit) *)(left + i * row_step));          \
-                EACH(j, PANEL) ADD(held[i][j], one, row[j]);                                   \
-            }                                                                                  \
-        }                                                                                      \
-        EACH(i, count) EACH(j, PANEL) NAME(store)(sums + i * WIDTH + j * LANES, held[i][j]);   \
+// Some units of a tile's rows times those of a panel: sums of `count` rows `sums_step` apart, which
+// start at zero or are added to. Meanwhile a part of what is read next is brought near.
+#define MULTIPLY_TILE(kind, count, ADD)                                                          \
+    static void NAME(kind##count)(const char *left, int64_t row_step, int64_t unit_step,         \
+                                  const float *right, int64_t units, float *sums,                \
+                                  int64_t sums_step, int adds, const char *next,                 \
+                                  int64_t next_step) {                                           \
+        Floats held[count][PANEL];                                                               \
+        EACH(i, count) EACH(j, PANEL) held[i][j] = NAME(every)(0.0f);                            \
+        if (adds)                                                                                \
+            EACH(i, count) EACH(j, PANEL)                                                        \
+                held[i][j] = NAME(load)(sums + i * sums_step + j * LANES);                       \
+        for (int64_t u = 0; u < units; u++, left += unit_step, right += WIDTH) {                 \
+            Floats row[PANEL];                                                                   \
+            __builtin_prefetch(next, 0, 2);                                                      \
+            next += next_step;                                                                   \
+            EACH(j, PANEL) row[j] = NAME(load)(right + j * LANES);                               \
+            EACH(i, count) {                                                                     \
+                Floats one = NAME(every)(*(const NAME(Unit) *)(left + i * row_step));            \
+                EACH(j, PANEL) ADD(held[i][j], one, row[j]);                                     \
+            }                                                                                    \
+        }                                                                                        \
+        EACH(i, count) EACH(j, PANEL)                                                            \
+            NAME(store)(sums + i * sums_step + j * LANES, held[i][j]);                           \
     }
 #define ALL_TILES(kind, ADD)                                                                  \
     MULTIPLY_TILE(kind, 1, ADD) MULTIPLY_TILE(kind, 2, ADD) MULTIPLY_TILE(kind, 3, ADD)       \
     MULTIPLY_TILE(kind, 4, ADD) MULTIPLY_TILE(kind, 5, ADD) MULTIPLY_TILE(kind, 6, ADD)       \
     static void (*const NAME(kind##_tiles)[])(const char *, int64_t, int64_t, const float *,  \
-                                              int64_t, float *)                               \
+                                              int64_t, float *, int64_t, int, const char *,   \
+                                              int64_t)                                        \
         = {NAME(kind##1), NAME(kind##2), NAME(kind##3), NAME(kind##4), NAME(kind##5),         \
            NAME(kind##6)};
 ALL_TILES(single, ADD_ONE)
@@ -204,141 +231,162 @@ static void NAME(move_sums)(float *to, int64_t to_step, const float *from, int64
         memcpy(to + i * to_step, from + i * from_step, (size_t)columns * 4);
 }
 
-static void NAME(multiply_tiles)(void *data, int64_t first, int64_t stop) {
+// What will be written is fetched while the sums are not there yet.
+static void NAME(expect_out)(const Production *to, int64_t row, int64_t rows, int64_t column) {
+    int64_t size = to->out.is_half ? 2 : 4;
+    const char *at = (const char *)to->out.at + (row * to->width + column) * size;
+    for (int64_t i = 0; i < rows; i++, at += to->width * size)
+        for (int64_t byte = 0; byte < WIDTH * size; byte += 64) __builtin_prefetch(at + byte, 1, 3);
+}
+
+// Units of some columns of a turned left side [K, M]: [units, columns], filled up to whole registers.
+static inline __attribute__((always_inline)) void NAME(turn_left)(
+    const Multiplying *given, int64_t column, int64_t columns, uint32_t *to, int halves) {
+    Matrix left = given->left;
+    left.numbers.is_half = halves;
+    float *sums = given->column_sums;
+    for (int64_t u = 0; u < given->units; u++)
+        for (int64_t m = column, end = column + columns; m < end; m += LANES, to += LANES) {
+            int64_t k = halves ? 2 * u : u;
+            fetch(left, k + AHEAD, m);
+            if (halves) fetch(left, k + AHEAD + 1, m);
+            Bits units = NAME(units_left)(left, k, m, end - m, given->depth, halves);
+            *(Bits *)to = units;
+            if (!sums) continue;
+            Floats sum = (Floats)units;
+            if (halves) sum = (Floats)(units << 16) + (Floats)(units & 0xffff0000);
+            if (end - m >= LANES) NAME(store)(sums + m, NAME(load)(sums + m) + sum);
+            else for (int64_t i = 0; i < end - m; i++) sums[m + i] += sum[i];
+        }
+}
+
+static void NAME(turn_columns)(const Multiplying *given, int64_t column, int64_t columns,
+                               uint32_t *to) {
+    if (given->to->halves) NAME(turn_left)(given, column, columns, to, 1);
+    else NAME(turn_left)(given, column, columns, to, 0);
+}
+
+// Tiles of a group: so many that the units of a block stay in the cache, and fewer where each thread
+// can have as many groups of them as another. A multiple of 8 fills registers.
+static int64_t NAME(group_tiles)(int64_t rows, int64_t units) {
+    int64_t tiles = (rows + ROWS - 1) / ROWS, used = threads();
+    int64_t most = GROUP_TILES * BLOCK / (units < BLOCK ? units : BLOCK) / 8 * 8;
+    int64_t rounds = (tiles + used * most - 1) / (used * most);
+    return (tiles + used * rounds - 1) / (used * rounds);
+}
+
+// Numbers of room that each thread needs: for a group's sums that wait between blocks, where `out`
+// cannot hold them, or for a group of a turned left side.
+static int64_t NAME(thread_room)(const Production *to, int turned) {
+    if (turned) return BLOCK * GROUP_TILES * ROWS;
+    int64_t units = to->halves ? (to->depth + 1) / 2 : to->depth;
+    return to->out.is_half && units > BLOCK ? GROUP_TILES * ROWS * to->width : 0;
+}
+
+static void NAME(multiply_groups)(void *data, int64_t first, int64_t stop) {
     const Multiplying *given = data;
     const Production *to = given->to;
-    int64_t width = given->width, panels = NAME(panels_of)(width);
-    float *room = given->room
-        ? given->room + (threads() > 1 ? omp_get_thread_num() : 0) * GROUP_TILES * ROWS * width : 0;
-    float sums[ROWS * WIDTH] __attribute__((aligned(64)));
-    for (int64_t group = first; group < stop; group += GROUP_TILES) {
-        int64_t last = group + GROUP_TILES < stop ? group + GROUP_TILES : stop;
+    int64_t width = to->width, panels = NAME(panels_of)(width), size = to->halves ? 2 : 4;
+    int64_t own = NAME(thread_room)(to, given->turned);
+    float *room = given->room + (threads() > 1 ? omp_get_thread_num() : 0) * own;
+    int waits_in_room = own && !given->turned;
+    int is_plain = !to->bias && !to->rectify && !to->gate.at && !to->out.is_half;
+    float sums[ROWS * WIDTH] __attribute__((aligned(64))) = {0};
+    for (int64_t group = first; group < stop; group++) {
+        int64_t start = group * given->tiles * ROWS, end = start + given->tiles * ROWS;
+        if (end > to->rows) end = to->rows;
+        int64_t row_step = given->left.row * size, unit_step = 4;
+        const char *left = (const char *)given->left.numbers.at + start * row_step;
+        if (given->turned) {
+            NAME(turn_columns)(given, start, end - start, (uint32_t *)room);
+            left = (const char *)room;
+            row_step = 4;
+            unit_step = NAME(filled)(end - start) * 4;
+        }
+        const uint32_t *right = given->panels;
         for (int64_t block = 0; block < given->units; block += BLOCK) {
-            int64_t left = given->units - block, units = left < BLOCK ? left : BLOCK;
-            const uint32_t *right = given->panels + block * panels * WIDTH;
-            for (int64_t panel = 0; panel < panels; panel++, right += units * WIDTH)
-                for (int64_t tile = group; tile < last; tile++) {
-                    int64_t row = tile * ROWS, column = panel * WIDTH;
-                    int64_t rows = given->rows - row < ROWS ? given->rows - row : ROWS;
-                    int64_t columns = width - column < WIDTH ? width - column : WIDTH;
-                    float *waiting = (room ? room - group * ROWS * width : (float *)to->out.at)
-                        + row * width + column;
-                    memset(sums, 0, sizeof sums);
-                    if (block || given->adds)
+            int64_t rest = given->units - block, units = rest < BLOCK ? rest : BLOCK;
+            int adds = block || given->adds, ends = rest <= BLOCK;
+            for (int64_t panel = 0; panel < panels; panel++, right += units * WIDTH) {
+                // The tiles of a group fetch the next panel together; of the first, each the next tile.
+                const char *next = (const char *)(ends && panel + 1 == panels
+                    ? given->panels : right + units * WIDTH);
+                int64_t next_step = 4 * WIDTH / given->tiles;
+                if (!panel && !given->turned && row_step == units * unit_step) {
+                    next = left + ROWS * row_step;
+                    next_step = ROWS * unit_step;
+                }
+                for (int64_t row = start; row < end; row += ROWS, next += units * next_step) {
+                    int64_t column = panel * WIDTH, columns = width - column;
+                    int64_t rows = end - row < ROWS ? end - row : ROWS;
+                    float *waiting = waits_in_room ? room + (row - start) * width + column
+                                                   : (float *)to->out.at + row * width + column;
+                    // Where sums go as they are, that is where they are taken from registers to.
+                    int direct = columns >= WIDTH && (is_plain || !ends);
+                    if (columns > WIDTH) columns = WIDTH;
+                    if (ends || !waits_in_room) NAME(expect_out)(to, row, rows, column);
+                    if (adds && !direct)
                         NAME(move_sums)(sums, WIDTH, waiting, width, rows, columns);
                     TILES_FOR(to->halves)[rows - 1](
-                        given->left + tile * given->left_tile + block * given->left_unit,
-                        given->left_row, given->left_unit, (const float *)right, units, sums);
-                    if (left <= BLOCK) NAME(produce)(given, sums, row, rows, column);
+                        left + (row - start) * row_step + block * unit_step, row_step, unit_step,
+                        (const float *)right, units, direct ? waiting : sums, direct ? width : WIDTH,
+                        adds, next, next_step);
+                    if (direct) continue;
+                    if (ends) NAME(produce)(to, sums, row, rows, column);
                     else NAME(move_sums)(waiting, width, sums, WIDTH, rows, columns);
                 }
+            }
         }
     }
 }
 #undef TILES_FOR
 
 static void NAME(multiply_all)(Multiplying *given) {
-    int64_t work = ROWS * given->units * given->width + 1, worth = 1 << 19;
-    share(NAME(multiply_tiles), given, (given->rows + ROWS - 1) / ROWS,
-          work < worth ? (worth + work - 1) / work : 1);
+    const Production *to = given->to;
+    given->tiles = NAME(group_tiles)(to->rows, given->units);
+    int64_t rows = given->tiles * ROWS, groups = (to->rows + rows - 1) / rows;
+    int64_t work = rows * given->units * to->width + 1, worth = 1 << 19;
+    share(NAME(multiply_groups), given, groups, work < worth ? (worth + work - 1) / work : 1);
 }
 
-// Numbers of room that `produce` needs.
-static int64_t NAME(product_room)(const Production *to) {
-    int64_t units = to->halves ? (to->depth + 1) / 2 : to->depth;
-    return to->out.is_half && units > BLOCK ? threads() * GROUP_TILES * ROWS * to->width : 0;
+// Numbers of room that a product needs.
+static int64_t NAME(product_room)(const Production *to, int turned) {
+    int64_t right = turned ? BLOCK * NAME(panels_of)(to->width) * WIDTH : 0;
+    return right + threads() * NAME(thread_room)(to, turned);
 }
 
 static void NAME(product)(const Production *to, Matrix left, const uint32_t *panels, float *room) {
-    int64_t size = to->halves ? 2 : 4;
     Multiplying given = {
-        .left = left.numbers.at, .left_row = left.row * size, .left_tile = ROWS * left.row * size,
-        .left_unit = 4, .panels = panels, .rows = to->rows,
-        .units = to->halves ? to->depth / 2 : to->depth, .width = to->width, .to = to,
-        .adds = to->adds, .room = NAME(product_room)(to) ? room : 0,
+        .to = to, .left = left, .panels = panels, .room = room, .adds = to->adds,
+        .units = to->halves ? to->depth / 2 : to->depth,
     };
     NAME(multiply_all)(&given);
 }
 
-// Left side turned: [K, M] --------------------------------------------------------------------------
-
-#define STRIP (ROWS * LANES)  // columns of the left side that are laid out together
-
-typedef struct {
-    Matrix from;  // [K, M], of which units from `block` on
-    int64_t depth, width, block, held;
-    int halves;
-    uint32_t *to;
-    float *sums;  // [M], or null
-} NAME(Turning);
-
-static void NAME(turn_strips)(void *data, int64_t first, int64_t stop) {
-    const NAME(Turning) *given = data;
-    Matrix from = given->from;
-    int64_t per_unit = given->halves ? 2 : 1, tile_size = given->held * ROWS;
-    int64_t start = first * STRIP, end = stop * STRIP < given->width ? stop * STRIP : given->width;
-    if (given->sums && !given->block)
-        memset(given->sums + start, 0, (size_t)(end - start) * sizeof(float));
-    for (int64_t begin = 0; begin < given->held; begin += LANES)
-        for (int64_t column = start; column < end; column += STRIP) {
-            int64_t columns = end - column < STRIP ? end - column : STRIP;
-            uint32_t units[STRIP] = {0};
-            uint32_t *to = given->to + column / ROWS * tile_size;
-            float sums[STRIP] = {0};
-            for (int64_t u = begin; u < begin + LANES && u < given->held; u++) {
-                int64_t k = (given->block + u) * per_unit, m = 0;
-                for (; m + LANES <= columns; m += LANES) {
-                    Bits held = NAME(units_at)(from, k, column + m, given->depth, given->halves);
-                    *(Bits *)(units + m) = held;
-                }
-                for (; m < columns; m++)
-                    units[m] = NAME(unit_at)(from, k, column + m, given->depth, given->halves);
-                for (int64_t tile = 0; tile < LANES; tile++)
-                    memcpy(to + tile * tile_size + u * ROWS, units + tile * ROWS, ROWS * 4);
-                if (!given->sums) continue;
-                for (m = 0; m < STRIP; m += LANES) {
-                    Bits held = *(Bits *)(units + m);
-                    Floats sum = NAME(load)(sums + m);
-                    if (given->halves) sum += (Floats)(held << 16) + (Floats)(held & 0xffff0000);
-                    else sum += (Floats)held;
-                    NAME(store)(sums + m, sum);
-                }
-            }
-            if (given->sums)
-                for (int64_t m = 0; m < columns; m++) given->sums[column + m] += sums[m];
-        }
-}
-
-static int64_t NAME(turned_room)(const Production *to) {
-    int64_t strips = (to->rows + STRIP - 1) / STRIP;
-    return BLOCK * (strips * STRIP + NAME(panels_of)(to->width) * WIDTH);
+// Rows of a matrix from one on.
+static Matrix NAME(from_row)(Matrix of, int64_t row) {
+    of.numbers.at = (char *)of.numbers.at + row * of.row * (of.numbers.is_half ? 2 : 4);
+    return of;
 }
 
 static void NAME(turned_product)(const Production *to, Matrix left, Matrix right, float *sums,
                                  float *room) {
-    int64_t per_unit = to->halves ? 2 : 1, units = (to->depth + per_unit - 1) / per_unit;
-    int64_t strips = (to->rows + STRIP - 1) / STRIP, panels = NAME(panels_of)(to->width);
-    uint32_t *turned = (uint32_t *)room, *laid = turned + BLOCK * strips * STRIP;
-    for (int64_t block = 0; block < units; block += BLOCK) {
-        int64_t held = units - block < BLOCK ? units - block : BLOCK;
-        NAME(Turning) turning = {left, to->depth, to->rows, block, held, to->halves, turned, sums};
-        share(NAME(turn_strips), &turning, strips, 1);
-        Matrix part = right;
-        int64_t from = block * per_unit, stop = (block + held) * per_unit;
-        part.numbers.at = (char *)part.numbers.at + from * part.row * (part.numbers.is_half ? 2 : 4);
-        NAME(Laying) laying = {part, (stop < to->depth ? stop : to->depth) - from, to->width,
-                               to->halves, laid};
-        share(NAME(lay_panels), &laying, panels, 1);
+    int64_t numbers = to->halves ? 2 * BLOCK : BLOCK, panels = NAME(panels_of)(to->width);
+    uint32_t *laid = (uint32_t *)room;
+    if (sums) memset(sums, 0, (size_t)to->rows * sizeof(float));
+    for (int64_t k = 0; k < to->depth; k += numbers) {
+        int64_t depth = to->depth - k < numbers ? to->depth - k : numbers;
+        NAME(lay_right)(NAME(from_row)(right, k), depth, to->width, to->halves, laid);
         Multiplying given = {
-            .left = (const char *)turned, .left_tile = held * ROWS * 4, .left_row = 4,
-            .left_unit = ROWS * 4, .panels = laid, .rows = to->rows, .units = held,
-            .width = to->width, .adds = to->adds || block, .to = to,
+            .to = to, .left = NAME(from_row)(left, k), .depth = depth, .turned = 1,
+            .column_sums = sums, .panels = laid, .units = to->halves ? (depth + 1) / 2 : depth,
+            .adds = to->adds || k, .room = room + BLOCK * panels * WIDTH,
         };
         NAME(multiply_all)(&given);
     }
 }
 
-#undef STRIP
 #undef BLOCK
 #undef GROUP_TILES
+#undef AHEAD
 #undef Multiplying

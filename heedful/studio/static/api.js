@@ -66,6 +66,7 @@ export function live(region, ask, show) {
   let box = null;
 
   async function run() {
+    waiting = null;
     asked?.abort();
     const own = new AbortController();
     asked = own;
@@ -82,7 +83,7 @@ export function live(region, ask, show) {
       else region.prepend(next);
       box = next;
     }
-    if (asked === own) region.setAttribute("aria-busy", "false");
+    if (asked === own && waiting === null) region.setAttribute("aria-busy", "false");
   }
 
   return () => {
