@@ -368,3 +368,27 @@ def test_a_studio_that_has_stopped_is_said_to(visit: Any) -> None:
     page.wait_for_selector(".problem")
     assert "does not answer" in page.locator(".problem").first.inner_text()
     visit.complaints.clear()  # the browser reports what this test broke
+
+
+def test_a_page_is_busy_while_a_question_waits(visit: Any) -> None:
+    """An answer does not end what has been asked since, though it is not on its way yet."""
+    busy = visit.open("scale").evaluate(
+        """async () => {
+            const { live } = await import("/static/api.js");
+            const region = document.createElement("div");
+            const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+            const answers = [];
+            const ask = live(region, () => new Promise((done) => answers.push(done)), () => {});
+            ask();
+            while (answers.length < 1) await wait(5);
+            ask();
+            answers[0]();
+            await wait(5);
+            const before = region.getAttribute("aria-busy");
+            while (answers.length < 2) await wait(5);
+            answers[1]();
+            await wait(5);
+            return [before, region.getAttribute("aria-busy")];
+        }"""
+    )
+    assert busy == ["true", "false"]
