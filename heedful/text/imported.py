@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 import json
@@ -59,7 +60,6 @@ class ImportedTokenizer:
         mask: id of the token that hides another, or None.
         sentinels: ids of <extra_id_0>, <extra_id_1> …, T5's names for gaps; empty for others.
         first, last, between: see `Frame`.
-        fingerprint: SHA-256 of the content, in hexadecimal.
     """
 
     def __init__(
@@ -100,7 +100,6 @@ class ImportedTokenizer:
             for id, token in self._library.get_added_tokens_decoder().items():
                 if not token.special:
                     self._pieces[id] = bytes_piece(token.content.encode())
-        self.fingerprint = hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without the special tokens that frame it.
@@ -219,6 +218,11 @@ class ImportedTokenizer:
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces behind ids, for display."""
         return [self.token(int(i)) for i in ids]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         """The whole tokenizer as JSON; equal tokenizers give equal text."""

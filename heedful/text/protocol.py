@@ -25,7 +25,11 @@ class TextTokenizer(Protocol):
     first: tuple[int, ...]
     last: tuple[int, ...]
     between: tuple[int, ...] | None
-    fingerprint: str
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, in hexadecimal."""
+        ...
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without the special tokens that frame it."""

@@ -62,7 +62,6 @@ class Tokenizer:
         sentinels: see above.
         first, last: ids before and after a text where an encoder reads it.
         between: ids between two texts that an encoder reads at once.
-        fingerprint: SHA-256 of the content, in hexadecimal.
     """
 
     def __init__(
@@ -91,7 +90,6 @@ class Tokenizer:
         self._merge_table: MergeTable | None = None
         self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
         self._pieces = self._read_pieces()
-        self.fingerprint = hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text, without special tokens.
@@ -211,6 +209,11 @@ class Tokenizer:
         """The pieces behind ids, for display."""
         shown = self._shown
         return [shown[int(i)] for i in ids]
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, in hexadecimal."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def to_json(self) -> str:
         """The whole tokenizer as JSON; equal tokenizers give equal text."""
