@@ -5,7 +5,8 @@
 // that follow each other along the depth, the dimension that is summed over. The right side [K, N] is
 // laid out in blocks of the depth, and each block in panels of WIDTH columns, which hold for every
 // unit its WIDTH columns side by side; what is missing to whole panels and units is zero. The left
-// side [M, K] is read as it is, or from tiles of ROWS rows in which a unit's rows stand side by side.
+// side [M, K] is read as it is; one that is turned, [K, M], is copied some tiles of ROWS rows at a
+// time, so that the rows of a unit stand side by side.
 
 #define BLOCK 1024      // units of depth that are multiplied at once: their panel stays in the cache
 #define GROUP_TILES 16  // tiles of a whole block that go through all panels together
@@ -283,60 +284,70 @@ static int64_t NAME(thread_room)(const Production *to, int turned) {
     return to->out.is_half && units > BLOCK ? GROUP_TILES * ROWS * to->width : 0;
 }
 
-static void NAME(multiply_groups)(void *data, int64_t first, int64_t stop) {
-    const Multiplying *given = data;
+// Some rows of a left side as tiles read them: unit u of row i at i·row_step + u·unit_step bytes.
+typedef struct {
+    const char *at;
+    int64_t row_step, unit_step;
+} NAME(Left);
+
+static NAME(Left) NAME(left_rows)(const Multiplying *given, int64_t start, int64_t end, float *room) {
+    if (given->turned) {
+        NAME(turn_columns)(given, start, end - start, (uint32_t *)room);
+        return (NAME(Left)){(const char *)room, 4, NAME(filled)(end - start) * 4};
+    }
+    int64_t row_step = given->left.row * (given->to->halves ? 2 : 4);
+    return (NAME(Left)){(const char *)given->left.numbers.at + start * row_step, row_step, 4};
+}
+
+// Rows from `start` on times a block of all panels, from unit `block` on. Sums that wait for the next
+// block do so in `room`, or, if that is null, in `out`.
+static void NAME(multiply_block)(const Multiplying *given, NAME(Left) left, int64_t start, int64_t end,
+                                 int64_t block, float *room) {
     const Production *to = given->to;
-    int64_t width = to->width, panels = NAME(panels_of)(width), size = to->halves ? 2 : 4;
-    int64_t own = NAME(thread_room)(to, given->turned);
-    float *room = given->room + (threads() > 1 ? omp_get_thread_num() : 0) * own;
-    int waits_in_room = own && !given->turned;
+    int64_t width = to->width, panels = NAME(panels_of)(width), rest = given->units - block;
+    int64_t units = rest < BLOCK ? rest : BLOCK;
+    int adds = block || given->adds, ends = rest <= BLOCK;
     int is_plain = !to->bias && !to->rectify && !to->gate.at && !to->out.is_half;
     float sums[ROWS * WIDTH] __attribute__((aligned(64))) = {0};
-    for (int64_t group = first; group < stop; group++) {
-        int64_t start = group * given->tiles * ROWS, end = start + given->tiles * ROWS;
-        if (end > to->rows) end = to->rows;
-        int64_t row_step = given->left.row * size, unit_step = 4;
-        const char *left = (const char *)given->left.numbers.at + start * row_step;
-        if (given->turned) {
-            NAME(turn_columns)(given, start, end - start, (uint32_t *)room);
-            left = (const char *)room;
-            row_step = 4;
-            unit_step = NAME(filled)(end - start) * 4;
+    const uint32_t *right = given->panels + block * panels * WIDTH;
+    for (int64_t panel = 0; panel < panels; panel++, right += units * WIDTH) {
+        // Together the tiles of a group fetch the next panel; of the first, each the next tile.
+        const char *next
+            = (const char *)(ends && panel + 1 == panels ? given->panels : right + units * WIDTH);
+        int64_t next_step = 4 * WIDTH / given->tiles;
+        if (!panel && left.row_step == units * left.unit_step) {
+            next = left.at + ROWS * left.row_step;
+            next_step = ROWS * left.unit_step;
         }
-        const uint32_t *right = given->panels;
-        for (int64_t block = 0; block < given->units; block += BLOCK) {
-            int64_t rest = given->units - block, units = rest < BLOCK ? rest : BLOCK;
-            int adds = block || given->adds, ends = rest <= BLOCK;
-            for (int64_t panel = 0; panel < panels; panel++, right += units * WIDTH) {
-                // The tiles of a group fetch the next panel together; of the first, each the next tile.
-                const char *next = (const char *)(ends && panel + 1 == panels
-                    ? given->panels : right + units * WIDTH);
-                int64_t next_step = 4 * WIDTH / given->tiles;
-                if (!panel && !given->turned && row_step == units * unit_step) {
-                    next = left + ROWS * row_step;
-                    next_step = ROWS * unit_step;
-                }
-                for (int64_t row = start; row < end; row += ROWS, next += units * next_step) {
-                    int64_t column = panel * WIDTH, columns = width - column;
-                    int64_t rows = end - row < ROWS ? end - row : ROWS;
-                    float *waiting = waits_in_room ? room + (row - start) * width + column
-                                                   : (float *)to->out.at + row * width + column;
-                    // Where sums go as they are, that is where they are taken from registers to.
-                    int direct = columns >= WIDTH && (is_plain || !ends);
-                    if (columns > WIDTH) columns = WIDTH;
-                    if (ends || !waits_in_room) NAME(expect_out)(to, row, rows, column);
-                    if (adds && !direct)
-                        NAME(move_sums)(sums, WIDTH, waiting, width, rows, columns);
-                    TILES_FOR(to->halves)[rows - 1](
-                        left + (row - start) * row_step + block * unit_step, row_step, unit_step,
-                        (const float *)right, units, direct ? waiting : sums, direct ? width : WIDTH,
-                        adds, next, next_step);
-                    if (direct) continue;
-                    if (ends) NAME(produce)(to, sums, row, rows, column);
-                    else NAME(move_sums)(waiting, width, sums, WIDTH, rows, columns);
-                }
-            }
+        int64_t column = panel * WIDTH, columns = width - column < WIDTH ? width - column : WIDTH;
+        // Where sums stay as they are, registers are filled from there and written back there.
+        int direct = columns == WIDTH && (is_plain || !ends);
+        for (int64_t row = start; row < end; row += ROWS, next += units * next_step) {
+            int64_t rows = end - row < ROWS ? end - row : ROWS;
+            float *waiting = room ? room + (row - start) * width + column
+                                  : (float *)to->out.at + row * width + column;
+            if (ends || !room) NAME(expect_out)(to, row, rows, column);
+            if (adds && !direct) NAME(move_sums)(sums, WIDTH, waiting, width, rows, columns);
+            TILES_FOR(to->halves)[rows - 1](
+                left.at + (row - start) * left.row_step + block * left.unit_step, left.row_step,
+                left.unit_step, (const float *)right, units, direct ? waiting : sums,
+                direct ? width : WIDTH, adds, next, next_step);
+            if (direct) continue;
+            if (ends) NAME(produce)(to, sums, row, rows, column);
+            else NAME(move_sums)(waiting, width, sums, WIDTH, rows, columns);
         }
+    }
+}
+
+static void NAME(multiply_groups)(void *data, int64_t first, int64_t stop) {
+    const Multiplying *given = data;
+    int64_t size = NAME(thread_room)(given->to, given->turned), rows = given->tiles * ROWS;
+    float *room = size ? given->room + (threads() > 1 ? omp_get_thread_num() : 0) * size : 0;
+    for (int64_t start = first * rows; start < stop * rows; start += rows) {
+        int64_t end = start + rows < given->to->rows ? start + rows : given->to->rows;
+        NAME(Left) left = NAME(left_rows)(given, start, end, room);
+        for (int64_t block = 0; block < given->units; block += BLOCK)
+            NAME(multiply_block)(given, left, start, end, block, given->turned ? 0 : room);
     }
 }
 #undef TILES_FOR

@@ -49,7 +49,7 @@ class RightSide:
             relu: whether to keep only what is above zero.
             gate: [M, N]: the result is zero where it is zero or less.
         """
-        assert left.dtype == self.dtype and left.shape[1] == self.depth
+        assert left.dtype == self.dtype and left.shape[1] == self.depth > 0
         assert self.dtype == torch.float32 or self.depth % 2 == 0
         if not out.numel():
             return out
