@@ -6,7 +6,7 @@ import pytest
 
 from heedful.nn.native import library
 
-LEVELS = {"best": 2, "avx2": 1}
+LEVELS = {"best": 3, "avx512": 2, "avx2": 1}
 
 
 @pytest.fixture(params=LEVELS)

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heedful.device import Precision, own_products
@@ -15,12 +16,14 @@ from heedful.nn.feedforward import FeedForward
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.low_rank import LowRank
 from heedful.nn.native import library
+from heedful.nn.native import product as native_product
 from heedful.nn.native.product import RightSide, turned_product
 from heedful.nn.product import Linear, linear
 from heedful.nn.spec import FeedForwardSpec
 
 HALF = torch.bfloat16
 KINDS = [torch.float32, HALF]
+BEYOND = 200_000
 
 pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
 
@@ -60,7 +63,7 @@ def draw(*shape, seed=0, dtype=torch.float32):
 )
 @settings(max_examples=60, deadline=None)
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("level", [2, 1])
+@pytest.mark.parametrize("level", [3, 2, 1])
 def test_products_are_those_of_float64(
     level, dtype, rows, depth, width, turned, bias, relu, gated, half_out, seed
 ):
@@ -79,7 +82,7 @@ def test_products_are_those_of_float64(
         out = torch.full((rows, width), torch.nan, dtype=kind)
         RightSide(right, dtype).multiplied(left, out, bias=extra, relu=relu, gate=gate)
     finally:
-        library.kernels().heedful_begin(2)
+        library.kernels().heedful_begin(3)
     wanted = left.double() @ right.to(dtype).double()
     if bias:
         wanted += extra
@@ -93,6 +96,48 @@ def test_products_are_those_of_float64(
 
 
 @given(
+    depth=st.integers(1, 700) | st.integers(1, 9),
+    rows=st.integers(1, 10_000),
+    width=st.integers(1, 70),
+    turned=st.booleans(),
+)
+@example(depth=2, rows=10_000, width=10, turned=True)
+@example(depth=40, rows=10_000, width=10, turned=True)
+@settings(max_examples=40, deadline=None)
+@pytest.mark.parametrize("dtype", KINDS)
+@pytest.mark.parametrize("level", [3, 2, 1])
+def test_nothing_is_written_past_the_room(level, dtype, depth, rows, width, turned):
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # past the room of the first there is otherwise that of the next
+    library.kernels().heedful_begin(level)
+    try:
+        if dtype == HALF:
+            needs(dtype)
+        asked = []
+
+        def guarded(given, *, turned):
+            size = library.kernels().heedful_product_room(ctypes.byref(given), turned)
+            asked.append(torch.full((size + BEYOND,), -7.0))
+            return asked[-1]
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(native_product, "_room", guarded)
+            if turned:
+                given = torch.ones(depth, rows, dtype=dtype), torch.ones(depth, width, dtype=dtype)
+                turned_product(*given, torch.empty(rows, width), sums=torch.empty(rows))
+            else:
+                right = RightSide(torch.ones(2 * depth, width), dtype)
+                right.multiplied(
+                    torch.ones(rows, 2 * depth, dtype=dtype), torch.empty(rows, width, dtype=HALF)
+                )
+    finally:
+        library.kernels().heedful_begin(3)
+        torch.set_num_threads(threads)
+    assert len(asked) == 1
+    assert bool((asked[0][-BEYOND:] == -7.0).all())
+
+
+@given(
     depth=st.integers(1, 2500),
     rows=st.integers(1, 210),
     width=st.integers(1, 140),
@@ -101,7 +146,7 @@ def test_products_are_those_of_float64(
 )
 @settings(max_examples=40, deadline=None)
 @pytest.mark.parametrize("dtype", KINDS)
-@pytest.mark.parametrize("level", [2, 1])
+@pytest.mark.parametrize("level", [3, 2, 1])
 def test_turned_products_are_those_of_float64(level, dtype, depth, rows, width, adds, seed):
     library.kernels().heedful_begin(level)
     try:
@@ -113,7 +158,7 @@ def test_turned_products_are_those_of_float64(level, dtype, depth, rows, width, 
         before, sums = out.clone(), torch.full((rows,), torch.nan)
         turned_product(left, right, out, sums=sums, adds=adds)
     finally:
-        library.kernels().heedful_begin(2)
+        library.kernels().heedful_begin(3)
     wanted = left.double().t() @ right.double() + (before if adds else 0.0)
     scale = (left.double().abs().t() @ right.double().abs()).max() + before.abs().max()
     assert (out - wanted).abs().max() <= bound(depth) * scale

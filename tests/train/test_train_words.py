@@ -213,7 +213,9 @@ def test_every_parameter_learns_and_the_loss_is_that_of_the_targets(
     result.loss_sum.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
-        assert bool(parameter.grad.any()) or "key.bias" in name, name
+        # What is added to all scores of a softmax changes nothing.
+        changes_nothing = "key.bias" in name or name == "heads.span.output.bias"
+        assert bool(parameter.grad.any()) or changes_nothing, name
     alone = 0.0
     for row in range(len(batch.indices)):  # row by row, without padding
         size = int((batch.positions[row] >= 0).sum())

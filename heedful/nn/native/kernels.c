@@ -14,6 +14,10 @@
 #include <cpuid.h>
 #include <immintrin.h>
 #endif
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 #if defined(__GNUC__) && !defined(__clang__)
 #define BEGIN_TARGET(names) _Pragma("GCC push_options") _Pragma(names)
@@ -261,6 +265,7 @@ static int level = -1;  // which set of instructions is used
 #if defined(__x86_64__) && defined(BEGIN_TARGET)
 
 #define HAS_INT8 1
+#define HAS_TILES (__GNUC__ > 10)  // assemblers of its time know them
 #define LANES 16
 #define ROWS 6
 #define PANEL 4
@@ -273,7 +278,13 @@ END_TARGET
 #undef PANEL
 #undef NAME
 
+#if HAS_TILES && defined(__linux__)
+#define HALVES_BY_TILES 1
+#endif
+#undef HAS_TILES
+
 #define HAS_INT8 0
+#define HAS_TILES 0
 #define LANES 8
 #define PANEL 2
 #define NAME(name) name##_avx2
@@ -286,27 +297,38 @@ END_TARGET
 #undef PANEL
 #undef NAME
 
-#define CALL(name, arguments) (level == 2 ? name##_avx512 arguments : name##_avx2 arguments)
+#define CALL(name, arguments) (level >= 2 ? name##_avx512 arguments : name##_avx2 arguments)
+
+#ifdef HALVES_BY_TILES
+// Whether there are registers for matrices (AMX), and the system keeps them for this process.
+static int has_tiles(void) {
+    unsigned a, b, c, d = 0, wanted = bit_AMX_TILE | bit_AMX_BF16;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return 0;
+    return !syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* their contents */);
+}
+#define CALL_PRODUCT(name, halves, arguments) \
+    (level == 3 && (halves) ? tiled_##name##_avx512 arguments : CALL(name, arguments))
+#else
+static int has_tiles(void) { return 0; }
+#endif
 
 static int best_level(void) {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")
         && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq")
         && __builtin_cpu_supports("avx512vnni"))
-        return 2;
+        return has_tiles() ? 3 : 2;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? 1 : 0;
 }
 
-// AMX, which PyTorch uses for bfloat16, multiplies whole tiles of them several times as fast.
 static int multiplies_halves(void) {
-    unsigned a, b, c, d = 0;
-    int has_amx = __get_cpuid_count(7, 0, &a, &b, &c, &d) && d & bit_AMX_BF16;
-    return level == 2 && __builtin_cpu_supports("avx512bf16") && !has_amx;
+    return level == 3 || (level == 2 && __builtin_cpu_supports("avx512bf16"));
 }
 
 #elif defined(__aarch64__)
 
 #define HAS_INT8 0
+#define HAS_TILES 0
 #define LANES 4
 #define ROWS 6
 #define PANEL 4
@@ -321,13 +343,18 @@ static int multiplies_halves(void) { return 0; }
 #error "no kernels for this processor or compiler"
 #endif
 
+#ifndef CALL_PRODUCT
+#define CALL_PRODUCT(name, halves, arguments) CALL(name, arguments)
+#endif
+
 // What callers must agree on; compare `library.py`.
 int heedful_layout(void) {
     return 1000 * (int)sizeof(Layer)
         + (int)(sizeof(Seen) + sizeof(Attended) + sizeof(Production));
 }
 
-// Choose the set of instructions: 2 has 8-bit products, 1 has not, 0 is none. Not above `most`.
+// Choose the set of instructions: 3 has registers for matrices, 2 has 8-bit products, 1 has neither, 0
+// is none. Not above `most`.
 int heedful_begin(int most) {
     int best = best_level();
     level = most < best ? most : best;
@@ -440,31 +467,32 @@ int64_t heedful_attended_room(const Attended *of) { return CALL(attended_room, (
 
 void heedful_attended(Attended *of, int back) { CALL(attended, (of, back)); }
 
-// Whether products of bfloat16 numbers are worth computing here.
+// Whether products of bfloat16 numbers are worth computing here, and if so by registers for matrices.
 int heedful_multiplies_halves(void) { return multiplies_halves(); }
+int heedful_has_tiles(void) { return level == 3; }
 
 // Units of four bytes of a right side [K, N] laid out in panels, and laying it out.
 int64_t heedful_right_units(int64_t depth, int64_t width, int halves) {
-    return CALL(right_units, (depth, width, halves));
+    return CALL_PRODUCT(right_units, halves, (depth, width, halves));
 }
 
 void heedful_lay_right(const Matrix *from, int64_t depth, int64_t width, int halves,
                        uint32_t *panels) {
-    CALL(lay_right, (*from, depth, width, halves, panels));
+    CALL_PRODUCT(lay_right, halves, (*from, depth, width, halves, panels));
 }
 
 // Numbers of room for a product, and for one whose left side is turned.
 int64_t heedful_product_room(const Production *to, int turned) {
-    return CALL(product_room, (to, turned));
+    return CALL_PRODUCT(product_room, to->halves, (to, turned));
 }
 
 // out = left [M, K] · right, laid out in panels.
 void heedful_product(const Production *to, const Matrix *left, const uint32_t *panels, float *room) {
-    CALL(product, (to, *left, panels, room));
+    CALL_PRODUCT(product, to->halves, (to, *left, panels, room));
 }
 
 // out = leftᵀ · right, of [K, M] and [K, N], and sums [M] of the left side's rows, or null.
 void heedful_turned_product(const Production *to, const Matrix *left, const Matrix *right,
                             float *sums, float *room) {
-    CALL(turned_product, (to, *left, *right, sums, room));
+    CALL_PRODUCT(turned_product, to->halves, (to, *left, *right, sums, room));
 }

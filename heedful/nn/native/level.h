@@ -652,7 +652,62 @@ static void NAME(best)(const float *scores, int64_t rows, int64_t size, int64_t 
 
 #include "residual.h"
 #include "attention.h"
+
+// Rows become columns.
+static inline __attribute__((always_inline)) void NAME(transpose)(Bits rows[LANES]) {
+#if LANES == 16
+    __m512i a[16], b[16];
+    for (int i = 0; i < 16; i += 2) {
+        a[i] = _mm512_unpacklo_epi32((__m512i)rows[i], (__m512i)rows[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32((__m512i)rows[i], (__m512i)rows[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int j = 0; j < 2; j++) {
+            b[i + 2 * j] = _mm512_unpacklo_epi64(a[i + j], a[i + j + 2]);
+            b[i + 2 * j + 1] = _mm512_unpackhi_epi64(a[i + j], a[i + j + 2]);
+        }
+    // The quarters of b[4 i + j] are columns j, 4 + j, 8 + j and 12 + j of rows 4 i to 4 i + 3.
+    for (int j = 0; j < 4; j++) {
+        __m512i even = _mm512_shuffle_i32x4(b[j], b[4 + j], 0x88);
+        __m512i odd = _mm512_shuffle_i32x4(b[j], b[4 + j], 0xdd);
+        __m512i even_below = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0x88);
+        __m512i odd_below = _mm512_shuffle_i32x4(b[8 + j], b[12 + j], 0xdd);
+        rows[j] = (Bits)_mm512_shuffle_i32x4(even, even_below, 0x88);
+        rows[4 + j] = (Bits)_mm512_shuffle_i32x4(odd, odd_below, 0x88);
+        rows[8 + j] = (Bits)_mm512_shuffle_i32x4(even, even_below, 0xdd);
+        rows[12 + j] = (Bits)_mm512_shuffle_i32x4(odd, odd_below, 0xdd);
+    }
+#else
+    for (int i = 0; i < LANES; i++)
+        for (int j = 0; j < i; j++) {
+            uint32_t one = rows[i][j];
+            rows[i][j] = rows[j][i];
+            rows[j][i] = one;
+        }
+#endif
+}
+
+#define OWN(name) NAME(name)
+#define TILED 0
 #include "product.h"
+#undef OWN
+#undef TILED
+
+#if HAS_TILES
+#pragma push_macro("ROWS")
+#pragma push_macro("PANEL")
+#undef ROWS
+#undef PANEL
+#define OWN(name) NAME(tiled_##name)
+#define TILED 1
+#define ROWS 32
+#define PANEL 2
+#include "product.h"
+#undef OWN
+#undef TILED
+#pragma pop_macro("ROWS")
+#pragma pop_macro("PANEL")
+#endif
 
 #undef Bits
 

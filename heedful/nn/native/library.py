@@ -1,6 +1,6 @@
 """The kernels of `kernels.c`, if they were compiled when Heedful was installed.
 
-`HEEDFUL_NATIVE` chooses the set of instructions: `off`, `avx2`, or the best by default.
+`HEEDFUL_NATIVE` chooses the set of instructions: `off`, `avx2`, `avx512`, or the best by default.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-_LEVELS = {"off": 0, "avx2": 1}
-_BEST = 2
+_LEVELS = {"off": 0, "avx2": 1, "avx512": 2}
+_BEST = 3
 
 
 class Linear(Structure):
@@ -210,6 +210,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_attended_room": (c_int64, [POINTER(Attended)]),
     "heedful_attended": (None, [POINTER(Attended), c_int]),
     "heedful_multiplies_halves": (c_int, []),
+    "heedful_has_tiles": (c_int, []),
     "heedful_right_units": (c_int64, [c_int64, c_int64, c_int]),
     "heedful_lay_right": (None, [POINTER(Matrix), c_int64, c_int64, c_int, c_void_p]),
     "heedful_product_room": (c_int64, [POINTER(Production), c_int]),
@@ -263,6 +264,8 @@ def instructions() -> str | None:
     library = kernels()
     if library is None:
         return None
+    if library.heedful_has_tiles():
+        return "AVX-512 VNNI, AMX"
     return {4: "NEON", 8: "AVX2", 16: "AVX-512 VNNI"}[library.heedful_lanes()]
 
 
@@ -284,8 +287,6 @@ NARROWEST = {"float32": 256, "bfloat16": 512}
 
 def multiplies(kind: str, width: int) -> bool:
     """Whether there are kernels for training's products of such numbers, and known to be fast.
-
-    PyTorch multiplies bfloat16 faster where the processor has a unit for whole tiles (AMX).
 
     Args:
         kind: `float32`, `bfloat16` or another, for which there are none.

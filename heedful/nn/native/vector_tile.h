@@ -1,0 +1,94 @@
+// Tiles of a product whose sums stay in vector registers: ROWS rows and PANEL registers of columns.
+// Read once for each set of instructions, by `product.h`.
+
+typedef float OWN(Unit) __attribute__((aligned(2), may_alias));
+
+#define ADD_ONE(sum, a, b) (sum += a * b)
+#if LANES == 16
+// As _mm512_dpbf16_ps, for which GCC 12 copies every sum through memory.
+#define ADD_PAIRS(sum, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#endif
+
+// Unrolled before anything else is decided, or the sums would not stay in registers.
+#define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
+
+// Some units of a tile's rows times those of a panel: sums of `count` rows `sums_step` apart, which
+// start at zero or are added to. Meanwhile a part of what is read next is brought near.
+#define MULTIPLY_TILE(kind, count, ADD)                                                          \
+    static void OWN(kind##count)(const char *left, int64_t row_step, int64_t unit_step,         \
+                                  const float *right, int64_t units, float *sums,                \
+                                  int64_t sums_step, int adds, const char *next,                 \
+                                  int64_t next_step) {                                           \
+        Floats held[count][PANEL];                                                               \
+        EACH(i, count) EACH(j, PANEL) held[i][j] = NAME(every)(0.0f);                            \
+        if (adds)                                                                                \
+            EACH(i, count) EACH(j, PANEL)                                                        \
+                held[i][j] = NAME(load)(sums + i * sums_step + j * LANES);                       \
+        for (int64_t u = 0; u < units; u++, left += unit_step, right += WIDTH) {                 \
+            Floats row[PANEL];                                                                   \
+            __builtin_prefetch(next, 0, 2);                                                      \
+            next += next_step;                                                                   \
+            EACH(j, PANEL) row[j] = NAME(load)(right + j * LANES);                               \
+            EACH(i, count) {                                                                     \
+                Floats one = NAME(every)(*(const OWN(Unit) *)(left + i * row_step));            \
+                EACH(j, PANEL) ADD(held[i][j], one, row[j]);                                     \
+            }                                                                                    \
+        }                                                                                        \
+        EACH(i, count) EACH(j, PANEL)                                                            \
+            NAME(store)(sums + i * sums_step + j * LANES, held[i][j]);                           \
+    }
+#define ALL_TILES(kind, ADD)                                                                  \
+    MULTIPLY_TILE(kind, 1, ADD) MULTIPLY_TILE(kind, 2, ADD) MULTIPLY_TILE(kind, 3, ADD)       \
+    MULTIPLY_TILE(kind, 4, ADD) MULTIPLY_TILE(kind, 5, ADD) MULTIPLY_TILE(kind, 6, ADD)       \
+    static void (*const OWN(kind##_tiles)[])(const char *, int64_t, int64_t, const float *,  \
+                                              int64_t, float *, int64_t, int, const char *,   \
+                                              int64_t)                                        \
+        = {OWN(kind##1), OWN(kind##2), OWN(kind##3), OWN(kind##4), OWN(kind##5),         \
+           OWN(kind##6)};
+ALL_TILES(single, ADD_ONE)
+#ifdef ADD_PAIRS
+ALL_TILES(paired, ADD_PAIRS)
+#define TILES_FOR(halves) (halves ? OWN(paired_tiles) : OWN(single_tiles))
+#undef ADD_PAIRS
+#else
+#define TILES_FOR(halves) OWN(single_tiles)
+#endif
+#undef ADD_ONE
+#undef ALL_TILES
+#undef MULTIPLY_TILE
+#undef EACH
+
+// The sums [rows, WIDTH] of a tile, `sums_step` apart: see MULTIPLY_TILE.
+static inline void OWN(multiply_rows)(int halves, int64_t rows, const char *left, int64_t row_step,
+                                      int64_t unit_step, const float *right, int64_t units,
+                                      float *sums, int64_t sums_step, int adds, const char *next,
+                                      int64_t next_step) {
+    (void)halves;  // not every processor multiplies them
+    TILES_FOR(halves)[rows - 1](left, row_step, unit_step, right, units, sums, sums_step, adds, next,
+                                next_step);
+}
+#undef TILES_FOR
+
+static int64_t OWN(turned_row)(int64_t units) { return units; }
+
+static void OWN(begin_tiles)(void) {}
+static void OWN(end_tiles)(void) {}
+
+// Some columns of a turned left side as rows of tiles, copied to [units, columns], filled up to whole
+// registers.
+static inline __attribute__((always_inline)) void OWN(turn_left)(
+    const Multiplying *given, int64_t start, int64_t end, uint32_t *to, int halves) {
+    for (int64_t u = 0; u < given->units; u++)
+        for (int64_t column = start; column < end; column += LANES, to += LANES) {
+            Bits units = OWN(turned_units)(given, u, column, end, halves);
+            *(Bits *)to = units;
+            OWN(add_sums)(given, column, end, OWN(sum_of)(units, halves));
+        }
+}
+
+static OWN(Left) OWN(turned_rows)(const Multiplying *given, int64_t start, int64_t end,
+                                  uint32_t *room) {
+    if (given->to->halves) OWN(turn_left)(given, start, end, room, 1);
+    else OWN(turn_left)(given, start, end, room, 0);
+    return (OWN(Left)){(const char *)room, 4, NAME(filled)(end - start) * 4};
+}
