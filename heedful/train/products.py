@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from heedful.device import Precision, measured_width
-from heedful.nn.native.library import NARROWEST, multiplies
+from heedful.nn.native.library import multiplies, narrowest
 from heedful.nn.product import linear
 
 _KINDS = {"fp32": "float32", "bf16": "bfloat16"}
@@ -44,7 +44,7 @@ def measure_products(precision: Precision, width: int) -> ProductRates | None:
     if precision.device != "cpu" or precision.name not in _KINDS:
         return None
     kind = _KINDS[precision.name]
-    width = max(NARROWEST[kind], measured_width(width))
+    width = max(narrowest(kind), measured_width(width))
     if not multiplies(kind, width):
         return None
     generator = torch.Generator().manual_seed(0)

@@ -281,8 +281,16 @@ def multiplies_int8() -> bool:
     return library is not None and library.heedful_lanes() == 16
 
 
-NARROWEST = {"float32": 256, "bfloat16": 512}
-"""Width of a weight, either way, from which on kernels multiply it faster than PyTorch does."""
+def narrowest(kind: str) -> int:
+    """Width of a weight, either way, from which on kernels multiply it faster than PyTorch does.
+
+    Args:
+        kind: `float32` or `bfloat16`.
+    """
+    if kind == "float32":
+        return 256
+    library = kernels()
+    return 128 if library is not None and library.heedful_has_tiles() else 512
 
 
 def multiplies(kind: str, width: int) -> bool:
@@ -293,6 +301,8 @@ def multiplies(kind: str, width: int) -> bool:
         width: the smaller side of a weight.
     """
     library = kernels()
-    if library is None or library.heedful_lanes() < 16 or width < NARROWEST.get(kind, width + 1):
+    if library is None or library.heedful_lanes() < 16 or kind not in ("float32", "bfloat16"):
+        return False
+    if width < narrowest(kind):
         return False
     return kind == "float32" or bool(library.heedful_multiplies_halves())
