@@ -11,7 +11,8 @@ from typing import Any, get_args
 
 import pydantic
 
-from heedful.cli.main import VERBS, main
+from heedful.cli.main import main
+from heedful.cli.verbs import VERBS
 from heedful.data.spec import CorpusSpec
 from heedful.train.settings import RunSettings
 

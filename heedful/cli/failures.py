@@ -12,8 +12,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from cyclopts.exceptions import CycloptsError
-
 from heedful.errors import RunError, UserError
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
@@ -41,11 +39,17 @@ def guarded(work: Callable[[], int | None], verb: str = "") -> int:
     except BrokenPipeError:
         _forget_standard_output()
         return FAILED
-    except CycloptsError as error:
-        help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
-        return _tell(f"{_one_line(str(error))} See: {help_command}", WRONG)
     except Exception as error:
+        if _is_misuse(error):
+            help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
+            return _tell(f"{_one_line(str(error))} See: {help_command}", WRONG)
         return _explain(error)
+
+
+def _is_misuse(error: Exception) -> bool:
+    """Whether it comes from the library that takes words apart, which need not have been loaded."""
+    library = sys.modules.get("cyclopts.exceptions")
+    return library is not None and isinstance(error, library.CycloptsError)
 
 
 def _explain(error: Exception) -> int:

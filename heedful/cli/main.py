@@ -9,104 +9,14 @@ from __future__ import annotations
 import atexit
 import gc
 import itertools
-import keyword
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
-from cyclopts import App
-from cyclopts.help import DefaultFormatter, HelpEntry
-from cyclopts.help.specs import AsteriskColumn, ColumnSpec, DescriptionRenderer, NameRenderer
 
 import heedful
 from heedful.cli.failures import guarded
+from heedful.cli.verbs import VERBS, print_overview
 from heedful.errors import UserError, suggest
-
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions
-
-VERBS = {
-    "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
-    "train": "Train a translator from sentence pairs, or a model of text.",
-    "translate": "Translate text, a line at a time.",
-    "shortlist": "Learn which words a translator may choose among, for faster translations.",
-    "generate": "Continue text with a language model.",
-    "fill": "What may stand where a text has [MASK].",
-    "classify": "Label texts, pairs of texts, or images.",
-    "tag": "Label the words of texts.",
-    "answer": "Find the answers to questions in texts.",
-    "evaluate": "Score translations against references, and compare two systems.",
-    "score": "How probable a model finds given translations.",
-    "import": "Read a Hugging Face model directory and write it as Heedful's.",
-    "merge": "Put what a low-rank run learned into the model it began with.",
-    "export": "Write a model as a directory that another project loads.",
-    "inspect": "Show what a model attends to.",
-    "heads": "What every head of a model looks at, over a corpus.",
-    "ablate": "What taking parts of a model away costs.",
-    "prune": "A smaller and faster model, without the heads it needs least.",
-    "align": "Which word of a translation came from which word of its source.",
-    "info": "What a model is made of and what it costs.",
-    "presets": "List the named model sizes.",
-    "studio": "Look at models, runs and ideas in a browser.",
-    "doctor": "Check this machine: versions, devices, what precision pays.",
-}
-
-# Of the terminal's width, what names may take.
-_SHARE = 0.35
-
-_HELP = """Train a translator on your own sentence pairs, use it, measure it.
-
-`heedful demo` shows all of it in about a minute; `heedful VERB --help` explains a verb by example.
-"""
-
-
-def build_app(verb: str = "") -> App:
-    """The tree of commands.
-
-    Args:
-        verb: the one that will run; its own docstring is its help. The others show their summaries
-            without being loaded.
-    """
-    app = App(
-        name="heedful",
-        help=_HELP,
-        version=heedful.__version__,
-        help_format="markdown",
-        suppress_keyboard_interrupt=False,
-    )
-    for position, (name, summary) in enumerate(VERBS.items()):
-        shown = None if name == verb else summary
-        app.command(
-            f"heedful.cli.{function_of(name)}:{function_of(name)}",
-            name=name,
-            help=shown,
-            sort_key=position,
-            help_formatter=DefaultFormatter(column_specs=_columns),
-        )
-    return app
-
-
-def function_of(verb: str) -> str:
-    """The name of a verb's function, and of the module it is in; `import` is a word of Python."""
-    return f"{verb}_" if keyword.iskeyword(verb) else verb
-
-
-def _columns(
-    console: Console, options: ConsoleOptions, entries: list[HelpEntry]
-) -> tuple[ColumnSpec, ...]:
-    """The columns of a verb's help: wide enough that no flag is folded and can be copied."""
-    words = [word for entry in entries for label in entry.all_options for word in label.split()]
-    width = max(_SHARE * console.width, min(max(map(len, words), default=0), console.width / 2))
-    names = ColumnSpec(
-        renderer=NameRenderer(max_width=round(width)), style="cyan", max_width=round(width)
-    )
-    described = ColumnSpec(renderer=DescriptionRenderer(), overflow="fold")
-    return (
-        (AsteriskColumn, names, described)
-        if any(e.required for e in entries)
-        else (names, described)
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,6 +56,14 @@ def set_environment() -> None:
 def _run(verb: str, words: list[str]) -> int | None:
     if verb and verb not in VERBS:
         raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
+    if not words or (len(words) == 1 and words[0] in _HELP_FLAGS):
+        print_overview()
+        return 0
+    if words == ["--version"]:
+        print(heedful.__version__)
+        return 0
+    from heedful.cli.app import build_app
+
     app = build_app(verb)
     if verb and not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words)):
         # As the app would, but for taking its arguments apart first, and without looking for

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import heedful
-from heedful.cli.main import VERBS
+from heedful.cli.verbs import VERBS
 from heedful.models.sizes import preset_names
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from heedful.cli.main import build_app, normalize
+from heedful.cli.app import build_app
+from heedful.cli.main import normalize
 from heedful.cli.settings_flags import flags_of, overrides
 from heedful.cli.train import corpora
 from heedful.config import Config, read_toml

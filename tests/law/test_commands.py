@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from heedful.cli.main import VERBS, build_app, function_of, normalize
+from heedful.cli.app import build_app, function_of
+from heedful.cli.main import normalize
+from heedful.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
+from heedful.cli.verbs import VERBS
+
 HEAVY = {"torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "babel", "tensorboard"}
 SECONDS = 0.5
 TRIES = 10
@@ -19,16 +21,35 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["nonsense"]])
-def test_nothing_heavy_is_imported(words: list[str]) -> None:
+def loaded_by(*words: str) -> set[str]:
     done = run(*words)
     assert "import time:" in done.stderr
-    modules = {
+    return {
         line.rpartition("|")[2].strip().split(".")[0]
         for line in done.stderr.splitlines()
         if line.startswith("import time:")
     }
-    assert not modules & HEAVY
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["train", "--help"], ["nonsense"]])
+def test_nothing_heavy_is_imported(words: list[str]) -> None:
+    assert not loaded_by(*words) & HEAVY
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--version"], ["nonsense"]])
+def test_what_takes_words_apart_is_not_loaded_without_a_verb(words: list[str]) -> None:
+    assert not loaded_by(*words) & {"cyclopts", "markdown_it", "pydantic"}
+
+
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"]])
+def test_help_without_a_verb_names_all_of_them(words: list[str]) -> None:
+    done = run(*words)
+    assert done.returncode == 0
+    for verb, summary in VERBS.items():
+        assert f" {verb} " in done.stdout
+        assert summary.split()[0] in done.stdout
+    assert "[MASK]" in done.stdout
+    assert "--version" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["translate", "--help"]])

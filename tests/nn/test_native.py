@@ -73,6 +73,30 @@ def test_products_in_8_bits_are_exact_products_of_rounded_rows(sizes, seed, bias
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.skipif(
+    "AMX" not in (library.instructions() or ""), reason="no registers for matrices here"
+)
+@given(
+    rows=st.integers(1, 100),
+    width=st.integers(1, 300),
+    out=st.integers(1, 200),
+    then=st.sampled_from(["none", "relu"]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=60, deadline=None)
+@torch.inference_mode()
+def test_registers_for_matrices_give_the_same_integers(rows, width, out, then, seed):
+    x, weight = drawn(rows, width, seed=seed), drawn(out, width, seed=seed + 1)
+    found = []
+    try:
+        for level in (3, 2):
+            library.kernels().heedful_begin(level)
+            found.append(NativeLinear(weight, drawn(out, seed=seed + 2), then, int8=True)(x))
+    finally:
+        library.kernels().heedful_begin(3)
+    assert torch.equal(*found)
+
+
 @pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("int8", [False, True])
 @torch.inference_mode()
@@ -283,7 +307,7 @@ def test_a_score_that_is_no_number_is_seen():
     assert best.log_totals(scores).isnan().tolist() == [False, True, False]
 
 
-@pytest.mark.parametrize("value", ["off", "avx2"])
+@pytest.mark.parametrize("value", ["off", "avx2", "avx512"])
 def test_the_environment_chooses(value):
     asked = "from heedful.nn.native.library import instructions; print(instructions())"
     environment = dict(os.environ, HEEDFUL_NATIVE=value)
@@ -295,4 +319,11 @@ def test_the_environment_chooses(value):
         text=True,
         check=True,
     )
-    assert done.stdout.strip() in {"off": ["None"], "avx2": ["AVX2", "NEON"]}[value]
+    assert (
+        done.stdout.strip()
+        in {
+            "off": ["None"],
+            "avx2": ["AVX2", "NEON"],
+            "avx512": ["AVX-512 VNNI", "AVX2", "NEON"],
+        }[value]
+    )

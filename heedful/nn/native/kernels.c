@@ -302,7 +302,7 @@ END_TARGET
 #ifdef HALVES_BY_TILES
 // Whether there are registers for matrices (AMX), and the system keeps them for this process.
 static int has_tiles(void) {
-    unsigned a, b, c, d = 0, wanted = bit_AMX_TILE | bit_AMX_BF16;
+    unsigned a, b, c, d = 0, wanted = bit_AMX_TILE | bit_AMX_BF16 | bit_AMX_INT8;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & wanted) != wanted) return 0;
     return !syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* their contents */);
 }

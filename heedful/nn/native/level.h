@@ -211,6 +211,37 @@ INT8_TILE(1) INT8_TILE(2) INT8_TILE(3) INT8_TILE(4) INT8_TILE(5) INT8_TILE(6)
 
 #undef TAKE_OUT
 
+#if HAS_TILES
+#include "matrices.h"
+
+// Integer products of some panels with all rows.
+static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t stop) {
+    const Linear *layer = given->layer;
+    int64_t fours = (layer->in_width + 3) / 4, rows = given->rows;
+    int64_t height = rows < TILE_ROWS ? rows : TILE_ROWS;
+    int32_t sums[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
+    NAME(configure)(height, STEP);
+    for (int64_t tile = first * WIDTH; tile < stop * WIDTH; tile += TILE_COLUMNS) {
+        int64_t panel = tile / WIDTH, left_columns = layer->out_width - tile;
+        const char *weight = (const char *)layer->panels + panel * fours * 4 * WIDTH;
+        if (left_columns <= 0) break;
+        for (int64_t row = 0; row < rows; row += height) {
+            int64_t count = rows - row < height ? rows - row : height;
+            if (count < height) NAME(configure)(count, STEP);
+            NAME(multiply_matrices)(
+                INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4,
+                weight + tile % WIDTH * 4, WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0, 0, 0);
+            for (int64_t i = 0; i < count; i++)
+                for (int64_t n = 0; n < TILE_COLUMNS && n < left_columns; n += LANES)
+                    NAME(scale_back)(given, _mm512_loadu_si512(sums + i * TILE_COLUMNS + n), row + i,
+                                     tile + n);
+            if (count < height) NAME(configure)(height, STEP);
+        }
+    }
+    NAME(release)();
+}
+#endif
+
 // The products of some panels with all rows: a panel stays in the cache meanwhile.
 static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
     const Product *given = data;
@@ -226,6 +257,12 @@ static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
             case 1: NAME(tile##1)(given, row, panel); break;                  \
         }                                                                     \
     }
+#if HAS_TILES
+    if (given->rounded && level == 3) {
+        NAME(multiply_integers)(given, first, stop);
+        return;
+    }
+#endif
 #if HAS_INT8
     if (given->rounded) {
         ALL_ROWS(int8_tile)
@@ -700,13 +737,16 @@ static inline __attribute__((always_inline)) void NAME(transpose)(Bits rows[LANE
 #undef PANEL
 #define OWN(name) NAME(tiled_##name)
 #define TILED 1
-#define ROWS 32
-#define PANEL 2
+#define ROWS TILE_ROWS
+#define PANEL (TILE_COLUMNS / LANES)
 #include "product.h"
 #undef OWN
 #undef TILED
 #pragma pop_macro("ROWS")
 #pragma pop_macro("PANEL")
+#undef STEP
+#undef TILE_ROWS
+#undef TILE_COLUMNS
 #endif
 
 #undef Bits
