@@ -62,13 +62,13 @@ def _run(verb: str, words: list[str]) -> int | None:
     if words == ["--version"]:
         print(heedful.__version__)
         return 0
+    asks = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
+    if verb and asks:
+        gc.disable()  # what is thrown away at once need not be looked through: a fifth of the time
     from heedful.cli.app import build_app
 
     app = build_app(verb)
-    if verb and not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words)):
-        # As the app would, but for taking its arguments apart first, and without looking for
-        # garbage among what is thrown away at once: a fifth of the time.
-        gc.disable()
+    if verb and asks:  # as the app would, but for taking its arguments apart first
         app.help_print([verb])
         return 0
     result = app(words, exit_on_error=False, print_error=False, result_action="return_value")

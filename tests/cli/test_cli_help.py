@@ -1,0 +1,39 @@
+"""How the help of a verb reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from heedful.cli.help import inline, prose
+from heedful.cli.main import main
+from heedful.cli.verbs import VERBS
+
+
+def test_paragraphs_run_on_and_blocks_stay():
+    text = "One line\nand `more --of it`.\n\nFor example:\n\n"
+    text += "    heedful a\n      heedful b | c\n\nEnd."
+    assert prose(text).plain == (
+        "One line and more --of it.\n\nFor example:\n\n  heedful a\n    heedful b | c\n\nEnd.\n"
+    )
+
+
+def test_code_is_told_by_colour():
+    found = inline("`a` and b, not `open")
+    assert found.plain == "a and b, not `open"
+    assert [found.plain[span.start : span.end] for span in found.spans] == ["a"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_explains_itself(verb, capsys):
+    assert main([verb, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"Usage: heedful {verb} ")
+    assert "`" not in shown
+    assert "--json" in shown
+
+
+def test_flags_say_what_may_be_chosen_and_what_must_be_given(capsys):
+    main(["train", "--help"])
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "also the model. [required]" in shown
+    assert "[default: inverse_sqrt] [choices: inverse_sqrt, cosine, linear, constant]" in shown
