@@ -214,6 +214,8 @@ INT8_TILE(1) INT8_TILE(2) INT8_TILE(3) INT8_TILE(4) INT8_TILE(5) INT8_TILE(6)
 #if HAS_TILES
 #include "matrices.h"
 
+#define FEWEST_ROWS 8  // with fewer, sums wait for each other longer than in vectors
+
 // Integer products of some panels with all rows.
 static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t stop) {
     const Linear *layer = given->layer;
@@ -228,6 +230,9 @@ static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t
         for (int64_t row = 0; row < rows; row += height) {
             int64_t count = rows - row < height ? rows - row : height;
             if (count < height) NAME(configure)(count, STEP);
+            for (int64_t i = 0; i < count; i++)  // what will be written
+                for (int64_t n = 0; n < TILE_COLUMNS; n += LANES)
+                    __builtin_prefetch(given->y + (row + i) * layer->out_width + tile + n, 1, 3);
             NAME(multiply_matrices)(
                 INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4,
                 weight + tile % WIDTH * 4, WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0, 0, 0);
@@ -258,7 +263,7 @@ static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
         }                                                                     \
     }
 #if HAS_TILES
-    if (given->rounded && level == 3) {
+    if (given->rounded && level == 3 && given->rows >= FEWEST_ROWS) {
         NAME(multiply_integers)(given, first, stop);
         return;
     }
@@ -747,6 +752,7 @@ static inline __attribute__((always_inline)) void NAME(transpose)(Bits rows[LANE
 #undef STEP
 #undef TILE_ROWS
 #undef TILE_COLUMNS
+#undef FEWEST_ROWS
 #endif
 
 #undef Bits
