@@ -8,13 +8,14 @@ import json
 import math
 import re
 import struct
+import time
 import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
@@ -188,6 +189,20 @@ def decoded(text: str, side: int) -> np.ndarray:
     return np.array(levels, dtype=np.uint8).reshape(side, side) * 17
 
 
+def drawn_until(at: Any, row: int, column: int) -> np.ndarray:
+    """The drawing in the address, once the stroke that ends at a pixel is in it, 12 x 12.
+
+    Strokes are written there a moment after they were drawn, in the end all of them.
+    """
+    deadline = time.monotonic() + 40
+    while True:
+        query = parse_qs(at.address().removeprefix("?"))
+        drawn = decoded(query.get("drawing", ["0*144."])[0], 12)
+        if drawn[row, column] == 255 or time.monotonic() > deadline:
+            return drawn
+        at.page.wait_for_timeout(50)
+
+
 def test_drawing(at: Any, models: dict[str, Path]) -> None:
     page = at.open("image?model=grey")
     pad = page.get_by_label("A place to draw on")
@@ -199,11 +214,8 @@ def test_drawing(at: Any, models: dict[str, Path]) -> None:
     page.mouse.move(box["x"] + 0.5 * box["width"], box["y"] + 0.8 * box["height"], steps=4)
     page.mouse.up()
     at.until("location.search.includes('picture=drawing')")
-    at.until("new URLSearchParams(location.search).get('drawing')?.length > 20")
-    page.wait_for_timeout(400)  # what was drawn last is written to the address a moment later
+    drawn = drawn_until(at, 9, 5)
     at.idle()
-    text = page.evaluate("() => new URLSearchParams(location.search).get('drawing')")
-    drawn = decoded(text, 12)
     assert drawn[3, 4:8].min() == 255
     assert drawn[0].max() == drawn[:, 0].max() == 0
     expected = expected_labels(ImagePipeline.load(models["grey"]), drawn)
@@ -221,9 +233,7 @@ def test_drawing(at: Any, models: dict[str, Path]) -> None:
     pad.focus()
     for key in (" ", "ArrowRight", " "):
         pad.press(key)
-    at.until("location.search.includes('drawing=')")
-    text = page.evaluate("() => new URLSearchParams(location.search).get('drawing')")
-    assert decoded(text, 12)[6, 6:8].min() == 255
+    assert drawn_until(at, 6, 7)[6, 6:8].min() == 255
 
 
 @pytest.mark.parametrize("kind", ["png", "jpeg"])
