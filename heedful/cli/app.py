@@ -1,39 +1,51 @@
-"""The tree of commands, for the library that takes words apart and explains verbs."""
+"""A verb's command, for the library that takes words apart and explains flags."""
 
 from __future__ import annotations
 
+import importlib
 import keyword
+from typing import Any
 
 from cyclopts import App
+from cyclopts.argument import ArgumentCollection
 
 import heedful
 from heedful.cli.help import HelpFormatter, columns
-from heedful.cli.verbs import SUMMARY, VERBS
 
 
-def build_app(verb: str = "") -> App:
-    """The tree of commands.
+def build_app(verb: str) -> App:
+    """The command line of one verb, whose module is loaded."""
+    return _app(App, verb)
 
-    Args:
-        verb: the one that will run; its own docstring is its help. The others show their summaries
-            without being loaded.
-    """
+
+def print_help(verb: str) -> None:
+    """What a verb does and all of its flags."""
+    _app(_Explained, verb).help_print([verb])
+
+
+class _Explained(App):
+    """A verb whose flags are gathered once, for the line of usage and the panels alike."""
+
+    _gathered: ArgumentCollection | None = None
+
+    def assemble_argument_collection(self, **options: Any) -> ArgumentCollection:
+        if self._gathered is None:
+            options["parse_docstring"] = True
+            self._gathered = super().assemble_argument_collection(**options)
+        return self._gathered
+
+
+def _app(kind: type[App], verb: str) -> App:
+    name = function_of(verb)
+    command = kind(name=verb, help_formatter=HelpFormatter(column_specs=columns))
+    command.default(getattr(importlib.import_module(f"heedful.cli.{name}"), name))
     app = App(
         name="heedful",
-        help=SUMMARY,
         version=heedful.__version__,
         help_format="plaintext",  # which HelpFormatter draws
         suppress_keyboard_interrupt=False,
     )
-    for position, (name, summary) in enumerate(VERBS.items()):
-        shown = None if name == verb else summary
-        app.command(
-            f"heedful.cli.{function_of(name)}:{function_of(name)}",
-            name=name,
-            help=shown,
-            sort_key=position,
-            help_formatter=HelpFormatter(column_specs=columns),
-        )
+    app.command(command)
     return app
 
 

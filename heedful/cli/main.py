@@ -32,8 +32,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:  # a process that ends with this call: all its memory is given back then
         atexit.register(gc.freeze)
     words = normalize(sys.argv[1:] if arguments is None else arguments)
-    verb = words[0] if words and not words[0].startswith("-") else ""
-    return guarded(lambda: _run(verb, words), verb if verb in VERBS else "")
+    asks = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
+    # `heedful --help train` explains that verb too.
+    verb = next((word for word in words if not asks or not word.startswith("-")), "")
+    return guarded(lambda: _run(verb, words, asks=asks), verb if verb in VERBS else "")
 
 
 _HELP_FLAGS = frozenset(("--help", "-h"))
@@ -53,25 +55,26 @@ def set_environment() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
-def _run(verb: str, words: list[str]) -> int | None:
-    if verb and verb not in VERBS:
-        raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
-    if not words or (len(words) == 1 and words[0] in _HELP_FLAGS):
+def _run(verb: str, words: list[str], *, asks: bool) -> int | None:
+    if not verb:
         print_overview()
         return 0
-    if words == ["--version"]:
+    if verb == "--version":
         print(heedful.__version__)
         return 0
-    asks = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
-    if verb and asks:
+    if verb not in VERBS:
+        raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
+    if asks:
         gc.disable()  # what is thrown away at once need not be looked through: a fifth of the time
+        from heedful.cli.app import print_help
+
+        print_help(verb)  # as the app would, but for taking its arguments apart first
+        return 0
     from heedful.cli.app import build_app
 
-    app = build_app(verb)
-    if verb and asks:  # as the app would, but for taking its arguments apart first
-        app.help_print([verb])
-        return 0
-    result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
+    result = build_app(verb)(
+        words, exit_on_error=False, print_error=False, result_action="return_value"
+    )
     return result if isinstance(result, int) else None
 
 

@@ -5,7 +5,7 @@ Of all calls this is the first that a newcomer makes, so it loads nothing but wh
 
 from __future__ import annotations
 
-import re
+from heedful.cli.prose import prose
 
 VERBS = {
     "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
@@ -33,7 +33,7 @@ VERBS = {
     "doctor": "Check this machine: versions, devices, what precision pays.",
 }
 
-SUMMARY = """Train a translator on your own sentence pairs, use it, measure it.
+_SUMMARY = """Train a translator on your own sentence pairs, use it, measure it.
 
 `heedful demo` shows all of it in about a minute; `heedful VERB --help` explains a verb by example.
 """
@@ -46,13 +46,14 @@ def print_overview() -> None:
     from rich.console import Console
     from rich.panel import Panel
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
-    console.print("[bold]Usage:[/] heedful COMMAND\n")
-    console.print(re.sub(r"`([^`]+)`", r"[bold cyan]\1[/]", SUMMARY))
+    console.print("Usage: heedful COMMAND\n", style="bold")
+    console.print(prose(_SUMMARY))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
     for name, summary in {**VERBS, **_FLAGS}.items():
-        table.add_row(name, summary.replace("[", r"\["))
+        table.add_row(name, Text(summary))
     console.print(Panel(table, title="Commands", title_align="left"))

@@ -37,3 +37,20 @@ def test_flags_say_what_may_be_chosen_and_what_must_be_given(capsys):
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
     assert "also the model. [required]" in shown
     assert "[default: inverse_sqrt] [choices: inverse_sqrt, cosine, linear, constant]" in shown
+
+
+def test_help_is_found_before_and_after_the_verb(capsys):
+    shown = []
+    for words in (["info", "-h"], ["--help", "info"], ["info", "--json", "--help", "x"]):
+        assert main(words) == 0
+        shown.append(capsys.readouterr().out)
+    assert shown[0].startswith("Usage: heedful info ")
+    assert shown[0] == shown[1] == shown[2]
+
+
+def test_words_that_are_no_verb(capsys):
+    for words in (["--foo"], ["--"], ["--", "train"], ["nonsense", "--help"]):
+        assert main(words) == 2
+        assert f"There is no command {words[0]!r}" in capsys.readouterr().err
+    assert main(["-h", "--foo"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: heedful COMMAND\n")

@@ -55,8 +55,9 @@ def examples_of(verb: str) -> list[str]:
 
 def parse(command: str) -> None:
     words = normalize(shlex.split(command)[1:])
-    verb = words[0] if words else ""
-    build_app(verb).parse_args(words, exit_on_error=False, print_error=False)
+    if words in ([], ["--help"], ["--version"]):
+        return
+    build_app(words[0]).parse_args(words, exit_on_error=False, print_error=False)
 
 
 def heedful_commands() -> list[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import subprocess
 import sys
@@ -12,8 +13,13 @@ import pytest
 from heedful.cli.verbs import VERBS
 
 HEAVY = {"torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "babel", "tensorboard"}
-SECONDS = 0.5
+HEEDFUL = ("-m", "heedful")
+SECONDS = 0.3
+LIBRARIES = ("cyclopts.help", "pydantic.fields", "rich.console", "rich.panel", "rich.table")
+TIMES = 2
 TRIES = 10
+# What was compiled once is kept, as it is for a person.
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:
@@ -36,7 +42,7 @@ def test_nothing_heavy_is_imported(words: list[str]) -> None:
     assert not loaded_by(*words) & HEAVY
 
 
-@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--version"], ["nonsense"]])
+@pytest.mark.parametrize("words", [[], ["--help"], ["-h"], ["--version"], ["nonsense"], ["--foo"]])
 def test_what_takes_words_apart_is_not_loaded_without_a_verb(words: list[str]) -> None:
     assert not loaded_by(*words) & {"cyclopts", "markdown_it", "pydantic"}
 
@@ -52,16 +58,26 @@ def test_help_without_a_verb_names_all_of_them(words: list[str]) -> None:
     assert "--version" in done.stdout
 
 
-@pytest.mark.parametrize("words", [["--help"], ["train", "--help"], ["translate", "--help"]])
-def test_help_is_quick(words: list[str], slowness: Callable[[], float]) -> None:
+def test_help_is_quick(slowness: Callable[[], float]) -> None:
     """Processor time, and the best of some: other work on the machine is not Heedful's."""
-    assert any(processor_seconds(*words) < SECONDS * slowness() for _ in range(TRIES))
+    assert any(processor_seconds(*HEEDFUL, "--help") < SECONDS * slowness() for _ in range(TRIES))
+
+
+@pytest.mark.parametrize("verb", ["train", "translate"])
+def test_help_of_a_verb_is_quick(verb: str) -> None:
+    """Beside loading the libraries that it stands on, which no machine does equally fast."""
+    libraries, ours = [], []
+    for _ in range(TRIES):
+        libraries.append(processor_seconds("-c", f"import {', '.join(LIBRARIES)}"))
+        ours.append(processor_seconds(*HEEDFUL, verb, "--help"))
+        if min(ours) < TIMES * min(libraries):
+            return
+    raise AssertionError(f"{min(ours):.2f} s beside {min(libraries):.2f}")
 
 
 def processor_seconds(*words: str) -> float:
-    command = [sys.executable, "-m", "heedful", *words]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, env=ENVIRONMENT, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
