@@ -262,10 +262,23 @@ static void lay_out(Workspace *space, const Layer *layer, int64_t rows, int64_t 
 
 static int level = -1;  // which set of instructions is used
 
+// Fetch what will be written, rows of so many bytes, while the sums are not there yet.
+static inline void expect(const void *first, int64_t rows, int64_t row_step, int64_t bytes) {
+    const char *at = first;
+    for (int64_t row = 0; row < rows; row++, at += row_step)
+        for (int64_t byte = 0; byte < bytes; byte += 64) __builtin_prefetch(at + byte, 1, 3);
+}
+
 #if defined(__x86_64__) && defined(BEGIN_TARGET)
 
+#if defined(__linux__) && __GNUC__ > 10  // a system that keeps their contents, an assembler
+#define WITH_TILES 1
+#else
+#define WITH_TILES 0
+#endif
+
 #define HAS_INT8 1
-#define HAS_TILES (__GNUC__ > 10)  // assemblers of its time know them
+#define HAS_TILES WITH_TILES
 #define LANES 16
 #define ROWS 6
 #define PANEL 4
@@ -274,14 +287,10 @@ BEGIN_TARGET("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma\")"
 #include "level.h"
 END_TARGET
 #undef HAS_INT8
+#undef HAS_TILES
 #undef LANES
 #undef PANEL
 #undef NAME
-
-#if HAS_TILES && defined(__linux__)
-#define HALVES_BY_TILES 1
-#endif
-#undef HAS_TILES
 
 #define HAS_INT8 0
 #define HAS_TILES 0
@@ -299,7 +308,7 @@ END_TARGET
 
 #define CALL(name, arguments) (level >= 2 ? name##_avx512 arguments : name##_avx2 arguments)
 
-#ifdef HALVES_BY_TILES
+#if WITH_TILES
 // Whether there are registers for matrices (AMX), and the system keeps them for this process.
 static int has_tiles(void) {
     unsigned a, b, c, d = 0, wanted = bit_AMX_TILE | bit_AMX_BF16 | bit_AMX_INT8;

@@ -230,16 +230,16 @@ static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t
         for (int64_t row = 0; row < rows; row += height) {
             int64_t count = rows - row < height ? rows - row : height;
             if (count < height) NAME(configure)(count, STEP);
-            for (int64_t i = 0; i < count; i++)  // what will be written
-                for (int64_t n = 0; n < TILE_COLUMNS; n += LANES)
-                    __builtin_prefetch(given->y + (row + i) * layer->out_width + tile + n, 1, 3);
+            expect(given->y + row * layer->out_width + tile, count, layer->out_width * 4,
+                   TILE_COLUMNS * 4);
             NAME(multiply_matrices)(
                 INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4,
-                weight + tile % WIDTH * 4, WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0, 0, 0);
+                weight + tile % WIDTH * 4, WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0, 0,
+                0);
             for (int64_t i = 0; i < count; i++)
                 for (int64_t n = 0; n < TILE_COLUMNS && n < left_columns; n += LANES)
-                    NAME(scale_back)(given, _mm512_loadu_si512(sums + i * TILE_COLUMNS + n), row + i,
-                                     tile + n);
+                    NAME(scale_back)(given, _mm512_loadu_si512(sums + i * TILE_COLUMNS + n),
+                                     row + i, tile + n);
             if (count < height) NAME(configure)(height, STEP);
         }
     }

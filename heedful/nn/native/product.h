@@ -44,8 +44,8 @@ typedef struct {
 
 static inline int64_t OWN(panels_of)(int64_t width) { return (width + WIDTH - 1) / WIDTH; }
 
-// From a panel of so many units to the next. One unit more than it holds: panels that are a large power
-// of two apart would drive each other out of the cache while they are laid out.
+// From a panel of so many units to the next. One unit more than it holds: panels that are a large
+// power of two apart would drive each other out of the cache while they are laid out.
 static inline int64_t OWN(panel_size)(int64_t units) { return (units + 1) * WIDTH; }
 
 // Where the block begins that begins with unit `block`.
@@ -250,21 +250,13 @@ static OWN(Left) OWN(left_rows)(const Multiplying *given, int64_t start, int64_t
 
 // Sums of a tile [rows, WIDTH] from or to where they wait between blocks, `width` apart there.
 static void OWN(move_sums)(float *to, int64_t to_step, const float *from, int64_t from_step,
-                            int64_t rows, int64_t columns) {
+                           int64_t rows, int64_t columns) {
     for (int64_t i = 0; i < rows; i++)
         memcpy(to + i * to_step, from + i * from_step, (size_t)columns * 4);
 }
 
-// What will be written is fetched while the sums are not there yet.
-static void OWN(expect_out)(const Production *to, int64_t row, int64_t rows, int64_t column) {
-    int64_t size = to->out.is_half ? 2 : 4;
-    const char *at = (const char *)to->out.at + (row * to->width + column) * size;
-    for (int64_t i = 0; i < rows; i++, at += to->width * size)
-        for (int64_t byte = 0; byte < WIDTH * size; byte += 64) __builtin_prefetch(at + byte, 1, 3);
-}
-
-// Tiles of a group: so many that the units of a block stay in the cache, and fewer where each thread
-// can have as many groups of them as another.
+// Tiles of a group: so many that the units of a block stay in the cache, and fewer where each
+// thread can have as many groups of them as another.
 static int64_t OWN(group_tiles)(int64_t rows, int64_t units) {
     int64_t tiles = (rows + ROWS - 1) / ROWS, used = threads();
     int64_t size = OWN(turned_row)(units < BLOCK ? units : BLOCK);
@@ -281,21 +273,21 @@ static int64_t OWN(thread_room)(const Production *to, int turned) {
     return to->out.is_half && units > BLOCK ? GROUP_TILES * ROWS * to->width : 0;
 }
 
-// Rows from `start` on times a block of all panels, from unit `block` on. Sums that wait for the next
-// block do so in `room`, or, if that is null, in `out`.
-static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_t start, int64_t end,
-                                 int64_t block, float *room) {
+// Rows from `start` on times a block of all panels, from unit `block` on. Sums that wait for the
+// next block do so in `room`, or, if that is null, in `out`.
+static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_t start,
+                                int64_t end, int64_t block, float *room) {
     const Production *to = given->to;
     int64_t width = to->width, panels = OWN(panels_of)(width), rest = given->units - block;
-    int64_t units = rest < BLOCK ? rest : BLOCK;
+    int64_t units = rest < BLOCK ? rest : BLOCK, size = to->out.is_half ? 2 : 4;
     int adds = block || given->adds, ends = rest <= BLOCK;
     int is_plain = !to->bias && !to->rectify && !to->gate.at && !to->out.is_half;
     float sums[ROWS * WIDTH] __attribute__((aligned(64))) = {0};
-    const uint32_t *right = given->panels + OWN(block_start)(block, width);
-    for (int64_t panel = 0; panel < panels; panel++, right += OWN(panel_size)(units)) {
+    const uint32_t *right = given->panels + OWN(block_start)(block, width), *after;
+    for (int64_t panel = 0; panel < panels; panel++, right = after) {
         // Together the tiles of a group fetch the next panel; of the first, each the next tile.
-        const char *next
-            = (const char *)(ends && panel + 1 == panels ? given->panels : right + OWN(panel_size)(units));
+        after = right + OWN(panel_size)(units);
+        const char *next = (const char *)(ends && panel + 1 == panels ? given->panels : after);
         int64_t next_step = 4 * WIDTH / given->tiles;
         if (!panel && left.row_step == units * left.unit_step) {
             next = left.at + ROWS * left.row_step;
@@ -308,12 +300,14 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
             int64_t rows = end - row < ROWS ? end - row : ROWS;
             float *waiting = room ? room + (row - start) * width + column
                                   : (float *)to->out.at + row * width + column;
-            if (ends || !room) OWN(expect_out)(to, row, rows, column);
+            if (ends || !room)
+                expect((const char *)to->out.at + (row * width + column) * size, rows,
+                       width * size, WIDTH * size);
             if (adds && !direct) OWN(move_sums)(sums, WIDTH, waiting, width, rows, columns);
-            OWN(multiply_rows)(
-                to->halves, rows, left.at + (row - start) * left.row_step + block * left.unit_step, left.row_step,
-                left.unit_step, (const float *)right, units, direct ? waiting : sums,
-                direct ? width : WIDTH, adds, next, next_step);
+            const char *from = left.at + (row - start) * left.row_step + block * left.unit_step;
+            OWN(multiply_rows)(to->halves, rows, from, left.row_step, left.unit_step,
+                               (const float *)right, units, direct ? waiting : sums,
+                               direct ? width : WIDTH, adds, next, next_step);
             if (direct) continue;
             if (ends) OWN(produce)(to, sums, row, rows, column);
             else OWN(move_sums)(waiting, width, sums, WIDTH, rows, columns);
