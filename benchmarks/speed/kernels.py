@@ -122,7 +122,9 @@ def _layers(rows: int) -> Iterator[Work]:
 
 def _attentions(shrink: int) -> Iterator[Work]:
     for length in (16, 32, 64, 256, 1024):
-        batch = max(1, ROWS // shrink // length)
+        batch = ROWS // shrink // length
+        if not batch:
+            continue
         positions = Positions.of_self(torch.arange(length).expand(batch, length))
         for dtype in (torch.float32, torch.bfloat16):
             q, k, v = (
@@ -147,7 +149,8 @@ def _attentions(shrink: int) -> Iterator[Work]:
 
 def _of_training(rows: int) -> Iterator[Work]:
     hidden = torch.randn(rows, WIDTH, requires_grad=True)
-    weight = torch.randn(PIECES, WIDTH, requires_grad=True)
+    # Logits as a model has them: wider ones make gradients that are too small for normal numbers.
+    weight = (torch.randn(PIECES, WIDTH) * WIDTH**-0.5).requires_grad_()
     targets = torch.randint(PIECES, (rows,))
     for name, precision in OF_TRAINING.items():
 

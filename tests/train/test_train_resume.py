@@ -197,6 +197,8 @@ def kill_at(moment):
         setattr(os, name, counted)
 
 torch.set_num_threads(1)
+first = json.loads(sys.stdin.readline())  # loads what training needs, for all that follow
+run_training(Path(first["run"]), RunSettings.parse(first["settings"]), events=Events())
 for line in sys.stdin:
     job = json.loads(line)
     child = os.fork()
@@ -214,9 +216,14 @@ for line in sys.stdin:
 
 
 class Forker:
-    """Starts runs that can be killed, without importing PyTorch each time."""
+    """Starts runs that can be killed, without importing what training needs each time.
 
-    def __init__(self) -> None:
+    Args:
+        run: folder of a run that is let end.
+        settings: its settings.
+    """
+
+    def __init__(self, run: Path, settings: RunSettings) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-c", SERVER],
             stdin=subprocess.PIPE,
@@ -224,20 +231,23 @@ class Forker:
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
+        self._ask(run=str(run), settings=settings.plain())
 
     def train(self, run: Path, settings: RunSettings, *, after: float = 0, moment: int = 0) -> int:
         """Train, to be killed after so many seconds or at a disk operation; the exit status."""
-        assert self.process.stdin
         assert self.process.stdout
-        job = {"run": str(run), "settings": settings.plain(), "moment": moment}
-        self.process.stdin.write(json.dumps(job) + "\n")
-        self.process.stdin.flush()
+        self._ask(run=str(run), settings=settings.plain(), moment=moment)
         child = int(self.process.stdout.readline())
         if after:
             time.sleep(after)
             with contextlib.suppress(ProcessLookupError):  # it may have ended
                 os.kill(child, signal.SIGKILL)
         return os.waitstatus_to_exitcode(int(self.process.stdout.readline()))
+
+    def _ask(self, **job: Any) -> None:
+        assert self.process.stdin
+        self.process.stdin.write(json.dumps(job) + "\n")
+        self.process.stdin.flush()
 
     def close(self) -> None:
         assert self.process.stdin
@@ -248,8 +258,8 @@ class Forker:
 
 
 @pytest.fixture(scope="module")
-def forker() -> Iterator[Forker]:
-    forker = Forker()
+def forker(tmp_path_factory: pytest.TempPathFactory, make_settings: Any) -> Iterator[Forker]:
+    forker = Forker(tmp_path_factory.mktemp("first") / "run", make_settings(max_steps=4))
     yield forker
     forker.close()
 
