@@ -67,9 +67,21 @@ class EncodedTexts:
                 found.append(ids[low:high])
         return np.concatenate(found).astype(np.int64)
 
-    def text_numbers(self, start: int, end: int) -> npt.NDArray[np.int64]:
-        """For tokens `start` up to `end`, the number of the text each belongs to."""
-        return np.searchsorted(self._begins, np.arange(start, end), side="right") - 1
+    def ids_of(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The ids of tokens, by their numbers, of any shape."""
+        found = np.empty(tokens.shape, np.int64)
+        for ids, first in zip(self.ids, self.starts, strict=False):
+            here = (tokens >= first) & (tokens < first + len(ids))
+            found[here] = ids[tokens[here] - first]
+        return found
+
+    def text_numbers(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers of the texts that tokens belong to, by the tokens' numbers, of any shape."""
+        return np.searchsorted(self._begins, tokens, side="right") - 1
+
+    def begins_of(self, texts: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The numbers of the first tokens of texts, of any shape."""
+        return self._begins[texts]
 
     def line_of(self, token: int) -> str:
         """Where the text that holds a token begins, as "file:line"."""

@@ -83,22 +83,18 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
         starts: number of the first token of every window [B].
         length: of a window; one cut short by the end of the stream is padded.
     """
-    shape = (len(starts), length)
-    ids, segments = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    positions, targets = np.full(shape, -1), np.full(shape, NO_TARGET)
-    (begin,) = texts.span(0, 1)
-    for row, start in enumerate(starts.tolist()):
-        end = min(start + length + 1, len(texts))
-        tokens, numbers = texts.span(start, end), texts.text_numbers(start, end)
-        count = end - start - 1
-        ids[row, :count] = tokens[:-1]
-        ids[row, 0] = begin
-        begins = np.flatnonzero(np.diff(numbers[:-1], prepend=numbers[0] - 1))
-        positions[row, :count] = np.arange(count) - np.repeat(begins, np.diff(begins, append=count))
-        segments[row, :count] = numbers[:-1] - numbers[0]
-        # A text's end predicts nothing: what follows is another text.
-        same = numbers[1:] == numbers[:-1]
-        targets[row, :count] = np.where(same, tokens[1:], NO_TARGET)
+    tokens = starts[:, None] + np.arange(length + 1)  # [B, L + 1], by number
+    real = tokens[:, 1:] < len(texts)
+    tokens = np.minimum(tokens, len(texts) - 1)
+    pieces, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
+    begins = np.maximum(texts.begins_of(numbers[:, :-1]), starts[:, None])
+    ids = np.where(real, pieces[:, :-1], 0)
+    ids[:, 0] = texts.ids_of(np.zeros(1, np.int64))
+    positions = np.where(real, tokens[:, :-1] - begins, -1)
+    segments = np.where(real, numbers[:, :-1] - numbers[:, :1], 0)
+    # A text's end predicts nothing: what follows is another text.
+    same = numbers[:, 1:] == numbers[:, :-1]
+    targets = np.where(real & same, pieces[:, 1:], NO_TARGET)
     return WindowBatch(
         torch.from_numpy(ids),
         torch.from_numpy(positions),

@@ -98,14 +98,17 @@ class CausalLMObjective:
 
     def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
         """The summed loss over the batch's targets."""
-        wanted = batch.targets != NO_TARGET
         # Where no text ends in a window there is no need to tell texts apart.
         segments = batch.segments if bool(batch.segments.any()) else None
         states, added = with_penalty(model, batch.ids, batch.positions, segments)
+        targets = batch.targets
+        if batch.target_tokens < targets.numel():  # or choosing would only copy
+            wanted = targets != NO_TARGET
+            states, targets = states[wanted], targets[wanted]
         loss, nll = smoothed_cross_entropy(
-            states[wanted],
+            states.flatten(end_dim=-2),
             model.output_weight,
-            batch.targets[wanted],
+            targets.flatten(),
             self.label_smoothing if model.training else 0.0,
             model.output_bias,
         )

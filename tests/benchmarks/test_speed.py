@@ -9,6 +9,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -147,6 +148,24 @@ def test_a_worker_answers_and_refuses(tmp_path):
             worker.ask("case")
     finally:
         worker.close()
+
+
+@pytest.mark.parametrize(
+    ("names", "pairs"),
+    [
+        (("exact", "fast"), ["fast / ctranslate2 int8", "exact / ctranslate2 float32"]),
+        (("fast",), ["fast / ctranslate2 int8"]),
+    ],
+)
+def test_float32_is_compared_with_float32_if_it_was_asked_for(monkeypatch, names, pairs):
+    monkeypatch.syspath_prepend(str(SPEED))
+    translating = load("translating")
+    engines = {f"heedful {name}": SimpleNamespace(speed=name) for name in names}
+    contest = SimpleNamespace(engines=engines, arguments=SimpleNamespace(label="base"))
+    figures = {name: [2.0 if name.endswith("fast") else 1.0] for name in engines}
+    figures |= {"ctranslate2 int8": [1.0], "ctranslate2 float32": [1.0]}
+    rows = translating.rows_of(contest, SimpleNamespace(name="beam"), figures)
+    assert [row["work"] for row in rows] == [f"base, beam: heedful {pair}" for pair in pairs]
 
 
 def test_limits_and_ratios_are_shown():
