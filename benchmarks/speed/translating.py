@@ -324,8 +324,10 @@ def rows_of(contest: Contest, mode: Mode, figures: dict[str, list[float]]) -> li
     exact = [name for name in ours if contest.engines[name].speed == "exact"]
     rows: list[Row] = []
     for peer in (name for name in figures if name not in ours):
-        same = peer == "ctranslate2 float32"
-        best = max(exact if same else ours, key=lambda name: summary(figures[name])["median"])
+        like = exact if peer == "ctranslate2 float32" else ours
+        if not like:  # none of that precision was asked for
+            continue
+        best = max(like, key=lambda name: summary(figures[name])["median"])
         least, aim = LIMITS.get((contest.arguments.label, mode.name, peer), (None, None))
         rows.append(
             {
