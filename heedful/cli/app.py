@@ -10,17 +10,19 @@ from cyclopts import App
 from cyclopts.argument import ArgumentCollection
 
 import heedful
-from heedful.cli.help import HelpFormatter, columns
 
 
 def build_app(verb: str) -> App:
     """The command line of one verb, whose module is loaded."""
-    return _app(App, verb)
+    return _app(App(name=verb), verb)
 
 
 def print_help(verb: str) -> None:
     """What a verb does and all of its flags."""
-    _app(_Explained, verb).help_print([verb])
+    from heedful.cli.help import HelpFormatter, columns
+
+    explained = _Explained(name=verb, help_formatter=HelpFormatter(column_specs=columns))
+    _app(explained, verb).help_print([verb])
 
 
 class _Explained(App):
@@ -35,9 +37,8 @@ class _Explained(App):
         return self._gathered
 
 
-def _app(kind: type[App], verb: str) -> App:
+def _app(command: App, verb: str) -> App:
     name = function_of(verb)
-    command = kind(name=verb, help_formatter=HelpFormatter(column_specs=columns))
     command.default(getattr(importlib.import_module(f"heedful.cli.{name}"), name))
     app = App(
         name="heedful",

@@ -89,7 +89,7 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
     pieces, numbers = texts.ids_of(tokens), texts.text_numbers(tokens)
     begins = np.maximum(texts.begins_of(numbers[:, :-1]), starts[:, None])
     ids = np.where(real, pieces[:, :-1], 0)
-    ids[:, 0] = texts.ids_of(np.zeros(1, np.int64))
+    ids[:, 0] = texts.span(0, 1)
     positions = np.where(real, tokens[:, :-1] - begins, -1)
     segments = np.where(real, numbers[:, :-1] - numbers[:, :1], 0)
     # A text's end predicts nothing: what follows is another text.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.cli.help import inline, prose
 from heedful.cli.main import main
+from heedful.cli.prose import inline, prose
 from heedful.cli.verbs import VERBS
 
 
