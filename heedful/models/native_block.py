@@ -6,7 +6,6 @@ import ctypes
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.models.block import Block, Sight
@@ -15,16 +14,25 @@ from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.biases import Bias
 from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture
-from heedful.nn.feedforward import FeedForward, gelu_tanh, relu
+from heedful.nn.feedforward import PLAIN_ACTIVATIONS, FeedForward
 from heedful.nn.kernels.request import total_bias
-from heedful.nn.native.library import AttentionLayer, Layer, Linear, Norm, Seen, address, kernels
+from heedful.nn.native.library import (
+    ACTIVATIONS,
+    AttentionLayer,
+    Layer,
+    Linear,
+    Norm,
+    Seen,
+    address,
+    kernels,
+)
 from heedful.nn.native.linear import NativeLinear, lying, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear
 from heedful.nn.running_weights import Fused
 
-_ACTIVATIONS = {relu: 0, F.silu: 1, F.gelu: 2, gelu_tanh: 3}
+_ACTIVATIONS = {PLAIN_ACTIVATIONS[name]: place for place, name in enumerate(ACTIVATIONS)}
 
 
 class NativeBlock:

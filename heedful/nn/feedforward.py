@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.kinds import Activation
-from heedful.nn.product import Linear, rectified
+from heedful.nn.product import Linear, fed
 from heedful.nn.spec import FeedForwardSpec
 
 
@@ -50,6 +50,7 @@ class FeedForward(nn.Module):
         super().__init__()
         gated = spec.activation in _GATED
         self.activation = (_GATED if gated else PLAIN_ACTIVATIONS)[spec.activation]
+        self.kind = spec.activation
         self.gate = linear(width, spec.width, spec.bias) if gated else None
         self.up = linear(width, spec.width, spec.bias)
         self.down = linear(spec.width, width, spec.bias)
@@ -63,8 +64,9 @@ class FeedForward(nn.Module):
             capture: may ask for `{address}.inner`, what `down` takes.
             address: this module's place in the model.
         """
-        if capture is None and self._rectifies():
-            whole = rectified(x, self.up, self.down)
+        drops = self.training and self.dropout.probability > 0.0
+        if capture is None and self.gate is None and not drops:
+            whole = fed(x, self.up, self.kind, self.down)
             if whole is not None:
                 return whole
         if self.gate is None:
@@ -74,11 +76,6 @@ class FeedForward(nn.Module):
         offer(capture, f"{address}.inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down
-
-    def _rectifies(self) -> bool:
-        """Whether there is a rectifier between two linear maps, and nothing else."""
-        drops = self.training and self.dropout.probability > 0.0
-        return self.gate is None and self.activation is relu and not drops
 
 
 def linear(in_width: int, out_width: int, bias: bool) -> Linear:

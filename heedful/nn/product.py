@@ -39,15 +39,25 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
-def rectified(x: Tensor, up: nn.Linear, down: nn.Linear) -> Tensor | None:
-    """`down(relu(up(x)))` of x [..., D] in one step: [..., D]; None where that is not to be had."""
+def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | None:
+    """`down(activation(up(x)))` of x in one step; None where that is not to be had.
+
+    Args:
+        x: [..., D].
+        up: to the inner width.
+        activation: `relu`, `silu`, `gelu` or `gelu_tanh`.
+        down: back to D.
+
+    Returns:
+        [..., D].
+    """
     if type(up) is not Linear or type(down) is not Linear:  # one whose weight is put together, say
         return None
     dtype = product_dtype(x, up.weight, up.bias)
     if dtype is None or product_dtype(x, down.weight, down.bias) is None:
         return None
-    found: Tensor = _Rectified.apply(  # type: ignore[no-untyped-call]
-        x, up.weight, up.bias, down.weight, down.bias, dtype
+    found: Tensor = _Fed.apply(  # type: ignore[no-untyped-call]
+        x, up.weight, up.bias, activation, down.weight, down.bias, dtype
     )
     return found
 
@@ -104,38 +114,45 @@ class _Linear(torch.autograd.Function):
         return for_x, for_weight, for_bias, None
 
 
-class _Rectified(torch.autograd.Function):
+class _Fed(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
         x: Tensor,
         up: Tensor,
         up_bias: Tensor | None,
+        activation: str,
         down: Tensor,
         down_bias: Tensor | None,
         dtype: torch.dtype,
     ) -> Tensor:
         rows = _rows(x, dtype)
-        inner = _forward(rows, up, up_bias, rows.shape, relu=True)
-        ctx.save_for_backward(rows, inner, up, down)
+        inner = rows.new_empty(len(rows), len(up))
+        # A rectifier's slopes are seen in what it gives.
+        slopes = None if activation == "relu" else torch.empty_like(inner)
+        RightSide(up.t(), dtype).multiplied(
+            rows, inner, bias=up_bias, activation=activation, slopes=slopes
+        )
+        ctx.save_for_backward(rows, inner, slopes, up, down)
         ctx.shape, ctx.x_dtype = x.shape, x.dtype
         return _forward(inner, down, down_bias, x.shape)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        rows, inner, up, down = ctx.saved_tensors
+        rows, inner, slopes, up, down = ctx.saved_tensors
         needs = ctx.needs_input_grad
         top = _rows(gradient, rows.dtype)
-        for_down = _for_parameters(top, inner, *needs[3:5])
+        for_down = _for_parameters(top, inner, *needs[4:6])
         for_x: Tensor | None = None
         for_up: tuple[Tensor | None, Tensor | None] = (None, None)
         if any(needs[:3]):
-            below = _for_input(top, down, rows.dtype, gate=inner)
+            gate = inner if slopes is None else None
+            below = _for_input(top, down, rows.dtype, slopes=slopes, gate=gate)
             for_up = _for_parameters(below, rows, *needs[1:3])
             if needs[0]:
                 for_x = _for_input(below, up, ctx.x_dtype).view(ctx.shape)
-        return for_x, *for_up, *for_down, None
+        return for_x, *for_up, None, *for_down, None
 
 
 def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -143,21 +160,24 @@ def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.reshape(-1, x.shape[-1]).to(dtype).contiguous()
 
 
-def _forward(
-    x: Tensor, weight: Tensor, bias: Tensor | None, shape: torch.Size, *, relu: bool = False
-) -> Tensor:
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, shape: torch.Size) -> Tensor:
     """[R, K] to [..., N] for `shape` [..., K]; no view, which could not be changed in place."""
     out = x.new_empty(*shape[:-1], weight.shape[0])
-    RightSide(weight.t(), x.dtype).multiplied(x, out.view(-1, len(weight)), bias=bias, relu=relu)
+    RightSide(weight.t(), x.dtype).multiplied(x, out.view(-1, len(weight)), bias=bias)
     return out
 
 
 def _for_input(
-    gradient: Tensor, weight: Tensor, dtype: torch.dtype, gate: Tensor | None = None
+    gradient: Tensor,
+    weight: Tensor,
+    dtype: torch.dtype,
+    *,
+    slopes: Tensor | None = None,
+    gate: Tensor | None = None,
 ) -> Tensor:
     """[R, N] to [R, K]."""
     out = torch.empty(gradient.shape[0], weight.shape[1], dtype=dtype)
-    return RightSide(weight, gradient.dtype).multiplied(gradient, out, gate=gate)
+    return RightSide(weight, gradient.dtype).multiplied(gradient, out, slopes=slopes, gate=gate)
 
 
 def _for_parameters(

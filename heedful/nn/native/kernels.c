@@ -39,7 +39,7 @@ typedef struct {
     float epsilon;
 } Norm;
 
-enum { RELU, SILU, GELU, GELU_TANH };
+enum { RELU, SILU, GELU, GELU_TANH, NO_ACTIVATION };
 
 typedef struct {
     Linear projection;   // queries, keys and values; of cross-attention, queries
@@ -137,10 +137,12 @@ typedef struct {
 typedef struct {
     Numbers out;
     Numbers gate;       // [M, N]: where it is zero or less, the result is zero; or null
+    // [M, N] or null: of the activation, written with it; without one the result is multiplied by them
+    Numbers slopes;
     const float *bias;  // [N], or null
     int64_t rows, depth, width;
     int32_t halves;     // whether bfloat16 numbers are multiplied
-    int32_t rectify;
+    int32_t activation;
     int32_t adds;       // to what `out`, in float32, holds already
 } Production;
 

@@ -18,7 +18,14 @@ static inline Floats NAME(every)(float x) {
 static inline Floats NAME(choose)(Ints where, Floats a, Floats b) {
     return (Floats)((where & (Ints)a) | (~where & (Ints)b));
 }
+// The larger of two, and b where either is no number.
+#if LANES == 16
+static inline Floats NAME(larger)(Floats a, Floats b) {
+    return (Floats)_mm512_max_ps((__m512)a, (__m512)b);
+}
+#else
 static inline Floats NAME(larger)(Floats a, Floats b) { return NAME(choose)(a > b, a, b); }
+#endif
 #if LANES == 16
 static inline float NAME(sum)(Floats x) { return _mm512_reduce_add_ps((__m512)x); }
 static inline float NAME(largest)(Floats x) { return _mm512_reduce_max_ps((__m512)x); }
@@ -37,12 +44,8 @@ static inline float NAME(largest)(Floats x) {
 }
 #endif
 
-// eˣ to about 1e-7 of itself; 0 below the smallest normal number.
-static inline Floats NAME(exponential)(Floats x) {
-    Floats tiny = NAME(every)(-87.3f), huge = NAME(every)(88.3f);
-    Ints under = x < tiny;
-    x = NAME(choose)(under, tiny, x);
-    x = NAME(choose)(x > huge, huge, x);
+// eˣ to about 1e-7 of itself, of x from −87.3 to 88.3.
+static inline Floats NAME(power)(Floats x) {
     const float magic = 12582912.0f;  // adding it rounds to an integer
     Floats shifted = x * 1.44269504f + magic;
     Floats n = shifted - magic;
@@ -54,8 +57,55 @@ static inline Floats NAME(exponential)(Floats x) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    Ints power = ((Ints)shifted - (Ints)NAME(every)(magic) + 127) << 23;
-    return (Floats)((Ints)(p * (Floats)power) & ~under);
+    return p * (Floats)(((Ints)shifted - (Ints)NAME(every)(magic) + 127) << 23);
+}
+
+// The same of any x; 0 below the smallest normal number.
+static inline Floats NAME(exponential)(Floats x) {
+    Floats tiny = NAME(every)(-87.3f), huge = NAME(every)(88.3f);
+    Ints under = x < tiny;
+    x = NAME(choose)(under, tiny, x);
+    x = NAME(choose)(x > huge, huge, x);
+    return (Floats)((Ints)NAME(power)(x) & ~under);
+}
+
+// About 1 / x, to float32's last digit or two; of x at least one.
+static inline Floats NAME(inverse)(Floats x) {
+#if LANES == 16
+    Floats near = (Floats)_mm512_rcp14_ps((__m512)x);
+    return near + near * (1.0f - x * near);
+#else
+    return 1.0f / x;
+#endif
+}
+
+// An activation, and its slope where there is room for it; the rectifier's is not given. What is no
+// number stays none.
+static inline Floats NAME(activate)(int kind, Floats x, Floats *slope) {
+    if (kind == RELU) return NAME(larger)(NAME(every)(0.0f), x);
+    if (kind == GELU) {  // x · Φ(x) = ½x(1 + erf(x/√2)), erf by Abramowitz and Stegun 7.1.26
+        Floats a = (Floats)((Ints)x & INT32_MAX);
+        Floats bell = NAME(power)(NAME(larger)(NAME(every)(-87.0f), a * a * -0.5f));
+        Floats t = NAME(inverse)(1.0f + a * 0.23164189f);
+        Floats p = NAME(every)(0.5307027145f);
+        p = p * t - 0.7265760135f;
+        p = p * t + 0.7107068705f;
+        p = p * t - 0.142248368f;
+        p = (p * t + 0.1274147960f) * t * bell;  // Φ(−|x|)
+        Floats below = 0.5f + (Floats)(((Ints)x & INT32_MIN) | (Ints)(0.5f - p));
+        if (slope) *slope = below + x * bell * 0.39894228f;
+        return x * below;
+    }
+    // x / (1 + e^−u): the first u is x, the other's is 2√(2/π)(x + 0.044715x³)
+    Floats squared = x * x, u = x;
+    if (kind == GELU_TANH) u = x * (1.0f + squared * 0.044715f) * 1.5957691f;
+    Floats part = NAME(inverse)(1.0f + NAME(exponential)(-u)), y = x * part;
+    if (slope) {
+        Floats steep = y - y * part;
+        if (kind == GELU_TANH) steep *= (1.0f + squared * 0.134145f) * 1.5957691f;
+        *slope = part + steep;
+    }
+    return y;
 }
 
 static int NAME(lanes)(void) { return LANES; }
@@ -532,29 +582,6 @@ typedef struct {
     const float *gate;  // [rows, inner width], or null
 } NAME(Inner);
 
-static inline Floats NAME(activate)(int kind, Floats x) {
-    Floats one = NAME(every)(1.0f);
-    switch (kind) {
-        case RELU: return NAME(larger)(x, NAME(every)(0.0f));
-        case SILU: return x / (one + NAME(exponential)(-x));
-        case GELU_TANH: {  // ½x(1 + tanh u) = x / (1 + e^(−2u))
-            Floats u = (x + x * x * x * 0.044715f) * 0.7978845608f;
-            return x / (one + NAME(exponential)(u * -2.0f));
-        }
-        default: {  // ½x(1 + erf(x/√2)), erf by Abramowitz and Stegun 7.1.26
-            Floats a = NAME(larger)(x, -x) * 0.70710678f;
-            Floats t = one / (one + a * 0.3275911f);
-            Floats p = NAME(every)(1.061405429f);
-            p = p * t - 1.453152027f;
-            p = p * t + 1.421413741f;
-            p = p * t - 0.284496736f;
-            p = (p * t + 0.254829592f) * t * NAME(exponential)(-a * a);
-            Floats upper = one - p * 0.5f;  // the normal distribution function at |x|
-            return x * NAME(choose)(x < NAME(every)(0.0f), one - upper, upper);
-        }
-    }
-}
-
 static void NAME(activate_rows)(void *data, int64_t first, int64_t stop) {
     const NAME(Inner) *given = data;
     int kind = given->layer->activation;
@@ -567,9 +594,9 @@ static void NAME(activate_rows)(void *data, int64_t first, int64_t stop) {
         memcpy(&up, inner + i, bytes);
         if (given->gate) {
             memcpy(&gate, given->gate + i, bytes);
-            up *= NAME(activate)(kind, gate);
+            up *= NAME(activate)(kind, gate, 0);
         } else {
-            up = NAME(activate)(kind, up);
+            up = NAME(activate)(kind, up, 0);
         }
         memcpy(inner + i, &up, bytes);
     }

@@ -26,6 +26,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
+"""In the order of kernels.c, which has none of them at the end."""
+
 _LEVELS = {"off": 0, "avx2": 1, "avx512": 2}
 _BEST = 3
 
@@ -166,12 +169,14 @@ class Production(Structure):
         ("out_is_half", c_int64),
         ("gate", c_void_p),
         ("gate_is_half", c_int64),
+        ("slopes", c_void_p),
+        ("slopes_are_half", c_int64),
         ("bias", c_void_p),
         ("rows", c_int64),
         ("depth", c_int64),
         ("width", c_int64),
         ("halves", c_int32),
-        ("rectify", c_int32),
+        ("activation", c_int32),
         ("adds", c_int32),
     )
 

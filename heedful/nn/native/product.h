@@ -26,6 +26,7 @@
 #define FILLING 8
 #endif
 #define DEEP 4    // registers of units that are read at once of a row
+#define NEAR (1 << 20)  // bytes that are likely in the second cache when they are written again
 #define AHEAD 16  // rows or columns: how far ahead is fetched what processors do not foresee
 
 // Left side times right side.
@@ -181,27 +182,73 @@ static void OWN(lay_right)(Matrix from, int64_t depth, int64_t width, int halves
     share(OWN(lay_panels), &given, panels, most(1 + 4096 / (depth + 1), even));
 }
 
+// As `put`.
+static inline __attribute__((always_inline)) void OWN(write)(Numbers to, int64_t i, Floats x) {
+#if TILED  // such processors have an instruction for it
+    if (to.is_half) {
+        __m256i halves;
+        __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(x));
+        _mm256_storeu_si256((__m256i *)((uint16_t *)to.at + i), halves);
+        return;
+    }
+#endif
+    NAME(put)(to, i, x);
+}
+
+// Whether sums need no more than to be written.
+static inline int OWN(is_plain)(const Production *to) {
+    return !to->bias && to->activation == NO_ACTIVATION && !to->gate.at && !to->slopes.at;
+}
+
+// What becomes of some rows of sums; `whole` says that each fills a tile's WIDTH.
+static inline __attribute__((always_inline)) void OWN(produce_rows)(
+    Production to, const float *sums, int64_t row, int64_t rows, int64_t column, int activation,
+    int is_half, int whole) {
+    int64_t columns = whole ? WIDTH : to.width - column, at = row * to.width + column;
+    to.out.is_half = to.slopes.is_half = is_half;
+    for (int64_t i = 0; i < rows; i++, sums += WIDTH, at += to.width)
+        for (int64_t n = 0; n < columns; n += LANES) {
+            int64_t left = whole ? LANES : columns - n;
+            Floats y = NAME(load)(sums + n), slope;
+            if (to.bias) y += NAME(piece)(to.bias + column, n, columns);
+            if (activation == NO_ACTIVATION && to.slopes.at)
+                y *= NAME(take_some)(to.slopes, at + n, left);
+            if (activation != NO_ACTIVATION) y = NAME(activate)(activation, y, &slope);
+            if (to.gate.at)
+                y = NAME(choose)(NAME(take_some)(to.gate, at + n, left) <= 0.0f,
+                                 NAME(every)(0.0f), y);
+            if (left >= LANES) OWN(write)(to.out, at + n, y);
+            else NAME(put_some)(to.out, at + n, y, left);
+            if (activation == NO_ACTIVATION || activation == RELU) continue;
+            if (left >= LANES) OWN(write)(to.slopes, at + n, slope);
+            else NAME(put_some)(to.slopes, at + n, slope, left);
+        }
+}
+
 // What becomes of a tile's sums [rows, WIDTH], which are those of the columns from `column` on.
 static void OWN(produce)(const Production *to, const float *sums, int64_t row, int64_t rows,
                           int64_t column) {
-    int64_t left = to->width - column, columns = left < WIDTH ? left : WIDTH;
-    for (int64_t i = 0; i < rows; i++, row++, sums += WIDTH) {
-        int64_t at = row * to->width + column, n = 0;
-        for (; n + LANES <= columns; n += LANES) {
-            Floats y = NAME(load)(sums + n);
-            if (to->bias) y += NAME(load)(to->bias + column + n);
-            if (to->rectify) y = NAME(choose)(y < 0.0f, NAME(every)(0.0f), y);
-            if (to->gate.at)
-                y = NAME(choose)(NAME(take)(to->gate, at + n) <= 0.0f, NAME(every)(0.0f), y);
-            NAME(put)(to->out, at + n, y);
-        }
-        for (; n < columns; n++) {
-            float y = sums[n] + (to->bias ? to->bias[column + n] : 0.0f);
-            if (to->rectify && y < 0.0f) y = 0.0f;
-            if (to->gate.at && read_one(to->gate, at + n) <= 0.0f) y = 0.0f;
-            write_one(to->out, at + n, y);
-        }
+#define PRODUCE(is_half, activation)                                                              \
+    if (to->width - column < WIDTH)                                                               \
+        OWN(produce_rows)(*to, sums, row, rows, column, activation, is_half, 0);                  \
+    else OWN(produce_rows)(*to, sums, row, rows, column, activation, is_half, 1);                 \
+    break
+#define PRODUCE_EACH(is_half)                                                                     \
+    switch (to->activation) {                                                                     \
+        case RELU: PRODUCE(is_half, RELU);                                                        \
+        case SILU: PRODUCE(is_half, SILU);                                                        \
+        case GELU: PRODUCE(is_half, GELU);                                                        \
+        case GELU_TANH: PRODUCE(is_half, GELU_TANH);                                              \
+        default: PRODUCE(is_half, NO_ACTIVATION);                                                 \
     }
+    // What is the same of all numbers is decided before, or deciding it takes longer than the rest.
+    if (to->out.is_half) {
+        PRODUCE_EACH(1)
+    } else {
+        PRODUCE_EACH(0)
+    }
+#undef PRODUCE_EACH
+#undef PRODUCE
 }
 
 // Some rows of a left side as tiles read them: unit u of row i at i·row_step + u·unit_step bytes.
@@ -281,7 +328,8 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
     int64_t width = to->width, panels = OWN(panels_of)(width), rest = given->units - block;
     int64_t units = rest < BLOCK ? rest : BLOCK, size = to->out.is_half ? 2 : 4;
     int adds = block || given->adds, ends = rest <= BLOCK;
-    int is_plain = !to->bias && !to->rectify && !to->gate.at && !to->out.is_half;
+    int is_plain = OWN(is_plain)(to) && !to->out.is_half;
+    int expects = to->rows * width * size > NEAR;
     float sums[ROWS * WIDTH] __attribute__((aligned(64))) = {0};
     const uint32_t *right = given->panels + OWN(block_start)(block, width), *after;
     for (int64_t panel = 0; panel < panels; panel++, right = after) {
@@ -300,9 +348,9 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
             int64_t rows = end - row < ROWS ? end - row : ROWS;
             float *waiting = room ? room + (row - start) * width + column
                                   : (float *)to->out.at + row * width + column;
-            if (ends || !room)
-                expect((const char *)to->out.at + (row * width + column) * size, rows,
-                       width * size, WIDTH * size);
+            int64_t at = (row * width + column) * size;
+            if (expects && (ends || !room))
+                expect((const char *)to->out.at + at, rows, width * size, WIDTH * size);
             if (adds && !direct) OWN(move_sums)(sums, WIDTH, waiting, width, rows, columns);
             const char *from = left.at + (row - start) * left.row_step + block * left.unit_step;
             OWN(multiply_rows)(to->halves, rows, from, left.row_step, left.unit_step,
@@ -379,6 +427,7 @@ static void OWN(turned_product)(const Production *to, Matrix left, Matrix right,
 #undef GROUP_TILES
 #undef FILLING
 #undef AHEAD
+#undef NEAR
 #undef TOGETHER
 #undef DEEP
 #undef Multiplying

@@ -10,7 +10,7 @@ from ctypes import byref
 import torch
 from torch import Tensor
 
-from heedful.nn.native.library import Matrix, Production, address, kernels, numbers
+from heedful.nn.native.library import ACTIVATIONS, Matrix, Production, address, kernels, numbers
 
 
 class RightSide:
@@ -37,7 +37,8 @@ class RightSide:
         out: Tensor,
         *,
         bias: Tensor | None = None,
-        relu: bool = False,
+        activation: str | None = None,
+        slopes: Tensor | None = None,
         gate: Tensor | None = None,
     ) -> Tensor:
         """`left @ matrix`, with what follows it.
@@ -46,7 +47,9 @@ class RightSide:
             left: [M, K] of the type that is multiplied, rows side by side; in bfloat16 K is even.
             out: [M, N] float32 or bfloat16, which is written.
             bias: [N] float32, added.
-            relu: whether to keep only what is above zero.
+            activation: of the result: `relu`, `silu`, `gelu` or `gelu_tanh`.
+            slopes: [M, N] float32 or bfloat16: of an activation that is no rectifier, to be filled
+                with its slopes; without an activation, what the result is multiplied by.
             gate: [M, N]: the result is zero where it is zero or less.
         """
         assert left.dtype == self.dtype and left.shape[1] == self.depth > 0
@@ -54,7 +57,9 @@ class RightSide:
         if not out.numel():
             return out
         given = _production(out, self.depth, self.dtype)
-        given.bias, given.rectify = address(bias), relu
+        given.bias = address(bias)
+        given.activation = ACTIVATIONS.index(activation) if activation else len(ACTIVATIONS)
+        given.slopes, given.slopes_are_half = numbers(slopes)
         given.gate, given.gate_is_half = numbers(gate)
         room = _room(given, turned=False)
         kernels().heedful_product(
@@ -98,7 +103,9 @@ def _production(out: Tensor, depth: int, dtype: torch.dtype) -> Production:
     assert out.is_contiguous()
     rows, width = out.shape
     return Production(
-        *numbers(out), None, 0, None, rows, depth, width, dtype == torch.bfloat16, 0, 0
+        *numbers(out),
+        *(None, 0, None, 0, None),
+        *(rows, depth, width, dtype == torch.bfloat16, len(ACTIVATIONS), 0),
     )
 
 

@@ -27,8 +27,25 @@ static inline void NAME(put)(Numbers to, int64_t i, Floats x) {
         NAME(store)((float *)to.at + i, x);
         return;
     }
-    *(NAME(Halves) *)((uint16_t *)to.at + i)
-        = __builtin_convertvector(NAME(rounded_bits)(x) >> 16, NAME(Halves));
+    Bits upper = NAME(rounded_bits)(x) >> 16;
+#if LANES == 16  // for what follows GCC 12 takes an instruction and a table more
+    _mm256_storeu_si256((__m256i *)((uint16_t *)to.at + i), _mm512_cvtepi32_epi16((__m512i)upper));
+#else
+    *(NAME(Halves) *)((uint16_t *)to.at + i) = __builtin_convertvector(upper, NAME(Halves));
+#endif
+}
+
+// The same of fewer numbers, of which the first `count` are meant.
+static inline Floats NAME(take_some)(Numbers from, int64_t i, int64_t count) {
+    if (count >= LANES) return NAME(take)(from, i);
+    Floats found = {0};
+    for (int64_t n = 0; n < count; n++) found[n] = read_one(from, i + n);
+    return found;
+}
+
+static inline void NAME(put_some)(Numbers to, int64_t i, Floats x, int64_t count) {
+    if (count >= LANES) NAME(put)(to, i, x);
+    else for (int64_t n = 0; n < count; n++) write_one(to, i + n, x[n]);
 }
 
 // Which of LANES elements are kept: all bits of a lane, or none. An element's number decides, mixed
