@@ -66,7 +66,9 @@ class InputEmbedding(nn.Module):
         Raises:
             ModelError: when a learned position lies past its table.
         """
-        x: Tensor = table(ids) * self.scale
+        x: Tensor = table(ids)
+        if self.scale != 1.0:
+            x = x * self.scale
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:

@@ -207,16 +207,19 @@ class LearnedPositions(nn.Module):
         Raises:
             ModelError: when a position lies past the table.
         """
-        look = positions.numel() and not torch.compiler.is_compiling()  # a graph cannot
-        if look and (last := int(positions.max())) >= self.max_length:
-            raise ModelError(
-                f"Position {last} lies past the learned positions, "
-                f"which end at {self.max_length - 1}",
-                remedy=f"Use at most {self.max_length} tokens, "
-                "or a model with sinusoidal or rotary positions",
-            )
+        padded = True
+        if positions.numel() and not torch.compiler.is_compiling():  # a graph cannot look
+            first, last = (int(bound) for bound in positions.aminmax())
+            padded = first < 0
+            if last >= self.max_length:
+                raise ModelError(
+                    f"Position {last} lies past the learned positions, "
+                    f"which end at {self.max_length - 1}",
+                    remedy=f"Use at most {self.max_length} tokens, "
+                    "or a model with sinusoidal or rotary positions",
+                )
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
-        return rows.masked_fill((positions < 0)[..., None], 0.0)
+        return rows.masked_fill((positions < 0)[..., None], 0.0) if padded else rows
 
 
 @functools.lru_cache(maxsize=8)
