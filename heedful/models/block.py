@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from heedful.nn.dropout import Dropout
 from heedful.nn.moe import MixtureOfExperts, build_feedforward
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
-from heedful.nn.residual import add_residual, normed
+from heedful.nn.residual import add_and_norm, add_residual, normed
 from heedful.nn.unpadding import RealRows
 
 
@@ -117,7 +117,10 @@ class Block(nn.Module):
         looked_into = capture is not None and capture.concerns(address, besides=SHOWN_RUNNING)
         if self.running is not None and not looked_into and not self.cut:
             return self.running(x, sight, memory, cache, address)
-        y = self._read(x, self.self_attention_norm, capture, f"{address}.self")
+        norms = self._norms()
+        place = f"{address}.self"
+        y = self._read(x, next(norms), capture)
+        offer(capture, f"{place}.input", y)
         if sight.rows is None:
             y = y.reshape(sight.self_positions.query.shape[0], -1, y.shape[-1])
         attended, cache = self.self_attention(
@@ -127,27 +130,33 @@ class Block(nn.Module):
             cache=cache,
             biases=sight.biases,
             capture=capture,
-            address=f"{address}.self",
+            address=place,
         )
-        attended = attended.view_as(x)
-        x = self._add(x, attended, self.self_attention_norm, capture, f"{address}.self")
+        x, y = self._add(x, attended.view_as(x), next(norms), capture, place)
         if self.cross_attention is not None:
             assert memory is not None and sight.memory_positions is not None
-            assert self.cross_attention_norm is not None
-            y = self._read(x, self.cross_attention_norm, capture, f"{address}.cross")
+            place = f"{address}.cross"
+            offer(capture, f"{place}.input", y)
             seen = self.cross_attention.over(
                 y,
                 memory,
                 sight.memory_positions,
                 rows=sight.rows,
                 capture=capture,
-                address=f"{address}.cross",
+                address=place,
             )
-            x = self._add(x, seen, self.cross_attention_norm, capture, f"{address}.cross")
+            x, y = self._add(x, seen, next(norms), capture, place)
         place = f"{address}.feedforward"
-        y = self._read(x, self.feedforward_norm, capture, place)
+        offer(capture, f"{place}.input", y)
         fed = self._feed(y, sight, place)
-        return self._add(x, fed, self.feedforward_norm, capture, place), cache
+        x, _ = self._add(x, fed, next(norms), capture, place)
+        return x, cache
+
+    def _norms(self) -> Iterator[nn.Module | None]:
+        """The norm ahead of the first part, then the one after each part's sum."""
+        norms = (self.self_attention_norm, self.cross_attention_norm, self.feedforward_norm)
+        present = [norm for norm in norms if norm is not None]
+        return iter([*present, None] if self.norm_first else [None, *present])
 
     def _feed(self, y: Tensor, sight: Sight, place: str) -> Tensor:
         if isinstance(self.feedforward, MixtureOfExperts):
@@ -158,24 +167,29 @@ class Block(nn.Module):
             fed = self.feedforward(y, sight.capture, place)
         return fed
 
-    def _read(self, x: Tensor, norm: nn.Module, capture: Capture | None, place: str) -> Tensor:
-        if capture is None and self.norm_first:
-            return normed(x, norm, self.training)
-        y: Tensor = norm(x) if self.norm_first else x
-        offer(capture, f"{place}.input", y)
-        return y
+    def _read(self, x: Tensor, norm: nn.Module | None, capture: Capture | None) -> Tensor:
+        return x if norm is None else normed(x, norm, self.training and capture is None)
 
     def _add(
-        self, x: Tensor, change: Tensor, norm: nn.Module, capture: Capture | None, place: str
-    ) -> Tensor:
+        self,
+        x: Tensor,
+        change: Tensor,
+        norm: nn.Module | None,
+        capture: Capture | None,
+        place: str,
+    ) -> tuple[Tensor, Tensor]:
+        """The stream that goes on after a part, and what the next part reads of it."""
         if capture is None and not self.cut:
-            last = None if self.norm_first else norm
-            return add_residual(x, change, self.dropout.probability, last, self.training)
+            if self.norm_first and norm is not None:
+                return add_and_norm(x, change, self.dropout.probability, norm, self.training)
+            x = add_residual(x, change, self.dropout.probability, norm, self.training)
+            return x, x
         offer(capture, f"{place}.output", change)
         change = self.dropout(change)
         whole = not self.cut or place.rpartition(".")[2] not in self.cut
         x = x + change if whole else change
         offer(capture, f"{place}.residual", x)
-        stream: Tensor = x if self.norm_first else norm(x)
+        y: Tensor = x if norm is None else norm(x)
+        stream = x if self.norm_first else y
         offer(capture, f"{place}.stream", stream)
-        return stream
+        return stream, y

@@ -40,18 +40,42 @@ def add_residual(
         [..., D].
     """
     if training and (norm is not None or probability) and _serves(norm, x, change):
-        drop = _draw(probability)
-        found: Tensor = _Passing.apply(x, change, *_parts(norm), drop)  # type: ignore[no-untyped-call]
+        drop, norm_last = _draw(probability), norm is not None
+        whole, y = _Passing.apply(x, change, *_parts(norm), drop, norm_last)  # type: ignore[no-untyped-call]
+        found: Tensor = y if norm_last else whole
         return found
     x = x + dropout(change, probability, training)
     normed: Tensor = x if norm is None else norm(x)
     return normed
 
 
+def add_and_norm(
+    x: Tensor, change: Tensor, probability: float, norm: nn.Module, training: bool
+) -> tuple[Tensor, Tensor]:
+    """x plus what a sub-layer makes of it, and the norm of that sum, for the next one to read.
+
+    Args:
+        x: [..., D].
+        change: [..., D], of which elements are dropped.
+        probability: of dropping one in training.
+        norm: of the sum.
+        training: whether gradients are wanted and elements dropped.
+
+    Returns:
+        The sum [..., D], and its norm [..., D] in the precision that products read it in.
+    """
+    if training and _serves(norm, x, change):
+        drop = _draw(probability)
+        found: tuple[Tensor, Tensor] = _Passing.apply(x, change, *_parts(norm), drop, False)  # type: ignore[no-untyped-call]
+        return found
+    x = x + dropout(change, probability, training)
+    return x, norm(x)
+
+
 def normed(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
     """The norm of x [..., D], in the precision that products read it in."""
     if training and _serves(norm, x):
-        found: Tensor = _Passing.apply(x, None, *_parts(norm), _draw(0.0))  # type: ignore[no-untyped-call]
+        found: Tensor = _Passing.apply(x, None, *_parts(norm), _draw(0.0), False)[1]  # type: ignore[no-untyped-call]
         return found
     plain: Tensor = norm(x)
     return plain
@@ -90,7 +114,11 @@ def _draw(probability: float) -> tuple[int, int, float]:
 
 
 class _Passing(torch.autograd.Function):
-    """With `change` its sum with x, or the norm of that; without, the norm of x alone."""
+    """The sum of x and `change`, or None without `change`; and its norm, or x's, or None without.
+
+    Where the norm comes last, what it gives goes on alone, in float32. Elsewhere the sum goes on
+    beside it, and it is for products.
+    """
 
     @staticmethod
     def forward(
@@ -101,22 +129,22 @@ class _Passing(torch.autograd.Function):
         bias: Tensor | None,
         epsilon: float,
         drop: tuple[int, int, float],
-    ) -> Tensor:
-        x, whole, kind = x.contiguous(), x, x.dtype
+        norm_last: bool,
+    ) -> tuple[Tensor | None, Tensor | None]:
+        x = whole = x.contiguous()
         if change is not None:
             change = change.contiguous()
-            kind = torch.promote_types(kind, change.dtype)
-            whole = torch.empty_like(x, dtype=kind)
-        y, rows, width = whole, x.numel() // x.shape[-1], x.shape[-1]
-        statistics = None
+            whole = torch.empty_like(x, dtype=torch.promote_types(x.dtype, change.dtype))
+        rows, width = x.numel() // x.shape[-1], x.shape[-1]
+        y = statistics = None
         if weight is not None:
-            read_by_products = change is None and torch.is_autocast_enabled("cpu")
+            read_by_products = not norm_last and torch.is_autocast_enabled("cpu")
             kind = torch.get_autocast_dtype("cpu") if read_by_products else torch.float32
             y = torch.empty_like(x, dtype=kind)
             statistics = torch.empty((rows, 2))
-            whole = x if change is None else whole
             ctx.save_for_backward(whole, weight, bias, statistics)
         ctx.drop, ctx.kinds = drop, (x.dtype, None if change is None else change.dtype)
+        ctx.set_materialize_grads(False)
         kernels().heedful_residual(
             rows,
             width,
@@ -130,27 +158,33 @@ class _Passing(torch.autograd.Function):
             address(statistics),
             *drop,
         )
-        return y
+        return None if norm_last or change is None else whole, y
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        whole, weight, bias, statistics = ctx.saved_tensors or (None,) * 4
-        up = gradients[0].contiguous()
-        (asked, asked_of_change), (kind, kind_of_change) = ctx.needs_input_grad[:2], ctx.kinds
-        change = torch.empty_like(up, dtype=kind_of_change) if asked_of_change else None
-        x = for_weight = for_bias = partial = None
-        if weight is not None:
-            for_weight, partial = (
-                torch.empty_like(weight),
-                weight.new_empty(2 * _CHUNKS, len(weight)),
-            )
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        for_sum, for_y = (None if g is None else g.contiguous() for g in gradients)
+        up = for_y if for_sum is None else for_sum
+        if up is None:
+            return (None,) * 7
+        whole = weight = bias = statistics = for_weight = for_bias = partial = None
+        if for_y is not None:  # else there is no norm, or nothing came of it
+            whole, weight, bias, statistics = ctx.saved_tensors
+            for_weight = torch.empty_like(weight)
             for_bias = None if bias is None else torch.empty_like(bias)
-        if asked and (weight is not None or up.dtype != kind):  # else it is what comes down
+            partial = weight.new_empty(2 * _CHUNKS, len(weight))
+        (asked, asked_of_change), (kind, kind_of_change) = ctx.needs_input_grad[:2], ctx.kinds
+        x = change = None
+        if asked and (for_y is not None or up.dtype != kind):  # else it is what comes down
             x = torch.empty_like(up, dtype=kind)
+        _, least, _ = ctx.drop
+        is_one = asked and asked_of_change and kind == kind_of_change and not least
+        if asked_of_change and not is_one:
+            change = torch.empty_like(up, dtype=kind_of_change)
         kernels().heedful_residual_back(
             up.numel() // up.shape[-1],
             up.shape[-1],
-            *numbers(up),
+            *numbers(for_sum),
+            *numbers(for_y),
             *numbers(whole),
             address(weight),
             address(bias),
@@ -162,4 +196,5 @@ class _Passing(torch.autograd.Function):
             address(for_bias),
             address(partial),
         )
-        return up if asked and x is None else x, change, for_weight, for_bias, None, None
+        x = up if asked and x is None else x
+        return x, x if is_one else change, for_weight, for_bias, None, None, None

@@ -1,15 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from heedful.models.block import Sight
+from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.stack import Stack
 from heedful.nn import residual
 from heedful.nn.native import library
 from heedful.nn.norms import RMSNorm
-from heedful.nn.residual import add_residual, normed
+from heedful.nn.positions import Positions
+from heedful.nn.residual import add_and_norm, add_residual, normed
+from heedful.nn.spec import AttentionSpec, CausalSpec, FeedForwardSpec, NormSpec
 
 pytestmark = [
     pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here"),
@@ -63,6 +70,110 @@ def test_sum_norm_and_gradients_are_those_of_the_formula(rows, width, kind, half
     for each, other in zip(found, torch.autograd.grad(expected, mine, up.double()), strict=True):
         tolerance = 1e-5 if each.dtype == torch.float32 else 1e-2
         torch.testing.assert_close(each, other, rtol=tolerance, atol=tolerance * rows**0.5)
+
+
+@given(
+    rows=st.integers(1, 40),
+    width=st.sampled_from([16, 48, 128]),
+    kind=st.sampled_from(["layer", "rms"]),
+    halves=st.sampled_from(["", "change", "products", "change, products", "x, change, products"]),
+    wanted=st.sampled_from(["sum", "norm", "sum, norm"]),
+    frozen=st.sampled_from(["", "x", "change"]),
+    seed=st.integers(0, 99),
+)
+@settings(max_examples=120, deadline=None)
+def test_a_sum_and_its_norm_are_those_of_the_formula(
+    rows, width, kind, halves, wanted, frozen, seed
+):
+    torch.manual_seed(seed)
+    x, change = (
+        torch.randn(rows, width)
+        .to(torch.bfloat16 if name in halves.split(", ") else torch.float32)
+        .requires_grad_(name != frozen)
+        for name in ("x", "change")
+    )
+    norm = norm_of(kind, width, seed)
+    for_products = torch.bfloat16 if "products" in halves else torch.float32
+    with torch.autocast("cpu", torch.bfloat16, enabled="products" in halves):
+        found = add_and_norm(x, change, 0.0, norm, True)
+    assert [each.grad_fn.name() for each in found] == ["_PassingBackward"] * 2
+    assert [each.dtype for each in found] == [
+        torch.promote_types(x.dtype, change.dtype),
+        for_products,
+    ]
+
+    whole = x.double() + change.double()
+    expected = (whole, by_definition(whole, norm))
+    for each, other in zip(found, expected, strict=True):
+        # The norm of a sum in bfloat16 is the norm of what was rounded.
+        near = 1e-5 if each.dtype == torch.float32 and x.dtype == torch.float32 else 4e-2
+        torch.testing.assert_close(each.double(), other, rtol=near, atol=near)
+
+    used = [i for i, name in enumerate(("sum", "norm")) if name in wanted.split(", ")]
+    ups = [torch.randn_like(found[i]) for i in used]
+    mine = [each for each in (x, change, *norm.parameters()) if each.requires_grad]
+    gradients = torch.autograd.grad([found[i] for i in used], mine, ups, allow_unused=True)
+    right = torch.autograd.grad(
+        [expected[i] for i in used], mine, [up.double() for up in ups], allow_unused=True
+    )
+    for each, other in zip(gradients, right, strict=True):
+        if other is None:
+            assert each is None
+            continue
+        near = 1e-5 if each.dtype == torch.float32 and x.dtype == torch.float32 else 4e-2
+        torch.testing.assert_close(each, other, rtol=near, atol=near * rows**0.5)
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_sum_and_its_norm_drop_the_same_forward_and_backward(half):
+    torch.manual_seed(5)
+    x = torch.randn(60, 64, requires_grad=True)
+    change = torch.randn(60, 64).to(torch.bfloat16 if half else torch.float32).requires_grad_()
+    norm = norm_of("layer", 64, 1)
+    whole, y = add_and_norm(x, change, 0.25, norm, True)
+    kept = (whole != x).double()  # no number of `change` is zero
+    assert kept.mean().item() == pytest.approx(0.75, abs=5 * (0.1875 / 3840) ** 0.5)
+
+    expected = x.double() + change.double() * kept / 0.75
+    torch.testing.assert_close(whole.double(), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(y.double(), by_definition(expected, norm), rtol=1e-5, atol=1e-5)
+    ups, mine = (torch.randn_like(whole), torch.randn_like(y)), (x, change, *norm.parameters())
+    found = torch.autograd.grad((whole, y), mine, ups)
+    outputs = (expected, by_definition(expected, norm))
+    right = torch.autograd.grad(outputs, mine, [up.double() for up in ups])
+    for each, other in zip(found, right, strict=True):
+        near = 1e-4 if each.dtype == torch.float32 else 1e-2
+        torch.testing.assert_close(each, other, rtol=near, atol=near)
+    assert torch.equal(found[1] != 0, kept.bool())
+
+
+def test_a_gradient_that_passes_on_as_it_is_is_not_copied():
+    x, change = (torch.randn(3, 16, requires_grad=True) for _ in range(2))
+    whole, y = add_and_norm(x, change, 0.0, norm_of("layer", 16, 0), True)
+    up = torch.randn_like(whole)
+    for found in torch.autograd.grad(whole, (x, change), up, retain_graph=True):
+        assert found.data_ptr() == up.data_ptr()
+    one, two = torch.autograd.grad((whole, y), (x, change), (up, up))
+    assert one.data_ptr() == two.data_ptr() != up.data_ptr()
+
+
+class Stopped(torch.autograd.Function):
+    """Lets no gradient through."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+def test_where_no_gradient_comes_none_goes_on():
+    x, change = (torch.randn(3, 16, requires_grad=True) for _ in range(2))
+    outputs = add_and_norm(x, change, 0.1, norm_of("rms", 16, 0), True)
+    stopped = sum(Stopped.apply(each).sum() for each in outputs)
+    assert torch.autograd.grad(stopped, (x, change), allow_unused=True) == (None, None)
 
 
 @pytest.mark.parametrize("kind", ["layer", "rms"])
@@ -142,9 +253,63 @@ def test_the_seed_decides_and_threads_do_not():
 def test_without_kernels_it_is_operations_of_pytorch(monkeypatch):
     x = torch.randn(6, 48, requires_grad=True)
     norm = norm_of("rms", 48, 2)
-    found = [add_residual(x, x.sin(), 0.0, norm, True), normed(x, norm, True)]
+
+    def draw() -> list[torch.Tensor]:
+        both = add_and_norm(x, x.sin(), 0.0, norm, True)
+        return [add_residual(x, x.sin(), 0.0, norm, True), normed(x, norm, True), *both]
+
+    found = draw()
     monkeypatch.setattr(residual, "passes_rows", lambda width: False)
-    plain = [add_residual(x, x.sin(), 0.0, norm, True), normed(x, norm, True)]
-    for one, two in zip(found, plain, strict=True):
+    for one, two in zip(found, draw(), strict=True):
         assert two.grad_fn.name() != "_PassingBackward"
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
+
+
+def steps(of: torch.Tensor) -> Iterator[str]:
+    """The names of all that gradients go through."""
+    seen, left = set(), [of.grad_fn]
+    while left:
+        node = left.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        left += [following for following, _ in node.next_functions]
+        yield node.name()
+
+
+@pytest.mark.parametrize("kind", ["layer", "rms"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("half", [False, True])
+def test_a_decoder_is_the_same_with_kernels_and_without(monkeypatch, kind, placement, half):
+    attention = AttentionSpec(num_heads=2)
+    block = BlockSpec(
+        norm_placement=placement,
+        norm=NormSpec(kind=kind),
+        self_attention=attention.model_copy(update={"mask": CausalSpec()}),
+        cross_attention=attention,
+        feedforward=FeedForwardSpec(width=64),
+        dropout=0.0,
+    )
+    torch.manual_seed(7)
+    stack = Stack(32, StackSpec(num_layers=2, block=block, final_norm=NormSpec()), "decoder")
+    x = torch.randn(2, 5, 32, requires_grad=True)
+    memory, up = torch.randn(2, 4, 32, requires_grad=True), torch.randn(2, 5, 32)
+    queries, keys = (torch.arange(length).repeat(2, 1) for length in (5, 4))
+    mine = [x, memory, *stack.parameters()]
+
+    def draw() -> tuple[list[str], list[torch.Tensor]]:
+        sight = Sight(Positions(queries, queries), Positions(queries, keys))
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            y, _ = stack(x, sight, memory=stack.project_memory(memory, keys))
+        return list(steps(y)), [y, *torch.autograd.grad(y, mine, up)]
+
+    through, found = draw()
+    assert through.count("_PassingBackward") == 6  # one for each norm, first or last
+    # Where norms come first, the sum that ends a block is the only one without a norm.
+    assert through.count("AddBackward0") == (2 if placement == "pre" else 0)
+    monkeypatch.setattr(residual, "passes_rows", lambda width: False)
+    through, plain = draw()
+    assert "_PassingBackward" not in through
+    for one, two in zip(found, plain, strict=True):
+        apart = (one - two).norm() / two.norm()
+        assert apart < (3e-2 if half else 1e-5)

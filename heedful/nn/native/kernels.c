@@ -453,11 +453,12 @@ void heedful_residual(int64_t rows, int64_t width, void *x, int x_half, void *ch
     CALL(residual, (&of));
 }
 
-// Gradients of x and of `change`, where there is room for them, and of the norm, from that of y, or
-// of the sum where there is no norm; `partial` is room for 2 · 16 · D numbers. The sum is x where
-// nothing was added.
-void heedful_residual_back(int64_t rows, int64_t width, void *up, int up_half, void *sum,
-                           int sum_half, const float *weight, const float *bias, float *statistics,
+// Gradients of x and of `change`, where there is room for them, and of the norm, from that of the sum
+// (or null) and, where there is a norm, that of y; `partial` is room for 2 · 16 · D numbers. The sum
+// is x where nothing was added.
+void heedful_residual_back(int64_t rows, int64_t width, void *for_sum, int for_sum_half,
+                           void *for_y, int for_y_half, void *sum, int sum_half,
+                           const float *weight, const float *bias, float *statistics,
                            int64_t seed, uint32_t least, float scale, void *x, int x_half,
                            void *change, int change_half, float *for_weight, float *for_bias,
                            float *partial) {
@@ -467,9 +468,9 @@ void heedful_residual_back(int64_t rows, int64_t width, void *up, int up_half, v
         .statistics = statistics, .rows = rows, .width = width,
     };
     ResidualGradients back = {
-        .x = {x, x_half}, .change = {change, change_half}, .weight = for_weight, .bias = for_bias,
+        .y = {for_y, for_y_half}, .sum = {for_sum, for_sum_half}, .x = {x, x_half},
+        .change = {change, change_half}, .weight = for_weight, .bias = for_bias,
     };
-    *(weight ? &back.y : &back.sum) = (Numbers){up, up_half};
     CALL(residual_back, (&of, &back, partial));
 }
 

@@ -208,7 +208,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_residual_back": (
         None,
         [
-            *(*_SHAPE, *_NUMBERS, *_NUMBERS, *_NORM, c_void_p, *_DROP),
+            *(*_SHAPE, *_NUMBERS, *_NUMBERS, *_NUMBERS, *_NORM, c_void_p, *_DROP),
             *(*_NUMBERS, *_NUMBERS, *_NORM, c_void_p),
         ],
     ),
