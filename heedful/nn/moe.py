@@ -25,6 +25,7 @@ D model width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
@@ -50,7 +51,13 @@ def penalty(capture: Capture) -> Tensor | float:
 
 def adds_penalties(model: nn.Module) -> bool:
     """Whether there are experts in a model, so that its layers add something to the loss."""
-    return any(isinstance(module, MixtureOfExperts) for module in model.modules())
+    if model not in _adding:  # every pass asks, and looking takes half a millisecond
+        found = any(isinstance(module, MixtureOfExperts) for module in model.modules())
+        _adding[model] = found
+    return _adding[model]
+
+
+_adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)

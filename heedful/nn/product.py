@@ -79,13 +79,14 @@ def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torc
     dtype = asked_dtype(x)
     if not own_products.get() or not multiplies(_name(dtype), min(weight.shape)):
         return None
-    parameters = (weight,) if bias is None else (weight, bias)
-    if any(p.dtype != torch.float32 or not p.is_contiguous() for p in parameters):
+    if weight.dtype != torch.float32 or not weight.is_contiguous():
+        return None
+    if bias is not None and (bias.dtype != torch.float32 or not bias.is_contiguous()):
         return None
     if x.dtype not in (torch.float32, dtype) or x.numel() < _FEWEST_ROWS * x.shape[-1]:
         return None
     # Numbers of bfloat16 are multiplied in pairs, along either side.
-    return None if any(size % 2 for size in weight.shape) else dtype
+    return None if weight.shape[0] % 2 or weight.shape[1] % 2 else dtype
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -361,7 +361,7 @@ static int multiplies_halves(void) { return 0; }
 // What callers must agree on; compare `library.py`.
 int heedful_layout(void) {
     return 1000 * (int)sizeof(Layer)
-        + (int)(sizeof(Seen) + sizeof(Attended) + sizeof(Production));
+        + (int)(sizeof(Seen) + sizeof(Attended));
 }
 
 // Choose the set of instructions: 3 has registers for matrices, 2 has 8-bit products, 1 has neither, 0
@@ -483,28 +483,49 @@ void heedful_attended(Attended *of, int back) { CALL(attended, (of, back)); }
 int heedful_multiplies_halves(void) { return multiplies_halves(); }
 int heedful_has_tiles(void) { return level == 3; }
 
-// Units of four bytes of a right side [K, N] laid out in panels, and laying it out.
+// Units of four bytes of a right side [K, N] laid out in panels, and laying it out. Its number (i, j)
+// stands at i·row + j·column.
 int64_t heedful_right_units(int64_t depth, int64_t width, int halves) {
     return CALL_PRODUCT(right_units, halves, (depth, width, halves));
 }
 
-void heedful_lay_right(const Matrix *from, int64_t depth, int64_t width, int halves,
-                       uint32_t *panels) {
-    CALL_PRODUCT(lay_right, halves, (*from, depth, width, halves, panels));
+void heedful_lay_right(void *right, int is_half, int64_t row, int64_t column, int64_t depth,
+                       int64_t width, int halves, uint32_t *panels) {
+    Matrix from = {{right, is_half}, row, column};
+    CALL_PRODUCT(lay_right, halves, (from, depth, width, halves, panels));
 }
 
-// Numbers of room for a product, and for one whose left side is turned.
-int64_t heedful_product_room(const Production *to, int turned) {
-    return CALL_PRODUCT(product_room, to->halves, (to, turned));
+// Numbers of room for a product [M, K] · [K, N], or for one whose left side is turned, [K, M].
+int64_t heedful_product_room(int64_t rows, int64_t depth, int64_t width, int halves, int out_is_half,
+                             int turned) {
+    Production to = {
+        .out = {0, out_is_half}, .rows = rows, .depth = depth, .width = width, .halves = halves,
+    };
+    return CALL_PRODUCT(product_room, halves, (&to, turned));
 }
 
-// out = left [M, K] · right, laid out in panels.
-void heedful_product(const Production *to, const Matrix *left, const uint32_t *panels, float *room) {
-    CALL_PRODUCT(product, to->halves, (to, *left, panels, room));
+// out = left [M, K] · right, laid out in panels, and what follows it: see Production. A pointer is
+// followed by whether it is to bfloat16.
+void heedful_product(void *out, int out_half, void *left, const uint32_t *panels, int64_t rows,
+                     int64_t depth, int64_t width, int halves, const float *bias, int activation,
+                     void *slopes, int slopes_half, void *gate, int gate_half, float *room) {
+    Production to = {
+        .out = {out, out_half}, .gate = {gate, gate_half}, .slopes = {slopes, slopes_half},
+        .bias = bias, .rows = rows, .depth = depth, .width = width, .halves = halves,
+        .activation = activation,
+    };
+    Matrix from = {{left, halves}, depth, 1};
+    CALL_PRODUCT(product, halves, (&to, from, panels, room));
 }
 
-// out = leftᵀ · right, of [K, M] and [K, N], and sums [M] of the left side's rows, or null.
-void heedful_turned_product(const Production *to, const Matrix *left, const Matrix *right,
-                            float *sums, float *room) {
-    CALL_PRODUCT(turned_product, to->halves, (to, *left, *right, sums, room));
+// out [M, N] = leftᵀ · right, of [K, M] and [K, N], or that much more, and sums [M] of the left side's
+// columns, or null.
+void heedful_turned_product(float *out, void *left, void *right, int64_t rows, int64_t depth,
+                            int64_t width, int halves, int adds, float *sums, float *room) {
+    Production to = {
+        .out = {out, 0}, .rows = rows, .depth = depth, .width = width, .halves = halves,
+        .activation = NO_ACTIVATION, .adds = adds,
+    };
+    Matrix from = {{left, halves}, rows, 1}, other = {{right, halves}, width, 1};
+    CALL_PRODUCT(turned_product, halves, (&to, from, other, sums, room));
 }

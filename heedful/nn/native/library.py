@@ -23,10 +23,12 @@ from ctypes import (
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from heedful.nn.kinds import PlainActivation
+
 if TYPE_CHECKING:
     from torch import Tensor
 
-ACTIVATIONS = ("relu", "silu", "gelu", "gelu_tanh")
+ACTIVATIONS: tuple[PlainActivation, ...] = ("relu", "silu", "gelu", "gelu_tanh")
 """In the order of kernels.c, which has none of them at the end."""
 
 _LEVELS = {"off": 0, "avx2": 1, "avx512": 2}
@@ -155,35 +157,10 @@ class Attended(Structure):
     )
 
 
-class Matrix(Structure):
-    """`Matrix` of kernels.c, with its `Numbers`."""
-
-    _fields_ = (("at", c_void_p), ("is_half", c_int64), ("row", c_int64), ("column", c_int64))
-
-
-class Production(Structure):
-    """`Production` of kernels.c, with its `Numbers`."""
-
-    _fields_ = (
-        ("out", c_void_p),
-        ("out_is_half", c_int64),
-        ("gate", c_void_p),
-        ("gate_is_half", c_int64),
-        ("slopes", c_void_p),
-        ("slopes_are_half", c_int64),
-        ("bias", c_void_p),
-        ("rows", c_int64),
-        ("depth", c_int64),
-        ("width", c_int64),
-        ("halves", c_int32),
-        ("activation", c_int32),
-        ("adds", c_int32),
-    )
-
-
 _NUMBERS = (c_void_p, c_int)  # and whether they are bfloat16
 _SHAPE, _NORM = (c_int64, c_int64), (c_void_p, c_void_p)
 _DROP = (c_int64, c_uint32, c_float)
+_PRODUCT = (c_int64, c_int64, c_int64, c_int)  # M, K, N, and whether bfloat16 is multiplied
 
 _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_begin": (c_int, [c_int]),
@@ -216,13 +193,19 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_attended": (None, [POINTER(Attended), c_int]),
     "heedful_multiplies_halves": (c_int, []),
     "heedful_has_tiles": (c_int, []),
-    "heedful_right_units": (c_int64, [c_int64, c_int64, c_int]),
-    "heedful_lay_right": (None, [POINTER(Matrix), c_int64, c_int64, c_int, c_void_p]),
-    "heedful_product_room": (c_int64, [POINTER(Production), c_int]),
-    "heedful_product": (None, [POINTER(Production), POINTER(Matrix), c_void_p, c_void_p]),
+    "heedful_right_units": (c_int64, [*_SHAPE, c_int]),
+    "heedful_lay_right": (None, [*_NUMBERS, *_SHAPE, *_SHAPE, c_int, c_void_p]),
+    "heedful_product_room": (c_int64, [*_PRODUCT, c_int, c_int]),
+    "heedful_product": (
+        None,
+        [
+            *(*_NUMBERS, c_void_p, c_void_p, *_PRODUCT),
+            *(c_void_p, c_int, *_NUMBERS, *_NUMBERS, c_void_p),
+        ],
+    ),
     "heedful_turned_product": (
         None,
-        [POINTER(Production), POINTER(Matrix), POINTER(Matrix), c_void_p, c_void_p],
+        [c_void_p, c_void_p, c_void_p, *_PRODUCT, c_int, c_void_p, c_void_p],
     ),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
@@ -246,7 +229,7 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            sizes = sizeof(Seen) + sizeof(Attended) + sizeof(Production)
+            sizes = sizeof(Seen) + sizeof(Attended)
             if library.heedful_layout() != 1000 * sizeof(Layer) + sizes:
                 continue
             if library.heedful_begin(wanted) > 0:

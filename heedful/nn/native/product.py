@@ -5,12 +5,10 @@ Sums are float32 in both. The order they are taken in depends on no thread.
 
 from __future__ import annotations
 
-from ctypes import byref
-
 import torch
 from torch import Tensor
 
-from heedful.nn.native.library import ACTIVATIONS, Matrix, Production, address, kernels, numbers
+from heedful.nn.native.library import ACTIVATIONS, address, kernels, numbers
 
 
 class RightSide:
@@ -24,11 +22,13 @@ class RightSide:
     def __init__(self, matrix: Tensor, dtype: torch.dtype) -> None:
         self.depth, self.width = matrix.shape
         self.dtype = dtype
+        row, column = matrix.stride()
+        assert row == 1 or column == 1 or not matrix.numel(), (row, column)
         half, library = dtype == torch.bfloat16, kernels()
         size = library.heedful_right_units(self.depth, self.width, half)
         self.panels = torch.empty(size, dtype=torch.int32)
         library.heedful_lay_right(
-            byref(_matrix(matrix)), self.depth, self.width, half, self.panels.data_ptr()
+            *numbers(matrix), row, column, self.depth, self.width, half, self.panels.data_ptr()
         )
 
     def multiplied(
@@ -44,7 +44,7 @@ class RightSide:
         """`left @ matrix`, with what follows it.
 
         Args:
-            left: [M, K] of the type that is multiplied, rows side by side; in bfloat16 K is even.
+            left: [M, K] of the type that is multiplied; in bfloat16 K is even.
             out: [M, N] float32 or bfloat16, which is written.
             bias: [N] float32, added.
             activation: of the result: `relu`, `silu`, `gelu` or `gelu_tanh`.
@@ -52,18 +52,26 @@ class RightSide:
                 with its slopes; without an activation, what the result is multiplied by.
             gate: [M, N]: the result is zero where it is zero or less.
         """
-        assert left.dtype == self.dtype and left.shape[1] == self.depth > 0
-        assert self.dtype == torch.float32 or self.depth % 2 == 0
+        depth, half = self.depth, self.dtype == torch.bfloat16
+        assert left.dtype == self.dtype and left.shape[1] == depth > 0
+        assert left.is_contiguous() and out.is_contiguous()
+        assert not half or depth % 2 == 0
         if not out.numel():
             return out
-        given = _production(out, self.depth, self.dtype)
-        given.bias = address(bias)
-        given.activation = ACTIVATIONS.index(activation) if activation else len(ACTIVATIONS)
-        given.slopes, given.slopes_are_half = numbers(slopes)
-        given.gate, given.gate_is_half = numbers(gate)
-        room = _room(given, turned=False)
+        shape = (left.shape[0], depth, self.width, half)
+        kind = ACTIVATIONS.index(activation) if activation else len(ACTIVATIONS)
+        written = numbers(out)
+        room = _room(*shape, written[1], turned=False)
         kernels().heedful_product(
-            byref(given), byref(_matrix(left)), self.panels.data_ptr(), room.data_ptr()
+            *written,
+            left.data_ptr(),
+            self.panels.data_ptr(),
+            *shape,
+            address(bias),
+            kind,
+            *numbers(slopes),
+            *numbers(gate),
+            room.data_ptr(),
         )
         return out
 
@@ -74,40 +82,32 @@ def turned_product(
     """`left.T @ right`.
 
     Args:
-        left: [K, M] float32 or bfloat16, rows side by side.
-        right: [K, N] likewise, of the same type.
+        left: [K, M] float32 or bfloat16.
+        right: [K, N] of the same type.
         out: [M, N] float32, which is written.
         sums: [M] float32, to be filled with the sums of left's columns.
         adds: whether to add to what `out` holds; `sums` are of this product alone.
     """
     assert left.dtype == right.dtype and out.dtype == torch.float32
-    if not left.shape[0]:
+    assert left.is_contiguous() and right.is_contiguous() and out.is_contiguous()
+    depth, rows = left.shape
+    if not depth:
         if sums is not None:
             sums.zero_()
         return out if adds else out.zero_()
-    given = _production(out, left.shape[0], left.dtype)
-    given.adds = adds
-    room = _room(given, turned=True)
+    shape = (rows, depth, right.shape[1], left.dtype == torch.bfloat16)
+    room = _room(*shape, False, turned=True)
     kernels().heedful_turned_product(
-        byref(given), byref(_matrix(left)), byref(_matrix(right)), address(sums), room.data_ptr()
+        out.data_ptr(),
+        left.data_ptr(),
+        right.data_ptr(),
+        *shape,
+        adds,
+        address(sums),
+        room.data_ptr(),
     )
     return out
 
 
-def _matrix(matrix: Tensor) -> Matrix:
-    assert 1 in matrix.stride() or not matrix.numel(), matrix.stride()
-    return Matrix(*numbers(matrix), *matrix.stride())
-
-
-def _production(out: Tensor, depth: int, dtype: torch.dtype) -> Production:
-    assert out.is_contiguous()
-    rows, width = out.shape
-    return Production(
-        *numbers(out),
-        *(None, 0, None, 0, None),
-        *(rows, depth, width, dtype == torch.bfloat16, len(ACTIVATIONS), 0),
-    )
-
-
-def _room(given: Production, *, turned: bool) -> Tensor:
-    return torch.empty(kernels().heedful_product_room(byref(given), turned))
+def _room(rows: int, depth: int, width: int, half: bool, half_out: bool, *, turned: bool) -> Tensor:
+    return torch.empty(kernels().heedful_product_room(rows, depth, width, half, half_out, turned))
