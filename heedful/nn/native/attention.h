@@ -9,7 +9,7 @@
 // four, with zeros or with what nobody reads.
 typedef struct {
     float *keys, *values;                // [Lk, E]
-    float *turned_keys, *turned_values;  // [E, Lk']
+    float *turned_keys, *turned_values;  // [E, Lk'], or pairs of bfloat16 numbers [E / 2, Lk']
     float *queries, *up;                 // [Lq', E]
     float *weights, *down;               // [Lq', Lk']
     float *for_queries;                  // [Lq', E]
@@ -17,10 +17,23 @@ typedef struct {
     int64_t *reach;                      // [Lq']: keys up to the last that a query sees, filled up
 } NAME(Desk);
 
+// Whether scores are multiplied by registers for matrices: exact products of bfloat16 numbers, whose
+// sums are float32.
+static inline int NAME(in_pairs)(const Attended *of) {
+    return HAS_TILES && level == 3 && of->width % 32 == 0 && of->q.numbers.is_half
+        && of->k.numbers.is_half && of->v.numbers.is_half && of->out.numbers.is_half;
+}
+
+// Numbers from a row of scores to the next: whole registers of either kind.
+static inline int64_t NAME(score_row)(const Attended *of) {
+    int64_t unit = NAME(in_pairs)(of) ? 32 : LANES;
+    return (of->num_keys + unit - 1) / unit * unit;
+}
+
 static inline int64_t NAME(fours)(int64_t count) { return (count + 3) / 4 * 4; }
 
 static int64_t NAME(lay_desk)(NAME(Desk) *desk, float *room, const Attended *of) {
-    int64_t keys = NAME(filled)(of->num_keys), queries = NAME(fours)(of->num_queries), size = 0;
+    int64_t keys = NAME(score_row)(of), queries = NAME(fours)(of->num_queries), size = 0;
     int64_t by_key = keys * of->width, by_query = queries * of->width, scores = queries * keys;
 #define LAY(name, count) desk->name = room + size, size += ((count) + 15) / 16 * 16
     LAY(keys, by_key);
@@ -115,14 +128,16 @@ static void NAME(fetch)(Rows from, int64_t batch, int64_t head, int64_t rows, in
     else NAME(fetch_kind)(from, at, rows, width, to, 0);
 }
 
-// Rows [rows, width] of a tensor as columns, filled up with zeros to whole registers.
-static void NAME(turn)(Rows from, int64_t batch, int64_t head, int64_t rows, int64_t width,
-                       float *to) {
-    int64_t filled = NAME(filled)(rows), at = batch * from.batch + head * from.head;
+// Rows [rows, width] of a tensor as columns, filled up with zeros to `filled`: of numbers, or where
+// `pairs` is set, of pairs of bfloat16 numbers.
+static inline __attribute__((always_inline)) void NAME(turn_kind)(
+    Rows from, int64_t at, int64_t rows, int64_t width, int64_t filled, float *to, int pairs) {
 #if defined(__clang__)
+    (void)pairs;
     for (int64_t e = 0; e < width; e++)
         for (int64_t row = 0; row < filled; row++)
-            to[e * filled + row] = row < rows ? read_one(from.numbers, at + row * from.row + e) : 0.0f;
+            to[e * filled + row]
+                = row < rows ? read_one(from.numbers, at + row * from.row + e) : 0.0f;
 #else
     // Squares: halves of two rows change places, then quarters, and so on.
     Ints low[5], high[5];
@@ -132,12 +147,21 @@ static void NAME(turn)(Rows from, int64_t batch, int64_t head, int64_t rows, int
             low[steps][lane] = lane & half ? LANES + lane - half : lane;
             high[steps][lane] = lane & half ? LANES + lane : lane + half;
         }
-    for (int64_t row = 0; row < filled; row += LANES)
-        for (int64_t e = 0; e < width; e += LANES) {
+    const uint16_t *halves = from.numbers.at;
+    int64_t depth = pairs ? width / 2 : width, end = NAME(filled)(rows);
+    for (int64_t row = end; row < filled; row += LANES)
+        for (int64_t e = 0; e < depth; e++)
+            NAME(store)(to + e * filled + row, NAME(every)(0.0f));
+    for (int64_t row = 0; row < end; row += LANES)
+        for (int64_t e = 0; e < depth; e += LANES) {
             Floats square[LANES];
-            for (int i = 0; i < LANES; i++)
-                square[i] = row + i < rows
-                    ? NAME(take)(from.numbers, at + (row + i) * from.row + e) : NAME(every)(0.0f);
+            for (int i = 0; i < LANES; i++) {
+                int64_t first = at + (row + i) * from.row;
+                square[i] = NAME(every)(0.0f);
+                if (row + i >= rows) continue;
+                if (pairs) square[i] = NAME(load)((const float *)(halves + first) + e);
+                else square[i] = NAME(take)(from.numbers, first + e);
+            }
 #pragma GCC unroll 4
             for (int step = 0; step < (LANES == 16 ? 4 : LANES == 8 ? 3 : 2); step++) {
                 int half = LANES / 2 >> step;
@@ -152,6 +176,33 @@ static void NAME(turn)(Rows from, int64_t batch, int64_t head, int64_t rows, int
             for (int i = 0; i < LANES; i++)
                 NAME(store)(to + (e + i) * filled + row, square[i]);
         }
+#endif
+}
+
+static void NAME(turn)(const Attended *of, Rows from, int64_t batch, int64_t head, float *to) {
+    int64_t at = batch * from.batch + head * from.head, row = NAME(score_row)(of);
+    if (NAME(in_pairs)(of)) NAME(turn_kind)(from, at, of->num_keys, of->width, row, to, 1);
+    else NAME(turn_kind)(from, at, of->num_keys, of->width, row, to, 0);
+}
+
+// All products of a head's rows, of as many as there are queries, with turned ones: [Lq, Lk'].
+static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t batch, int64_t head,
+                                 const float *turned, float *to) {
+#if HAS_TILES
+    const uint16_t *at = (const uint16_t *)left.numbers.at + batch * left.batch + head * left.head;
+    int64_t keys = NAME(score_row)(of);
+    for (int64_t row = 0; row < of->num_queries; row += TILE_ROWS) {
+        int64_t count = of->num_queries - row < TILE_ROWS ? of->num_queries - row : TILE_ROWS;
+        NAME(configure)(count, STEP);
+        for (int64_t s = 0; s < keys; s += TILE_COLUMNS)
+            NAME(multiply_matrices)(
+                HALVES, count, (const char *)(at + row * left.row), left.row * 2,
+                (const char *)(turned + s), keys * 4, of->width / 2, (char *)(to + row * keys + s),
+                keys * 4, 0, 0, 0);
+    }
+    NAME(release)();
+#else
+    (void)of, (void)left, (void)batch, (void)head, (void)turned, (void)to;
 #endif
 }
 
@@ -188,8 +239,8 @@ static void NAME(approach_read)(const Attended *of, int64_t number, int back) {
     if (back) NAME(approach)(of->out, batch, key_head * group, group, of->num_queries, width, 0);
 }
 
-// Which of LANES keys, of which `left` are there, are seen: `visible` says it of each, or is null where
-// all are.
+// Which of LANES keys, of which `left` are there, are seen: `visible` says it of each, or is null
+// where all are.
 #if LANES == 16
 typedef __mmask16 NAME(Seen);
 static inline NAME(Seen) NAME(seen)(const uint8_t *visible, int64_t left) {
@@ -289,23 +340,26 @@ static inline __attribute__((always_inline)) void NAME(soften)(
 static void NAME(attended_heads)(void *data, int64_t first, int64_t stop) {
     const Attended *of = data;
     NAME(Desk) desk = NAME(own_desk)(of);
-    int64_t keys = NAME(filled)(of->num_keys), width = of->width, queries = of->num_queries;
+    int64_t keys = NAME(score_row)(of), width = of->width, queries = of->num_queries;
     int64_t group = of->heads / of->key_heads;
+    int pairs = NAME(in_pairs)(of);
     for (int64_t number = first; number < stop; number++) {
         int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
         if (number + 1 < stop) NAME(approach_read)(of, number + 1, 0);
-        NAME(turn)(of->k, batch, key_head, of->num_keys, width, desk.turned_keys);
+        NAME(turn)(of, of->k, batch, key_head, desk.turned_keys);
         NAME(fetch)(of->v, batch, key_head, of->num_keys, width, desk.values);
         for (int64_t head = key_head * group; head < (key_head + 1) * group; head++) {
             float *largest = of->statistics + (batch * of->heads + head) * 2 * queries;
             float *shares = largest + queries;
             NAME(approach)(of->out, batch, head, 1, queries, width, 1);
-            NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
+            if (pairs) NAME(multiply_pairs)(of, of->q, batch, head, desk.turned_keys, desk.weights);
+            else NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
             for (int64_t i = 0; i < queries; i += HEIGHT) {
                 NAME(Sight) sight = NAME(look)(of, &desk, batch, head, i);
                 float *weights = desk.weights + i * keys, tops[HEIGHT], share[HEIGHT];
-                NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights, keys,
-                           sight.reach, width, sight.count, 0);
+                if (!pairs)
+                    NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights,
+                               keys, sight.reach, width, sight.count, 0);
                 if (sight.count > 4)
                     NAME(soften)(&sight, weights, keys, of->scale, tops, share, HEIGHT);
                 else NAME(soften)(&sight, weights, keys, of->scale, tops, share, 4);
@@ -354,8 +408,9 @@ static inline __attribute__((always_inline)) void NAME(harden)(
 static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
     const Attended *of = data;
     NAME(Desk) desk = NAME(own_desk)(of);
-    int64_t keys = NAME(filled)(of->num_keys), width = of->width, queries = of->num_queries;
+    int64_t keys = NAME(score_row)(of), width = of->width, queries = of->num_queries;
     int64_t group = of->heads / of->key_heads;
+    int pairs = NAME(in_pairs)(of);
     const float one = 1.0f;
     for (int64_t number = first; number < stop; number++) {
         int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
@@ -363,8 +418,8 @@ static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
         NAME(approach)(of->for_k, batch, key_head, 1, of->num_keys, width, 1);
         NAME(approach)(of->for_v, batch, key_head, 1, of->num_keys, width, 1);
         NAME(fetch)(of->k, batch, key_head, of->num_keys, width, desk.keys);
-        NAME(turn)(of->k, batch, key_head, of->num_keys, width, desk.turned_keys);
-        NAME(turn)(of->v, batch, key_head, of->num_keys, width, desk.turned_values);
+        NAME(turn)(of, of->k, batch, key_head, desk.turned_keys);
+        NAME(turn)(of, of->v, batch, key_head, desk.turned_values);
         for (int64_t head = key_head * group; head < (key_head + 1) * group; head++) {
             int add = head > key_head * group;
             const float *largest = of->statistics + (batch * of->heads + head) * 2 * queries;
@@ -372,6 +427,10 @@ static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
             NAME(approach)(of->for_q, batch, head, 1, queries, width, 1);
             NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
             NAME(fetch)(of->out, batch, head, queries, width, desk.up);
+            if (pairs) {
+                NAME(multiply_pairs)(of, of->q, batch, head, desk.turned_keys, desk.weights);
+                NAME(multiply_pairs)(of, of->out, batch, head, desk.turned_values, desk.down);
+            }
             for (int64_t i = 0; i < queries; i += HEIGHT) {
                 NAME(Sight) sight = NAME(look)(of, &desk, batch, head, i);
                 float *weights = desk.weights + i * keys, *down = desk.down + i * keys;
@@ -380,10 +439,12 @@ static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
                     tops[q] = largest[i + q];
                     share[q] = shares[i + q];
                 }
-                NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights, keys,
-                           sight.reach, width, sight.count, 0);
-                NAME(band)(desk.up + i * width, width, 1, desk.turned_values, keys, down, keys,
-                           sight.reach, width, sight.count, 0);
+                if (!pairs) {
+                    NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights,
+                               keys, sight.reach, width, sight.count, 0);
+                    NAME(band)(desk.up + i * width, width, 1, desk.turned_values, keys, down, keys,
+                               sight.reach, width, sight.count, 0);
+                }
                 if (sight.count > 4)
                     NAME(harden)(&sight, weights, down, keys, of->scale, tops, share, HEIGHT);
                 else NAME(harden)(&sight, weights, down, keys, of->scale, tops, share, 4);
