@@ -72,7 +72,7 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, visible, statistics = ctx.saved_tensors
         up = lying(gradients[0])
-        found = [_like(each) for each in (q, k, v)]
+        found = _room_for_gradients(q, k, v)
         described = _described(q, k, v, visible, statistics, ctx.scale)
         described.out = _rows(up)
         described.for_q, described.for_k, described.for_v = map(_rows, found)
@@ -109,3 +109,31 @@ def _like(tensor: Tensor) -> Tensor:
     """Room for [B, heads, L, E] that lies in memory as products read it."""
     batch, heads, length, width = tensor.shape
     return tensor.new_empty(batch, length, heads, width).transpose(1, 2)
+
+
+def _room_for_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Side by side for what a fused projection left side by side, and always for keys and values.
+
+    Then nobody needs to copy them for the gradient of the projection.
+    """
+    if _neighbours(q, k) and _neighbours(k, v):
+        return _together(q, k, v)
+    return _like(q), *_together(k, v)
+
+
+def _neighbours(left: Tensor, right: Tensor) -> bool:
+    """Whether each token's heads on the right follow those on the left, in one memory."""
+    heads, width = left.shape[1], left.shape[3]
+    return (
+        left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
+        and left.stride() == right.stride()
+        and left.storage_offset() + heads * width == right.storage_offset()
+    )
+
+
+def _together(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Room for tensors [B, heads, L, E] of equal lengths, the heads of a token side by side."""
+    batch, _, length, width = tensors[0].shape
+    heads = [each.shape[1] for each in tensors]
+    room = tensors[0].new_empty(batch, length, sum(heads), width)
+    return tuple(part.transpose(1, 2) for part in room.split(heads, dim=2))
