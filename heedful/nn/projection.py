@@ -50,7 +50,40 @@ class FusedLinear(nn.Module):
         fused = linear(x, self.weight, self.bias)
         if rows is not None:
             fused = rows.unpack(fused)
-        return torch.split(fused, list(self.out_widths.values()), dim=-1)
+        widths = list(self.out_widths.values())
+        learned = fused.requires_grad and not torch.compiler.is_compiling()
+        if not learned or fused.device.type != "cpu":  # where attention in C gives its gradients
+            return torch.split(fused, widths, dim=-1)
+        parts: tuple[Tensor, ...] = _Parts.apply(fused, widths)  # type: ignore[no-untyped-call]
+        return parts
+
+
+class _Parts(torch.autograd.Function):
+    """Parts of each row. Gradients that lie side by side already are not copied to lie so."""
+
+    @staticmethod
+    def forward(ctx: Any, fused: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+        return torch.split(fused, widths, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _side_by_side(gradients), None
+
+
+def _side_by_side(parts: tuple[Tensor, ...]) -> Tensor:
+    """The parts [..., width] joined: the memory that they share, if they lie in it as the whole."""
+    first = parts[0]
+    shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))
+    strides = torch.empty(shape, device="meta").stride()
+    at = first.storage_offset()
+    for part in parts:
+        elsewhere = part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        if elsewhere or part.storage_offset() != at or part.stride() != strides:
+            return torch.cat(parts, dim=-1)
+        at += part.shape[-1]
+    if torch.is_grad_enabled():  # second derivatives need to know of every part
+        return torch.cat(parts, dim=-1)
+    return first.as_strided(shape, strides)
 
 
 def store_maps_apart(parent: nn.Module) -> None:

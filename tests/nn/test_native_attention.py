@@ -70,6 +70,46 @@ def test_what_it_finds_and_its_gradients(sizes, groups, width, mask, padded, hal
         )
 
 
+@pytest.mark.parametrize(
+    ("kind", "width", "tolerance"), [(torch.float32, 48, 1e-5), (torch.bfloat16, 96, 2e-2)]
+)
+@pytest.mark.parametrize("queries", [*range(1, 14), 16, 17, 32, 33, 48, 49, 256])
+def test_any_number_of_queries_fills_its_tiles(queries, kind, width, tolerance):
+    torch.manual_seed(queries)
+    keys = 256 if queries == 256 else 3 * queries % 50 + 1
+    q, k, v = (torch.randn(1, 2, n, width).to(kind) for n in (queries, keys, keys))
+    for each in (q, k, v):
+        each.requires_grad_()
+    seen = torch.rand(1, queries, keys) < 0.3  # some see nothing, and all see keys with gaps
+    positions = Positions(torch.zeros(1, queries).long(), torch.zeros(1, keys).long(), lineage=seen)
+    y = attend(q, k, v, positions, scale=0.3, kernel="native")
+    expected = by_definition(q, k, v, seen[:, None], 0.3)
+    torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
+    up = torch.randn_like(y)
+    found = torch.autograd.grad(y, (q, k, v), up)
+    wanted = torch.autograd.grad(expected, (q, k, v), up.double())
+    for each, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(
+            each.double(), other.double(), rtol=tolerance, atol=tolerance * queries**0.5
+        )
+
+
+def test_scores_may_be_huge_and_what_is_no_number_stays_with_its_query():
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(1, 1, 11, 16, requires_grad=True) for _ in range(3))
+    positions = Positions.of_self(torch.arange(11)[None])
+    y = attend(q, k, v, positions, Causal(), scale=1e4, kernel="native")
+    seen = positions.visible(Causal())
+    torch.testing.assert_close(y.double(), by_definition(q, k, v, seen, 1e4), rtol=1e-5, atol=1e-5)
+    assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), (q, k, v)))
+    bad = q.detach().clone()
+    bad[0, 0, 5, 3] = torch.nan
+    y = attend(bad.requires_grad_(), k, v, positions, Causal(), kernel="native")
+    assert torch.equal(y.isnan().any(-1)[0, 0], torch.arange(11) == 5)
+    gradient = torch.autograd.grad(y.sum(), bad)[0]
+    assert torch.equal(gradient.isnan().any(-1)[0, 0], torch.arange(11) == 5)
+
+
 def test_threads_change_nothing():
     torch.manual_seed(0)
     q, k, v = (torch.randn(5, 4, 40, 32, requires_grad=True) for _ in range(3))
@@ -94,3 +134,25 @@ def test_it_is_planned_where_short_sequences_are_learned_from():
     assert planned(40, False) == "matmul"
     assert planned(40, True, dropout=0.1) == "matmul"
     assert planned(300, True) == "sdpa"
+
+
+@pytest.mark.parametrize("key_heads", [1, 2, 4])
+def test_gradients_of_a_fused_projection_lie_side_by_side(key_heads):
+    torch.manual_seed(0)
+    heads = [4, key_heads, key_heads]
+    fused = torch.randn(3, 9, 16 * sum(heads), requires_grad=True)
+    positions = Positions.of_self(torch.arange(9).expand(3, -1))
+
+    def found(apart: bool) -> tuple[torch.Tensor, ...]:
+        parts = fused.unflatten(-1, (sum(heads), 16)).transpose(1, 2).split(heads, dim=1)
+        q, k, v = (part.clone() for part in parts) if apart else parts
+        y = attend(q, k, v, positions, Causal(), kernel="native")
+        return torch.autograd.grad(y.square().sum(), (q, k, v))
+
+    gradients = found(apart=False)
+    assert all(map(torch.equal, gradients, found(apart=True)))
+    memory = {gradient.untyped_storage().data_ptr() for gradient in gradients}
+    assert len(memory) == 1
+    places = [gradient.storage_offset() for gradient in gradients]
+    assert places == [0, 16 * 4, 16 * (4 + key_heads)]
+    assert all(gradient.stride(2) == 16 * sum(heads) for gradient in gradients)

@@ -60,20 +60,20 @@ class _Attention(torch.autograd.Function):
     ) -> Tensor:
         q, k, v = (lying(each) for each in (q, k, v))
         out = _like(q)
-        sums = torch.empty(q.shape[:3])
-        ctx.save_for_backward(q, k, v, visible, sums)
+        statistics = torch.empty(*q.shape[:2], 2, q.shape[2])
+        ctx.save_for_backward(q, k, v, visible, statistics)
         ctx.scale = scale
-        described = _described(q, k, v, visible, sums, scale)
+        described = _described(q, k, v, visible, statistics, scale)
         described.out = _rows(out)
         _compute(described, back=False)
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, visible, sums = ctx.saved_tensors
+        q, k, v, visible, statistics = ctx.saved_tensors
         up = lying(gradients[0])
-        found = [_like(each) for each in (q, k, v)]
-        described = _described(q, k, v, visible, sums, ctx.scale)
+        found = _room_for_gradients(q, k, v)
+        described = _described(q, k, v, visible, statistics, ctx.scale)
         described.out = _rows(up)
         described.for_q, described.for_k, described.for_v = map(_rows, found)
         _compute(described, back=True)
@@ -81,14 +81,14 @@ class _Attention(torch.autograd.Function):
 
 
 def _described(
-    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, sums: Tensor, scale: float
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, statistics: Tensor, scale: float
 ) -> Attended:
     described = Attended(_rows(q), _rows(k), _rows(v))
     described.visible = address(visible)
     if visible is not None:
         strides = visible.expand(q.shape[0], q.shape[1], -1, -1).stride()
         described.visible_batch, described.visible_head, described.visible_query, _ = strides
-    described.sums, described.scale = address(sums), scale
+    described.statistics, described.scale = address(statistics), scale
     described.batch, described.heads, described.num_queries, described.width = q.shape
     described.key_heads, described.num_keys = k.shape[1:3]
     return described
@@ -109,3 +109,31 @@ def _like(tensor: Tensor) -> Tensor:
     """Room for [B, heads, L, E] that lies in memory as products read it."""
     batch, heads, length, width = tensor.shape
     return tensor.new_empty(batch, length, heads, width).transpose(1, 2)
+
+
+def _room_for_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    """Side by side for what a fused projection left side by side, and always for keys and values.
+
+    Then nobody needs to copy them for the gradient of the projection.
+    """
+    if _neighbours(q, k) and _neighbours(k, v):
+        return _together(q, k, v)
+    return _like(q), *_together(k, v)
+
+
+def _neighbours(left: Tensor, right: Tensor) -> bool:
+    """Whether each token's heads on the right follow those on the left, in one memory."""
+    heads, width = left.shape[1], left.shape[3]
+    return (
+        left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()
+        and left.stride() == right.stride()
+        and left.storage_offset() + heads * width == right.storage_offset()
+    )
+
+
+def _together(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Room for tensors [B, heads, L, E] of equal lengths, the heads of a token side by side."""
+    batch, _, length, width = tensors[0].shape
+    heads = [each.shape[1] for each in tensors]
+    room = tensors[0].new_empty(batch, length, sum(heads), width)
+    return tuple(part.transpose(1, 2) for part in room.split(heads, dim=2))

@@ -2,25 +2,44 @@
 // of one sentence at a time, whose numbers stay in the fastest memory. Read once for each set of
 // instructions, after `residual.h`.
 
-// Room for one thread: all are float32, rows filled up to whole registers with zeros.
+#define HEIGHT (LANES == 8 ? 4 : 8)  // rows of a tile; AVX2 has but 16 registers for its sums
+#define EACH(i, count) _Pragma("GCC unroll 8") for (int i = 0; i < count; i++)
+
+// Room for one thread: all are float32. Rows are filled up to whole registers and numbers of rows to
+// four, with zeros or with what nobody reads.
 typedef struct {
     float *keys, *values;                // [Lk, E]
-    float *turned_keys, *turned_values;  // [E, Lk']
-    float *queries, *up;                 // [Lq, E]
-    float *weights, *down;               // [Lq, Lk']
-    float *for_queries, *for_keys, *for_values;
-    int64_t *reach;                      // [Lq]: keys up to the last that a query sees, filled up
+    float *turned_keys, *turned_values;  // [E, Lk'], or pairs of bfloat16 numbers [E / 2, Lk']
+    float *queries, *up;                 // [Lq', E]
+    float *weights, *down;               // [Lq', Lk']
+    float *for_queries;                  // [Lq', E]
+    float *for_keys, *for_values;        // [Lk', E]
+    int64_t *reach;                      // [Lq']: keys up to the last that a query sees, filled up
 } NAME(Desk);
 
+// Whether scores are multiplied by registers for matrices: exact products of bfloat16 numbers, whose
+// sums are float32.
+static inline int NAME(in_pairs)(const Attended *of) {
+    return HAS_TILES && level == 3 && of->width % 32 == 0 && of->q.numbers.is_half
+        && of->k.numbers.is_half && of->v.numbers.is_half && of->out.numbers.is_half;
+}
+
+// Numbers from a row of scores to the next: whole registers of either kind.
+static inline int64_t NAME(score_row)(const Attended *of) {
+    int64_t unit = NAME(in_pairs)(of) ? 32 : LANES;
+    return (of->num_keys + unit - 1) / unit * unit;
+}
+
+static inline int64_t NAME(fours)(int64_t count) { return (count + 3) / 4 * 4; }
+
 static int64_t NAME(lay_desk)(NAME(Desk) *desk, float *room, const Attended *of) {
-    int64_t keys = NAME(filled)(of->num_keys), size = 0;
-    int64_t by_key = of->num_keys * of->width, turned = keys * of->width;
-    int64_t by_query = of->num_queries * of->width, scores = of->num_queries * keys;
+    int64_t keys = NAME(score_row)(of), queries = NAME(fours)(of->num_queries), size = 0;
+    int64_t by_key = keys * of->width, by_query = queries * of->width, scores = queries * keys;
 #define LAY(name, count) desk->name = room + size, size += ((count) + 15) / 16 * 16
     LAY(keys, by_key);
     LAY(values, by_key);
-    LAY(turned_keys, turned);
-    LAY(turned_values, turned);
+    LAY(turned_keys, by_key);
+    LAY(turned_values, by_key);
     LAY(queries, by_query);
     LAY(up, by_query);
     LAY(weights, scores);
@@ -30,7 +49,7 @@ static int64_t NAME(lay_desk)(NAME(Desk) *desk, float *room, const Attended *of)
     LAY(for_values, by_key);
 #undef LAY
     desk->reach = (int64_t *)(room + size);
-    return size + 2 * of->num_queries;
+    return size + (2 * queries + 15) / 16 * 16;
 }
 
 // This thread's.
@@ -41,63 +60,84 @@ static NAME(Desk) NAME(own_desk)(const Attended *of) {
     return desk;
 }
 
+// Rows that go together where so many are left: those of a tile, or four.
+static inline int NAME(height)(int64_t left) { return left > 4 ? HEIGHT : 4; }
+
 // c [count, registers · LANES] = a · b, or more of it where `add` is set. a is read at a[i·ar + k·ak].
 static inline __attribute__((always_inline)) void NAME(corner)(
     const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_row, float *c,
     int64_t c_row, int64_t depth, int count, int registers, int add) {
-    Floats sums[4][4];
-    for (int i = 0; i < count; i++)
-        for (int r = 0; r < registers; r++)
-            sums[i][r] = add ? NAME(load)(c + i * c_row + r * LANES) : NAME(every)(0.0f);
+    Floats sums[HEIGHT][3];
+    EACH(i, count) EACH(r, registers) sums[i][r] = NAME(every)(0.0f);
+    if (add) EACH(i, count) EACH(r, registers) sums[i][r] = NAME(load)(c + i * c_row + r * LANES);
     for (int64_t k = 0; k < depth; k++, a += a_step, b += b_row) {
-        Floats row[4];
-        for (int r = 0; r < registers; r++) row[r] = NAME(load)(b + r * LANES);
-        for (int i = 0; i < count; i++) {
+        Floats row[3];
+        EACH(r, registers) row[r] = NAME(load)(b + r * LANES);
+        EACH(i, count) {
             Floats one = NAME(every)(a[i * a_row]);
-            for (int r = 0; r < registers; r++) sums[i][r] += one * row[r];
+            EACH(r, registers) sums[i][r] += one * row[r];
         }
     }
-    for (int i = 0; i < count; i++)
-        for (int r = 0; r < registers; r++) NAME(store)(c + i * c_row + r * LANES, sums[i][r]);
+    EACH(i, count) EACH(r, registers) NAME(store)(c + i * c_row + r * LANES, sums[i][r]);
 }
 
-// The same for up to four rows and any number of registers' columns.
+// The same for a tile's rows, or four, and any number of registers' columns.
 static void NAME(band)(const float *a, int64_t a_row, int64_t a_step, const float *b, int64_t b_row,
                        float *c, int64_t c_row, int64_t columns, int64_t depth, int count, int add) {
 #define CORNER(rows, registers) \
     NAME(corner)(a, a_row, a_step, b + n, b_row, c + n, c_row, depth, rows, registers, add)
-#define ROWS_OF(registers)                      \
-    switch (count) {                            \
-        case 4: CORNER(4, registers); break;    \
-        case 3: CORNER(3, registers); break;    \
-        case 2: CORNER(2, registers); break;    \
-        default: CORNER(1, registers);          \
-    }
+#define CORNERS(registers)                              \
+    do {                                                \
+        if (count > 4) CORNER(HEIGHT, registers);       \
+        else CORNER(4, registers);                      \
+        n += registers * LANES;                         \
+    } while (0)
     int64_t n = 0;
-    for (; n + 4 * LANES <= columns; n += 4 * LANES) ROWS_OF(4)
-    for (; n + 2 * LANES <= columns; n += 2 * LANES) ROWS_OF(2)
-    for (; n < columns; n += LANES) ROWS_OF(1)
-#undef ROWS_OF
+    while (columns - n > 3 * LANES || columns - n == 2 * LANES) CORNERS(2);
+    if (columns - n == 3 * LANES) CORNERS(3);
+    else if (n < columns) CORNERS(1);
+#undef CORNERS
 #undef CORNER
 }
 
-// Rows of a tensor, each times `factor`.
-static void NAME(fetch)(Rows from, int64_t batch, int64_t head, int64_t rows, int64_t width,
-                        float factor, float *to) {
-    int64_t at = batch * from.batch + head * from.head;
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t e = 0; e < width; e += LANES)
-            NAME(store)(to + row * width + e,
-                        NAME(take)(from.numbers, at + row * from.row + e) * factor);
+// As `take`, of which GCC 12 makes two halves of a register.
+static inline __attribute__((always_inline)) Floats NAME(widen)(Numbers from, int64_t i, int half) {
+#if LANES == 16
+    if (half) {
+        __m256i numbers = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from.at + i));
+        return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16);
+    }
+#endif
+    from.is_half = half;
+    return NAME(take)(from, i);
 }
 
-// Rows [rows, width] as columns, filled up with zeros to whole registers.
-static void NAME(turn)(const float *from, int64_t rows, int64_t width, float *to) {
-    int64_t filled = NAME(filled)(rows);
+static inline __attribute__((always_inline)) void NAME(fetch_kind)(
+    Rows from, int64_t at, int64_t rows, int64_t width, float *to, int half) {
+    for (int64_t row = 0; row < rows; row++, at += from.row)
+        for (int64_t e = 0; e < width; e += LANES, to += LANES)
+            NAME(store)(to, NAME(widen)(from.numbers, at + e, half));
+    memset(to, 0, (size_t)((NAME(fours)(rows) - rows) * width) * sizeof *to);
+}
+
+// Rows of a tensor, filled up to fours with zeros.
+static void NAME(fetch)(Rows from, int64_t batch, int64_t head, int64_t rows, int64_t width,
+                        float *to) {
+    int64_t at = batch * from.batch + head * from.head;
+    if (from.numbers.is_half) NAME(fetch_kind)(from, at, rows, width, to, 1);
+    else NAME(fetch_kind)(from, at, rows, width, to, 0);
+}
+
+// Rows [rows, width] of a tensor as columns, filled up with zeros to `filled`: of numbers, or where
+// `pairs` is set, of pairs of bfloat16 numbers.
+static inline __attribute__((always_inline)) void NAME(turn_kind)(
+    Rows from, int64_t at, int64_t rows, int64_t width, int64_t filled, float *to, int pairs) {
 #if defined(__clang__)
+    (void)pairs;
     for (int64_t e = 0; e < width; e++)
         for (int64_t row = 0; row < filled; row++)
-            to[e * filled + row] = row < rows ? from[row * width + e] : 0.0f;
+            to[e * filled + row]
+                = row < rows ? read_one(from.numbers, at + row * from.row + e) : 0.0f;
 #else
     // Squares: halves of two rows change places, then quarters, and so on.
     Ints low[5], high[5];
@@ -107,12 +147,21 @@ static void NAME(turn)(const float *from, int64_t rows, int64_t width, float *to
             low[steps][lane] = lane & half ? LANES + lane - half : lane;
             high[steps][lane] = lane & half ? LANES + lane : lane + half;
         }
-    for (int64_t row = 0; row < filled; row += LANES)
-        for (int64_t e = 0; e < width; e += LANES) {
+    const uint16_t *halves = from.numbers.at;
+    int64_t depth = pairs ? width / 2 : width, end = NAME(filled)(rows);
+    for (int64_t row = end; row < filled; row += LANES)
+        for (int64_t e = 0; e < depth; e++)
+            NAME(store)(to + e * filled + row, NAME(every)(0.0f));
+    for (int64_t row = 0; row < end; row += LANES)
+        for (int64_t e = 0; e < depth; e += LANES) {
             Floats square[LANES];
-            for (int i = 0; i < LANES; i++)
-                square[i] = row + i < rows ? NAME(load)(from + (row + i) * width + e)
-                                           : NAME(every)(0.0f);
+            for (int i = 0; i < LANES; i++) {
+                int64_t first = at + (row + i) * from.row;
+                square[i] = NAME(every)(0.0f);
+                if (row + i >= rows) continue;
+                if (pairs) square[i] = NAME(load)((const float *)(halves + first) + e);
+                else square[i] = NAME(take)(from.numbers, first + e);
+            }
 #pragma GCC unroll 4
             for (int step = 0; step < (LANES == 16 ? 4 : LANES == 8 ? 3 : 2); step++) {
                 int half = LANES / 2 >> step;
@@ -130,130 +179,283 @@ static void NAME(turn)(const float *from, int64_t rows, int64_t width, float *to
 #endif
 }
 
-static void NAME(give)(Rows to, int64_t batch, int64_t head, int64_t rows, int64_t width,
-                       float factor, const float *from) {
-    int64_t at = batch * to.batch + head * to.head;
-    for (int64_t row = 0; row < rows; row++)
-        for (int64_t e = 0; e < width; e += LANES)
-            NAME(put)(to.numbers, at + row * to.row + e, NAME(load)(from + row * width + e) * factor);
+static void NAME(turn)(const Attended *of, Rows from, int64_t batch, int64_t head, float *to) {
+    int64_t at = batch * from.batch + head * from.head, row = NAME(score_row)(of);
+    if (NAME(in_pairs)(of)) NAME(turn_kind)(from, at, of->num_keys, of->width, row, to, 1);
+    else NAME(turn_kind)(from, at, of->num_keys, of->width, row, to, 0);
 }
 
-// Of a head: how far its queries see, and their scores, −∞ where they do not see.
-static void NAME(weigh)(const Attended *of, const NAME(Desk) *desk, int64_t batch, int64_t head) {
-    int64_t keys = NAME(filled)(of->num_keys);
-    const uint8_t *visible = of->visible;
-    if (visible) visible += batch * of->visible_batch + head * of->visible_head;
-    for (int64_t i = 0; i < of->num_queries; i += 4) {
-        int count = (int)(of->num_queries - i < 4 ? of->num_queries - i : 4);
-        int64_t reach = 0;
-        for (int q = 0; q < count; q++) {
-            int64_t last = of->num_keys;
-            if (visible)
-                while (last > 0 && !visible[(i + q) * of->visible_query + last - 1]) last--;
-            reach = most(reach, last);
-        }
-        reach = NAME(filled)(reach);
-        float *weights = desk->weights + i * keys;
-        NAME(band)(desk->queries + i * of->width, of->width, 1, desk->turned_keys, keys, weights,
-                   keys, reach, of->width, count, 0);
-        for (int q = 0; q < count; q++) {
-            float *row = weights + q * keys;
-            desk->reach[i + q] = reach;
-            if (visible) {
-                const uint8_t *seen = visible + (i + q) * of->visible_query;
-                int64_t end = reach < of->num_keys ? reach : of->num_keys;
-                for (int64_t s = 0; s < end; s++) row[s] = seen[s] ? row[s] : -INFINITY;
+// All products of a head's rows, of as many as there are queries, with turned ones: [Lq, Lk'].
+static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t batch, int64_t head,
+                                 const float *turned, float *to) {
+#if HAS_TILES
+    const uint16_t *at = (const uint16_t *)left.numbers.at + batch * left.batch + head * left.head;
+    int64_t keys = NAME(score_row)(of);
+    for (int64_t row = 0; row < of->num_queries; row += TILE_ROWS) {
+        int64_t count = of->num_queries - row < TILE_ROWS ? of->num_queries - row : TILE_ROWS;
+        NAME(configure)(count, STEP);
+        for (int64_t s = 0; s < keys; s += TILE_COLUMNS)
+            NAME(multiply_matrices)(
+                HALVES, count, (const char *)(at + row * left.row), left.row * 2,
+                (const char *)(turned + s), keys * 4, of->width / 2, (char *)(to + row * keys + s),
+                keys * 4, 0, 0, 0);
+    }
+    NAME(release)();
+#else
+    (void)of, (void)left, (void)batch, (void)head, (void)turned, (void)to;
+#endif
+}
+
+// Row i times factors[i · step].
+static void NAME(give)(Rows to, int64_t batch, int64_t head, int64_t rows, int64_t width,
+                       const float *factors, int64_t step, const float *from) {
+    int64_t at = batch * to.batch + head * to.head;
+    for (int64_t row = 0; row < rows; row++, at += to.row, factors += step)
+        for (int64_t e = 0; e < width; e += LANES, from += LANES)
+            NAME(put)(to.numbers, at + e, NAME(load)(from) * *factors);
+}
+
+// Rows of `heads` heads are brought near, to be read or to be written.
+static inline __attribute__((always_inline)) void NAME(approach)(
+    Rows to, int64_t batch, int64_t head, int64_t heads, int64_t rows, int64_t width, int writes) {
+    int64_t size = to.numbers.is_half ? 2 : 4;
+    const char *at = (const char *)to.numbers.at + (batch * to.batch + head * to.head) * size;
+    for (int64_t row = 0; row < rows; row++, at += to.row * size)
+        for (int64_t h = 0; h < heads; h++)
+            for (int64_t byte = 0; byte < width * size; byte += 64) {
+                const char *line = at + h * to.head * size + byte;
+                if (writes) __builtin_prefetch(line, 1, 3);
+                else __builtin_prefetch(line, 0, 2);
             }
-            for (int64_t s = of->num_keys; s < reach; s++) row[s] = -INFINITY;
-            for (int64_t s = reach; s < keys; s++) row[s] = 0.0f;
+}
+
+// What is read of a key head and its queries, and what is written.
+static void NAME(approach_read)(const Attended *of, int64_t number, int back) {
+    int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
+    int64_t group = of->heads / of->key_heads, width = of->width;
+    NAME(approach)(of->k, batch, key_head, 1, of->num_keys, width, 0);
+    NAME(approach)(of->v, batch, key_head, 1, of->num_keys, width, 0);
+    NAME(approach)(of->q, batch, key_head * group, group, of->num_queries, width, 0);
+    if (back) NAME(approach)(of->out, batch, key_head * group, group, of->num_queries, width, 0);
+}
+
+// Which of LANES keys, of which `left` are there, are seen: `visible` says it of each, or is null
+// where all are.
+#if LANES == 16
+typedef __mmask16 NAME(Seen);
+static inline NAME(Seen) NAME(seen)(const uint8_t *visible, int64_t left) {
+    __mmask16 there = (__mmask16)(left < 16 ? (1 << left) - 1 : 0xffff);
+    if (!visible) return there;
+    __m128i bytes = _mm_maskz_loadu_epi8(there, visible);
+    return _mm_test_epi8_mask(bytes, bytes);
+}
+static inline int NAME(some)(NAME(Seen) seen) { return seen != 0; }
+static inline Floats NAME(hide)(Floats scores, NAME(Seen) seen) {
+    return (Floats)_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), seen, (__m512)scores);
+}
+#else
+typedef uint8_t NAME(Seen) __attribute__((vector_size(LANES)));
+static inline NAME(Seen) NAME(seen)(const uint8_t *visible, int64_t left) {
+    NAME(Seen) seen = {0};
+    if (visible && left >= LANES) memcpy(&seen, visible, LANES);
+    else for (int i = 0; i < LANES && i < left; i++) seen[i] = visible ? visible[i] : 1;
+    return seen;
+}
+static inline int NAME(some)(NAME(Seen) seen) {
+    int found = 0;
+    for (int i = 0; i < LANES; i++) found |= seen[i];
+    return found;
+}
+static inline Floats NAME(hide)(Floats scores, NAME(Seen) seen) {
+    return NAME(choose)(__builtin_convertvector(seen, Ints) != 0, scores, NAME(every)(-INFINITY));
+}
+#endif
+
+// What the queries of a band see.
+typedef struct {
+    const uint8_t *visible[HEIGHT];  // by each; null where all is seen
+    int64_t first, reach, num_keys;
+    int count;
+} NAME(Sight);
+
+// Of queries from `first` on: rows that are filled up see what the last query sees.
+static NAME(Sight) NAME(look)(const Attended *of, const NAME(Desk) *desk, int64_t batch, int64_t head,
+                              int64_t first) {
+    NAME(Sight) sight = {{0}, first, NAME(filled)(of->num_keys), of->num_keys, 0};
+    sight.count = NAME(height)(of->num_queries - first);
+    if (of->visible) {
+        const uint8_t *visible
+            = of->visible + batch * of->visible_batch + head * of->visible_head;
+        for (int i = 0; i < sight.count; i++) {
+            int64_t query = first + i < of->num_queries ? first + i : of->num_queries - 1;
+            sight.visible[i] = visible + query * of->visible_query;
         }
+        int found = 0;
+        while (sight.reach > 0) {
+            int64_t s = sight.reach - LANES;
+            for (int i = 0; i < sight.count; i++)
+                found |= NAME(some)(NAME(seen)(sight.visible[i] + s, of->num_keys - s));
+            if (found) break;
+            sight.reach = s;
+        }
+    }
+    for (int i = 0; i < sight.count; i++) desk->reach[first + i] = sight.reach;
+    return sight;
+}
+
+// Scores of a band become weights that are not divided by their sum yet. Of each query it keeps the
+// largest score and what the weights are to be multiplied with.
+static inline __attribute__((always_inline)) void NAME(soften)(
+    const NAME(Sight) *sight, float *scores, int64_t row, float scale, float *largest, float *share,
+    int count) {
+    Floats top[HEIGHT], total[HEIGHT];
+    EACH(i, count) top[i] = NAME(every)(-INFINITY);
+    for (int64_t s = 0; s < sight->reach; s += LANES)
+        EACH(i, count) {
+            const uint8_t *visible = sight->visible[i];
+            float *at = scores + i * row + s;
+            NAME(Seen) seen = NAME(seen)(visible ? visible + s : 0, sight->num_keys - s);
+            Floats score = NAME(hide)(NAME(load)(at) * scale, seen);
+            NAME(store)(at, score);
+            top[i] = NAME(larger)(score, top[i]);
+        }
+    EACH(i, count) {
+        largest[i] = NAME(largest)(top[i]);
+        if (largest[i] == -INFINITY) largest[i] = 0.0f;  // a query that sees nothing
+        total[i] = NAME(every)(0.0f);
+    }
+    for (int64_t s = 0; s < sight->reach; s += LANES)
+        EACH(i, count) {
+            float *at = scores + i * row + s;
+            Floats weight = NAME(exponential)(NAME(load)(at) - largest[i]);
+            NAME(store)(at, weight);
+            total[i] += weight;
+        }
+    EACH(i, count) {
+        float all = NAME(sum)(total[i]);
+        share[i] = all > 0.0f ? 1.0f / all : 0.0f;
     }
 }
 
 static void NAME(attended_heads)(void *data, int64_t first, int64_t stop) {
     const Attended *of = data;
     NAME(Desk) desk = NAME(own_desk)(of);
-    int64_t keys = NAME(filled)(of->num_keys), width = of->width;
+    int64_t keys = NAME(score_row)(of), width = of->width, queries = of->num_queries;
     int64_t group = of->heads / of->key_heads;
+    int pairs = NAME(in_pairs)(of);
     for (int64_t number = first; number < stop; number++) {
         int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
-        NAME(fetch)(of->k, batch, key_head, of->num_keys, width, 1.0f, desk.keys);
-        NAME(fetch)(of->v, batch, key_head, of->num_keys, width, 1.0f, desk.values);
-        NAME(turn)(desk.keys, of->num_keys, width, desk.turned_keys);
+        if (number + 1 < stop) NAME(approach_read)(of, number + 1, 0);
+        NAME(turn)(of, of->k, batch, key_head, desk.turned_keys);
+        NAME(fetch)(of->v, batch, key_head, of->num_keys, width, desk.values);
         for (int64_t head = key_head * group; head < (key_head + 1) * group; head++) {
-            NAME(fetch)(of->q, batch, head, of->num_queries, width, of->scale, desk.queries);
-            NAME(weigh)(of, &desk, batch, head);
-            float *sums = of->sums + (batch * of->heads + head) * of->num_queries;
-            for (int64_t i = 0; i < of->num_queries; i++) {
-                float *row = desk.weights + i * keys;
-                Floats top = NAME(every)(-INFINITY), total = {0};
-                for (int64_t s = 0; s < desk.reach[i]; s += LANES)
-                    top = NAME(larger)(NAME(load)(row + s), top);
-                float largest = NAME(largest)(top);
-                if (largest == -INFINITY) largest = 0.0f;  // a query that sees nothing
-                for (int64_t s = 0; s < desk.reach[i]; s += LANES) {
-                    Floats weight = NAME(exponential)(NAME(load)(row + s) - largest);
-                    NAME(store)(row + s, weight);
-                    total += weight;
+            float *largest = of->statistics + (batch * of->heads + head) * 2 * queries;
+            float *shares = largest + queries;
+            NAME(approach)(of->out, batch, head, 1, queries, width, 1);
+            if (pairs) NAME(multiply_pairs)(of, of->q, batch, head, desk.turned_keys, desk.weights);
+            else NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
+            for (int64_t i = 0; i < queries; i += HEIGHT) {
+                NAME(Sight) sight = NAME(look)(of, &desk, batch, head, i);
+                float *weights = desk.weights + i * keys, tops[HEIGHT], share[HEIGHT];
+                if (!pairs)
+                    NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights,
+                               keys, sight.reach, width, sight.count, 0);
+                if (sight.count > 4)
+                    NAME(soften)(&sight, weights, keys, of->scale, tops, share, HEIGHT);
+                else NAME(soften)(&sight, weights, keys, of->scale, tops, share, 4);
+                for (int q = 0; q < sight.count && i + q < queries; q++) {
+                    largest[i + q] = tops[q];
+                    shares[i + q] = share[q];
                 }
-                float all = NAME(sum)(total), share = all > 0.0f ? 1.0f / all : 0.0f;
-                for (int64_t s = 0; s < desk.reach[i]; s += LANES)
-                    NAME(store)(row + s, NAME(load)(row + s) * share);
-                sums[i] = all > 0.0f ? largest + logf(all) : INFINITY;
+                NAME(band)(weights, keys, 1, desk.values, width, desk.up + i * width, width, width,
+                           sight.reach < of->num_keys ? sight.reach : of->num_keys, sight.count, 0);
             }
-            for (int64_t i = 0; i < of->num_queries; i += 4)
-                NAME(band)(desk.weights + i * keys, keys, 1, desk.values, width,
-                           desk.up + i * width, width, width,
-                           desk.reach[i] < of->num_keys ? desk.reach[i] : of->num_keys,
-                           (int)(of->num_queries - i < 4 ? of->num_queries - i : 4), 0);
-            NAME(give)(of->out, batch, head, of->num_queries, width, 1.0f, desk.up);
+            NAME(give)(of->out, batch, head, queries, width, shares, 1, desk.up);
         }
+    }
+}
+
+// Scores of a band become weights again, and the gradients `down` of weights those of scores.
+static inline __attribute__((always_inline)) void NAME(harden)(
+    const NAME(Sight) *sight, float *scores, float *down, int64_t row, float scale,
+    const float *largest, const float *share, int count) {
+    Floats along[HEIGHT];
+    float level[HEIGHT];
+    EACH(i, count) along[i] = NAME(every)(0.0f);
+    for (int64_t s = 0; s < sight->reach; s += LANES)
+        EACH(i, count) {
+            const uint8_t *visible = sight->visible[i];
+            float *at = scores + i * row + s;
+            NAME(Seen) seen = NAME(seen)(visible ? visible + s : 0, sight->num_keys - s);
+            Floats score = NAME(hide)(NAME(load)(at) * scale, seen);
+            Floats weight = NAME(exponential)(score - largest[i]) * share[i];
+            NAME(store)(at, weight);
+            along[i] += weight * NAME(load)(down + i * row + s);
+        }
+    EACH(i, count) level[i] = NAME(sum)(along[i]);
+    for (int64_t s = 0; s < sight->reach; s += LANES)
+        EACH(i, count) {
+            float *at = down + i * row + s;
+            NAME(store)(at, NAME(load)(scores + i * row + s) * (NAME(load)(at) - level[i]));
+        }
+    size_t rest = (size_t)(row - sight->reach) * sizeof(float);
+    for (int i = 0; i < count && rest; i++) {
+        memset(scores + i * row + sight->reach, 0, rest);
+        memset(down + i * row + sight->reach, 0, rest);
     }
 }
 
 static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
     const Attended *of = data;
     NAME(Desk) desk = NAME(own_desk)(of);
-    int64_t keys = NAME(filled)(of->num_keys), width = of->width;
-    int64_t group = of->heads / of->key_heads, queries = of->num_queries;
+    int64_t keys = NAME(score_row)(of), width = of->width, queries = of->num_queries;
+    int64_t group = of->heads / of->key_heads;
+    int pairs = NAME(in_pairs)(of);
+    const float one = 1.0f;
     for (int64_t number = first; number < stop; number++) {
         int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
-        NAME(fetch)(of->k, batch, key_head, of->num_keys, width, 1.0f, desk.keys);
-        NAME(fetch)(of->v, batch, key_head, of->num_keys, width, 1.0f, desk.values);
-        NAME(turn)(desk.keys, of->num_keys, width, desk.turned_keys);
-        NAME(turn)(desk.values, of->num_keys, width, desk.turned_values);
+        if (number + 1 < stop) NAME(approach_read)(of, number + 1, 1);
+        NAME(approach)(of->for_k, batch, key_head, 1, of->num_keys, width, 1);
+        NAME(approach)(of->for_v, batch, key_head, 1, of->num_keys, width, 1);
+        NAME(fetch)(of->k, batch, key_head, of->num_keys, width, desk.keys);
+        NAME(turn)(of, of->k, batch, key_head, desk.turned_keys);
+        NAME(turn)(of, of->v, batch, key_head, desk.turned_values);
         for (int64_t head = key_head * group; head < (key_head + 1) * group; head++) {
             int add = head > key_head * group;
-            NAME(fetch)(of->q, batch, head, queries, width, of->scale, desk.queries);
-            NAME(fetch)(of->out, batch, head, queries, width, 1.0f, desk.up);
-            NAME(weigh)(of, &desk, batch, head);
-            const float *sums = of->sums + (batch * of->heads + head) * queries;
-            for (int64_t i = 0; i < queries; i += 4) {
-                int count = (int)(queries - i < 4 ? queries - i : 4);
-                int64_t reach = desk.reach[i], seen = reach < of->num_keys ? reach : of->num_keys;
-                NAME(band)(desk.up + i * width, width, 1, desk.turned_values, keys,
-                           desk.down + i * keys, keys, reach, width, count, 0);
-                for (int64_t q = i; q < i + count; q++) {
-                    float *weights = desk.weights + q * keys, *down = desk.down + q * keys;
-                    Floats along = {0};
-                    for (int64_t s = 0; s < reach; s += LANES) {
-                        Floats weight = NAME(exponential)(NAME(load)(weights + s) - sums[q]);
-                        NAME(store)(weights + s, weight);
-                        along += weight * NAME(load)(down + s);
-                    }
-                    float level = NAME(sum)(along);
-                    for (int64_t s = 0; s < reach; s += LANES)
-                        NAME(store)(down + s,
-                                    NAME(load)(weights + s) * (NAME(load)(down + s) - level));
-                    for (int64_t s = reach; s < keys; s++) down[s] = 0.0f;
-                }
-                NAME(band)(desk.down + i * keys, keys, 1, desk.keys, width,
-                           desk.for_queries + i * width, width, width, seen, count, 0);
+            const float *largest = of->statistics + (batch * of->heads + head) * 2 * queries;
+            const float *shares = largest + queries;
+            NAME(approach)(of->for_q, batch, head, 1, queries, width, 1);
+            NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
+            NAME(fetch)(of->out, batch, head, queries, width, desk.up);
+            if (pairs) {
+                NAME(multiply_pairs)(of, of->q, batch, head, desk.turned_keys, desk.weights);
+                NAME(multiply_pairs)(of, of->out, batch, head, desk.turned_values, desk.down);
             }
-            NAME(give)(of->for_q, batch, head, queries, width, of->scale, desk.for_queries);
-            for (int64_t j = 0; j < of->num_keys; j += 4) {
-                int count = (int)(of->num_keys - j < 4 ? of->num_keys - j : 4);
-                int64_t from = 0;  // queries before see none of these keys
+            for (int64_t i = 0; i < queries; i += HEIGHT) {
+                NAME(Sight) sight = NAME(look)(of, &desk, batch, head, i);
+                float *weights = desk.weights + i * keys, *down = desk.down + i * keys;
+                float tops[HEIGHT] = {0}, share[HEIGHT] = {0};
+                for (int q = 0; q < sight.count && i + q < queries; q++) {
+                    tops[q] = largest[i + q];
+                    share[q] = shares[i + q];
+                }
+                if (!pairs) {
+                    NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights,
+                               keys, sight.reach, width, sight.count, 0);
+                    NAME(band)(desk.up + i * width, width, 1, desk.turned_values, keys, down, keys,
+                               sight.reach, width, sight.count, 0);
+                }
+                if (sight.count > 4)
+                    NAME(harden)(&sight, weights, down, keys, of->scale, tops, share, HEIGHT);
+                else NAME(harden)(&sight, weights, down, keys, of->scale, tops, share, 4);
+                NAME(band)(down, keys, 1, desk.keys, width, desk.for_queries + i * width, width,
+                           width, sight.reach < of->num_keys ? sight.reach : of->num_keys,
+                           sight.count, 0);
+            }
+            NAME(give)(of->for_q, batch, head, queries, width, &of->scale, 0, desk.for_queries);
+            int64_t from = 0;  // queries before see none of the keys from j on
+            for (int64_t j = 0; j < of->num_keys; j += HEIGHT) {
+                int count = NAME(height)(of->num_keys - j);
                 while (from < queries && desk.reach[from] <= j) from++;
                 NAME(band)(desk.weights + from * keys + j, 1, keys, desk.up + from * width, width,
                            desk.for_values + j * width, width, width, queries - from, count, add);
@@ -261,8 +463,8 @@ static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
                            desk.for_keys + j * width, width, width, queries - from, count, add);
             }
         }
-        NAME(give)(of->for_k, batch, key_head, of->num_keys, width, 1.0f, desk.for_keys);
-        NAME(give)(of->for_v, batch, key_head, of->num_keys, width, 1.0f, desk.for_values);
+        NAME(give)(of->for_k, batch, key_head, of->num_keys, width, &of->scale, 0, desk.for_keys);
+        NAME(give)(of->for_v, batch, key_head, of->num_keys, width, &one, 0, desk.for_values);
     }
 }
 
@@ -276,3 +478,6 @@ static void NAME(attended)(Attended *of, int back) {
     share(back ? NAME(attended_back) : NAME(attended_heads), of, of->batch * of->key_heads,
           1 + (1 << 17) / (work + 1));
 }
+
+#undef HEIGHT
+#undef EACH

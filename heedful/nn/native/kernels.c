@@ -121,7 +121,8 @@ typedef struct {
     Rows for_q, for_k, for_v;   // gradients
     const uint8_t *visible;     // [B or 1, H or 1, Lq, Lk] by these strides; null where all is seen
     int64_t visible_batch, visible_head, visible_query;
-    float *sums;  // [B, H, Lq] logarithms of what the weights were divided by
+    // [B, H, 2, Lq]: of queries the largest score, and what exponentials are multiplied with
+    float *statistics;
     float *room;
     int64_t batch, heads, key_heads, num_queries, num_keys, width;
     float scale;

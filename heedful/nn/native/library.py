@@ -145,7 +145,7 @@ class Attended(Structure):
         ("visible_batch", c_int64),
         ("visible_head", c_int64),
         ("visible_query", c_int64),
-        ("sums", c_void_p),
+        ("statistics", c_void_p),
         ("room", c_void_p),
         ("batch", c_int64),
         ("heads", c_int64),
