@@ -100,23 +100,12 @@ static void NAME(band)(const float *a, int64_t a_row, int64_t a_step, const floa
 #undef CORNER
 }
 
-// As `take`, of which GCC 12 makes two halves of a register.
-static inline __attribute__((always_inline)) Floats NAME(widen)(Numbers from, int64_t i, int half) {
-#if LANES == 16
-    if (half) {
-        __m256i numbers = _mm256_loadu_si256((const __m256i *)((const uint16_t *)from.at + i));
-        return (Floats)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16);
-    }
-#endif
-    from.is_half = half;
-    return NAME(take)(from, i);
-}
-
 static inline __attribute__((always_inline)) void NAME(fetch_kind)(
     Rows from, int64_t at, int64_t rows, int64_t width, float *to, int half) {
+    from.numbers.is_half = half;
     for (int64_t row = 0; row < rows; row++, at += from.row)
         for (int64_t e = 0; e < width; e += LANES, to += LANES)
-            NAME(store)(to, NAME(widen)(from.numbers, at + e, half));
+            NAME(store)(to, NAME(take)(from.numbers, at + e));
     memset(to, 0, (size_t)((NAME(fours)(rows) - rows) * width) * sizeof *to);
 }
 

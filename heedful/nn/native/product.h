@@ -75,6 +75,24 @@ static inline uint32_t OWN(unit_at)(Matrix from, int64_t k, int64_t n, int64_t d
         | (k + 1 < depth ? half_bits(numbers[next]) << 16 : 0);
 }
 
+#if TILED
+// LANES numbers as bfloat16, by an instruction that processors with such tiles have.
+static inline __m256i OWN(halves)(Floats x) {
+    __m256i halves;
+    __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(x));
+    return halves;
+}
+#endif
+
+// LANES float32 numbers as bfloat16, each in the lower half of a lane.
+static inline Bits OWN(half_units)(const float *from) {
+#if TILED
+    return (Bits)_mm512_cvtepu16_epi32(OWN(halves)(NAME(load)(from)));
+#else
+    return NAME(rounded_bits)(NAME(load)(from)) >> 16;
+#endif
+}
+
 // One register of the units of LANES columns that stand side by side.
 static inline Bits OWN(units_at)(Matrix from, int64_t k, int64_t n, int64_t depth, int halves) {
     int64_t at = k * from.row + n;
@@ -82,14 +100,13 @@ static inline Bits OWN(units_at)(Matrix from, int64_t k, int64_t n, int64_t dept
     Bits low, high = {0};
     if (from.numbers.is_half) {
         const uint16_t *numbers = from.numbers.at;
-        low = __builtin_convertvector(*(const NAME(Halves) *)(numbers + at), Bits);
-        if (k + 1 < depth)
-            high = __builtin_convertvector(*(const NAME(Halves) *)(numbers + at + from.row), Bits);
+        low = NAME(widened)(numbers + at);
+        if (k + 1 < depth) high = NAME(widened)(numbers + at + from.row);
         return low | high << 16;
     }
-    low = NAME(rounded_bits)(NAME(take)(from.numbers, at));
-    if (k + 1 < depth) high = NAME(rounded_bits)(NAME(take)(from.numbers, at + from.row));
-    return low >> 16 | (high & 0xffff0000);
+    low = OWN(half_units)((const float *)from.numbers.at + at);
+    if (k + 1 < depth) high = OWN(half_units)((const float *)from.numbers.at + at + from.row);
+    return low | high << 16;
 }
 
 // The same where fewer columns may be left; zeros stand for those that are missing.
@@ -184,11 +201,9 @@ static void OWN(lay_right)(Matrix from, int64_t depth, int64_t width, int halves
 
 // As `put`.
 static inline __attribute__((always_inline)) void OWN(write)(Numbers to, int64_t i, Floats x) {
-#if TILED  // such processors have an instruction for it
+#if TILED
     if (to.is_half) {
-        __m256i halves;
-        __asm__("vcvtneps2bf16 %1, %0" : "=v"(halves) : "v"(x));
-        _mm256_storeu_si256((__m256i *)((uint16_t *)to.at + i), halves);
+        _mm256_storeu_si256((__m256i *)((uint16_t *)to.at + i), OWN(halves)(x));
         return;
     }
 #endif
@@ -198,6 +213,17 @@ static inline __attribute__((always_inline)) void OWN(write)(Numbers to, int64_t
 // Whether sums need no more than to be written.
 static inline int OWN(is_plain)(const Production *to) {
     return !to->bias && to->activation == NO_ACTIVATION && !to->gate.at && !to->slopes.at;
+}
+
+// Fetch what a tile's sums will meet, which lies in short pieces far apart.
+static inline void OWN(fetch_beside)(const Production *to, int64_t row, int64_t rows,
+                                     int64_t column) {
+    Numbers beside = to->gate.at || to->activation != NO_ACTIVATION ? to->gate : to->slopes;
+    if (!beside.at) return;
+    Matrix of = {beside, to->width, 1};
+    int64_t line = beside.is_half ? 32 : 16;
+    for (int64_t i = row; i < row + rows; i++)
+        for (int64_t n = 0; n < WIDTH; n += line) fetch(of, i, column + n);
 }
 
 // What becomes of some rows of sums; `whole` says that each fills a tile's WIDTH.
@@ -351,6 +377,7 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
             int64_t at = (row * width + column) * size;
             if (expects && (ends || !room))
                 expect((const char *)to->out.at + at, rows, width * size, WIDTH * size);
+            if (ends) OWN(fetch_beside)(to, row, rows, column);
             if (adds && !direct) OWN(move_sums)(sums, WIDTH, waiting, width, rows, columns);
             const char *from = left.at + (row - start) * left.row_step + block * left.unit_step;
             OWN(multiply_rows)(to->halves, rows, from, left.row_step, left.unit_step,

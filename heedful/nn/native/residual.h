@@ -6,11 +6,19 @@ typedef uint16_t NAME(Halves) __attribute__((vector_size(2 * LANES), aligned(2),
 typedef uint32_t NAME(Bits) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #define Bits NAME(Bits)
 
+// LANES bfloat16 numbers, each in the lower half of a lane.
+static inline Bits NAME(widened)(const uint16_t *from) {
+#if LANES == 16  // of which GCC 12 otherwise makes two halves of a register
+    return (Bits)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)from));
+#else
+    return __builtin_convertvector(*(const NAME(Halves) *)from, Bits);
+#endif
+}
+
 // Numbers i to i + LANES of an array of either kind.
 static inline Floats NAME(take)(Numbers from, int64_t i) {
     if (!from.is_half) return NAME(load)((const float *)from.at + i);
-    NAME(Halves) half = *(const NAME(Halves) *)((const uint16_t *)from.at + i);
-    return (Floats)(__builtin_convertvector(half, Bits) << 16);
+    return (Floats)(NAME(widened)((const uint16_t *)from.at + i) << 16);
 }
 
 // The bits of the nearest bfloat16 number in the upper half of each lane, ties to the even one; what
