@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import tokenizers
 import torch
@@ -21,6 +22,10 @@ from heedful.models.family import EncoderSpec
 from heedful.text.imported import Frame, ImportedTokenizer
 from heedful.text.pair import TokenizerPair
 from heedful.text.protocol import TextTokenizer
+
+# How long an example takes says how busy the machine is.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 HEADS = {
     "masked_lm": {"kind": "masked_lm"},

@@ -116,26 +116,23 @@ class Positions:
         On an accelerator it is not known: looking would wait for the device. Nor is it while a
         graph is made, which must serve any positions.
         """
-        return self._facts(mask)[0]
+        if not self._may_look():
+            return False
+        return self.derive(("shows all", mask), lambda: bool(self.visible(mask).all()))
 
     def may_have_blind_rows(self, mask: Mask) -> bool:
         """Whether some query may see no key at all; on an accelerator, always."""
-        return self._facts(mask)[1]
+        if not self._may_look():
+            return True
+        return self.derive(("blind rows", mask), lambda: not bool(self.visible(mask).any(-1).all()))
 
     def _visible(self, mask: Mask) -> Tensor:
         real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
         seen = real & mask.allow(self)
         return seen if self.lineage is None else seen & self.lineage[:, None]
 
-    def _facts(self, mask: Mask) -> tuple[bool, bool]:
-        if self.key.device.type != "cpu" or torch.compiler.is_compiling():
-            return False, True
-
-        def look() -> tuple[bool, bool]:
-            visible = self.visible(mask)
-            return bool(visible.all()), not bool(visible.any(-1).all())
-
-        return self.derive(("facts", mask), look)
+    def _may_look(self) -> bool:
+        return self.key.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 class SinusoidalPositions(nn.Module):

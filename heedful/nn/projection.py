@@ -7,6 +7,7 @@ of holds `query.weight`, `key.weight` … as if each were a module of its own.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -74,7 +75,7 @@ def _side_by_side(parts: tuple[Tensor, ...]) -> Tensor:
     """The parts [..., width] joined: the memory that they share, if they lie in it as the whole."""
     first = parts[0]
     shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))
-    strides = torch.empty(shape, device="meta").stride()
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
     at = first.storage_offset()
     for part in parts:
         elsewhere = part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()

@@ -35,7 +35,7 @@ def test_zero_strength_changes_nothing() -> None:
     assert torch.equal(changed(AugmentSpec(), x), x.float())
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     numbers=st.lists(st.integers(0, 10**6), min_size=1, max_size=40, unique=True),
     part=st.integers(0, 39),

@@ -84,7 +84,7 @@ def test_jsonl(tmp_path: Path) -> None:
         min_size=1,
     )
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_every_form_holds_the_same_pairs(
     tmp_path_factory: pytest.TempPathFactory, pairs: list[tuple[str, str]]
 ) -> None:

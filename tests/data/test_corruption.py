@@ -56,7 +56,7 @@ def put_back(source: list[int], target: list[int]) -> list[int]:
     return [piece for id in source for piece in found.get(id, [id])]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(length=lengths, share=shares, mean=spans, place=places)
 def test_source_and_target_together_are_the_text(length, share, mean, place) -> None:
     pieces = row(length)
@@ -78,7 +78,7 @@ def test_source_and_target_together_are_the_text(length, share, mean, place) -> 
     assert (len(source), len(target)) == (most[0][0], most[1][0])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(length=lengths, share=shares, mean=spans, place=places)
 def test_a_denoised_text_is_the_text(length, share, mean, place) -> None:
     pieces = row(length)
@@ -94,7 +94,7 @@ def test_a_denoised_text_is_the_text(length, share, mean, place) -> None:
     assert not touching or len(kept) < source.count(MASK) - 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(length=lengths, share=shares, mean=spans, place=places, spanned=st.booleans())
 def test_gaps_are_a_function_of_the_place(length, share, mean, place, spanned) -> None:
     def fresh() -> Corruption:

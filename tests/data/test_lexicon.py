@@ -50,7 +50,7 @@ def textbook(pairs, rounds):
 
 
 @given(pairs=PAIRS, rounds=st.integers(1, 4), cells=st.sampled_from([36, 50, 1 << 20]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_as_the_textbook_counts(pairs, rounds, cells):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lexicon, "_CELLS", cells)  # in parts, or all at once

@@ -44,7 +44,7 @@ def pieces_of(texts: EncodedTexts) -> list[int]:
     return [p for a, b in itertools.pairwise(bounds) for p in range(a + 1, b - 1)]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(max_length=st.integers(3, 200), seed=st.integers(0, 2**63 - 1), epoch=st.integers(0, 5))
 def test_every_piece_is_in_one_row(
     texts: EncodedTexts, tokenizer: Tokenizer, max_length: int, seed: int, epoch: int
@@ -111,7 +111,7 @@ def test_all_places_are_chosen_alike(tokenizer: Tokenizer) -> None:
     assert found == pytest.approx(np.full(10, 600), abs=100)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     length=st.integers(1, 60),
     place=st.tuples(st.integers(0, 2**63 - 1), st.integers(0, 99), st.integers(0, 2**40)),

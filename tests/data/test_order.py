@@ -39,7 +39,7 @@ def plan(
 
 
 @given(pairs=lengths, seed=seeds, epoch=st.integers(0, 1000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_every_pair_once_and_within_budget(
     pairs: list[tuple[int, int]], seed: int, epoch: int
 ) -> None:
@@ -53,7 +53,7 @@ def test_every_pair_once_and_within_budget(
 
 
 @given(pairs=lengths, weights=st.tuples(*[st.floats(0.01, 3.5)] * 2), split=st.floats(0, 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_weights_are_copies_and_a_share(
     pairs: list[tuple[int, int]], weights: tuple[float, float], split: float
 ) -> None:

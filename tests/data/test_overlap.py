@@ -11,7 +11,7 @@ from heedful.data.overlap import overlapping
 
 
 @given(count=st.integers(0, 60), room=st.integers(1, 20), stride=st.none() | st.integers(1, 25))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_every_piece_is_the_own_of_the_window_that_shows_most_around_it(count, room, stride):
     windows = overlapping(count, room, stride)
     owners = [number for number, w in enumerate(windows) for _ in range(w.own_start, w.own_end)]

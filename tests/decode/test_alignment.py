@@ -35,7 +35,7 @@ def test_words_with_and_without_spaces():
 
 
 @given(st.text(max_size=40))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_words_hold_all_but_space(text):
     assert "".join(words(text)) == "".join(text.split())
     assert is_spaceless("漢")

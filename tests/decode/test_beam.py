@@ -27,7 +27,7 @@ def run(toy, model, ids, prefixes=None, **options):
 
 
 @given(seed=SEEDS, alpha=ALPHAS, longest=st.integers(1, 3), n_best=st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_wide_beam_finds_the_best_of_all_sequences(toy, seed, alpha, longest, n_best):
     model = toy.TableModel(seed)
     found = run(
@@ -42,7 +42,7 @@ def test_wide_beam_finds_the_best_of_all_sequences(toy, seed, alpha, longest, n_
 
 
 @given(seed=SEEDS, alpha=ALPHAS, width=st.integers(2, 4), longest=st.integers(1, 7))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_stopping_early_changes_nothing(toy, seed, alpha, width, longest):
     model = toy.TableModel(seed)
     for n_best in range(1, width + 1):
@@ -67,7 +67,7 @@ def test_it_does_stop_early(toy):
 
 
 @given(seed=SEEDS, longest=st.integers(1, 8))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_beam_of_one_is_greedy(toy, seed, longest):
     model = toy.TableModel(seed)
     found = run(toy, model, [3, 4, 5], beam=1, max_length=longest)
@@ -79,7 +79,7 @@ def test_beam_of_one_is_greedy(toy, seed, longest):
 
 
 @given(seed=SEEDS, width=st.integers(1, 5), alpha=ALPHAS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_scores_are_forced_scores(toy, seed, width, alpha):
     model = toy.TableModel(seed)
     found = run(toy, model, [3, 4], beam=width, n_best=width, max_length=6, length_penalty=alpha)
@@ -98,7 +98,7 @@ def test_scores_are_forced_scores(toy, seed, width, alpha):
 
 
 @given(seed=SEEDS, width=st.integers(1, 4), n_best=st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_neighbours_change_nothing(toy, seed, width, n_best):
     model = toy.TableModel(seed)
     options = {"beam": width, "n_best": min(n_best, width), "max_length": 8}

@@ -28,7 +28,7 @@ def run(toy, model, ids, prefixes=None, **options):
 
 
 @given(seed=SEEDS, first=WORDS, second=WORDS, sampling=st.booleans(), n=st.integers(0, 2))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_prefixes_are_obeyed_and_scored(toy, seed, first, second, sampling, n):
     model = toy.TableModel(seed)
     prefixes = [first, second]
@@ -54,7 +54,7 @@ def test_prefixes_are_obeyed_and_scored(toy, seed, first, second, sampling, n):
 
 
 @given(seed=SEEDS, prefix=WORDS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_best_with_a_prefix_is_the_best_of_all_that_begin_so(toy, seed, prefix):
     prefix = prefix[:2]
     model = toy.TableModel(seed)
@@ -70,7 +70,7 @@ def test_best_with_a_prefix_is_the_best_of_all_that_begin_so(toy, seed, prefix):
     width=st.integers(1, 4),
     sampling=st.booleans(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_lengths_are_obeyed(toy, seed, shortest, more, width, sampling):
     longest = max(1, shortest + more)
     model = toy.TableModel(seed)
@@ -103,7 +103,7 @@ def repeats(tokens, size):
 
 
 @given(seed=SEEDS, size=st.integers(1, 3), width=st.integers(1, 4), sampling=st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_no_ngram_comes_twice(toy, seed, size, width, sampling):
     model = toy.TableModel(seed)
     found = run(
@@ -121,7 +121,7 @@ def test_no_ngram_comes_twice(toy, seed, size, width, sampling):
 
 
 @given(history=st.lists(st.integers(3, 5), max_size=9).map(tuple), size=st.integers(1, 4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_exactly_the_repeating_tokens_are_banned(history, size):
     scores = torch.zeros(1, 1, 6)
     tokens = torch.tensor([[history]], dtype=torch.int64).view(1, 1, -1)
@@ -166,7 +166,7 @@ def test_settings_that_contradict_each_other():
 
 
 @given(seed=SEEDS, targets=st.lists(WORDS, min_size=1, max_size=4))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_forced_scores_are_the_models(toy, seed, targets):
     model = toy.TableModel(seed)
     ids, positions = toy.sources(range(3, 3 + len(targets)))

@@ -184,7 +184,7 @@ def test_an_answer_is_the_best_part_of_its_context(pipeline, longest):
 
 
 @given(length=st.integers(1, 7), longest=st.integers(1, 9), seed=st.integers(0, 999))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_best_of_all_spans_that_are_allowed(length, longest, seed):
     draw = torch.Generator().manual_seed(seed)
     starts, ends = torch.randn(2, length, generator=draw)

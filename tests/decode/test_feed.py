@@ -78,7 +78,7 @@ def same(one, other):
     together=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_who_joins_when_changes_nothing(shape, batches, chosen, together, data):
     model: Any = random_model(shape, 0)
     if together:

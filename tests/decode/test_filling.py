@@ -72,7 +72,7 @@ def pipeline(tokenizer: TextTokenizer, seed: int = 0) -> GapPipeline:
     return GapPipeline(model.eval(), tokenizer)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(fills=st.lists(ids, min_size=1, max_size=4), data=st.data())
 def test_fills_are_found_between_the_known_parts(fills, data) -> None:
     # Parts of other ids than the fills; those inside hold one at least, to be told apart.
@@ -85,7 +85,7 @@ def test_fills_are_found_between_the_known_parts(fills, data) -> None:
     assert between(tokens, [(31,), *parts]) == []
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(fills=st.lists(ids, min_size=1, max_size=4), missing=st.integers(0, 4))
 def test_fills_are_found_after_their_sentinels(fills, missing) -> None:
     sentinels = [40, 39, 38, 37, 36, 35]

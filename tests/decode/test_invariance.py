@@ -75,7 +75,7 @@ def same(one, other):
     sampling=st.booleans(),
     no_repeat=st.sampled_from([0, 2]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_sentence_does_not_depend_on_its_neighbours(
     shape, seed, sentences, width, sampling, no_repeat
 ):
@@ -101,7 +101,7 @@ def test_a_sentence_does_not_depend_on_its_neighbours(
     sentences=SENTENCES,
     width=st.integers(1, 4),
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @example(shape="learned", seed=1, sentences=[[3], [8]], width=1)
 def test_cache_or_not_and_search_or_forced(shape, seed, sentences, width):
     # In float64, as a batch of one and one of two sum in another order, and thirteen tokens add up
@@ -120,7 +120,7 @@ def test_cache_or_not_and_search_or_forced(shape, seed, sentences, width):
 
 
 @given(shape=st.sampled_from(sorted(SHAPES)), sentences=SENTENCES)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_attention_adds_up_and_ignores_neighbours(shape, sentences):
     model = random_model(shape, 0)
     targets = [sentence[::-1][:3] for sentence in sentences]

@@ -40,7 +40,7 @@ def trained():
     room=st.integers(1, 8),
     stride=st.none() | st.integers(1, 9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_word_has_one_piece_of_its_own_in_one_window(
     trained, make_wordpiece, kind, words, room, stride
 ):
@@ -76,7 +76,7 @@ def test_every_word_has_one_piece_of_its_own_in_one_window(
     context=st.lists(st.sampled_from(["cat", "lower", "12", ",", "x"]), min_size=1, max_size=8),
     data=st.data(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_answer_is_held_by_its_pieces_and_no_more(trained, context, data):
     text = " ".join(context)
     first = data.draw(st.integers(0, len(context) - 1))

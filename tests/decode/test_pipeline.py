@@ -157,7 +157,7 @@ def test_scores_do_not_depend_on_batches(pipeline):
         max_size=4,
     )
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_string_gives_one_translation_with_its_lines(bytewise, texts):
     found = bytewise.translate(texts, beam=2, max_length=5)
     assert len(found) == len(texts)

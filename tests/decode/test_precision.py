@@ -106,7 +106,7 @@ def test_8_bits_are_refused_where_there_are_none():
     seed=st.integers(0, 99),
     ties=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_largest_are_the_largest(rows, size, count, seed, ties):
     draw = torch.Generator().manual_seed(seed)
     scores = torch.randn(rows, 2, size, generator=draw)
@@ -122,7 +122,7 @@ def test_the_largest_are_the_largest(rows, size, count, seed, ties):
 
 
 @given(seed=st.integers(0, 99), size=st.integers(1, 300), scale=st.sampled_from([0.1, 1.0, 50.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_log_probabilities_in_place(seed, size, scale):
     logits = scale * torch.randn(3, 2, size, generator=torch.Generator().manual_seed(seed))
     wide = logits.double()

@@ -90,7 +90,7 @@ def test_filters_allow_exactly_what_they_should(options, allowed):
     top_p=st.sampled_from([0.3, 0.8, 1.0]),
     min_p=st.sampled_from([0.0, 0.2]),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_distribution_is_the_one_that_is_drawn_by(seed, temperature, top_k, top_p, min_p):
     logits = torch.from_numpy(np.random.default_rng(seed).normal(size=6)).float()
     logits[seed % 6] = -torch.inf
@@ -123,7 +123,7 @@ def test_whole_samples_follow_the_model(toy):
 
 
 @given(seed=st.integers(0, 1000), n_best=st.integers(1, 3))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_neighbours_change_nothing(toy, seed, n_best):
     model = toy.TableModel(seed)
     options = {"n_best": n_best, "max_length": 8, "seed": seed}
@@ -143,7 +143,7 @@ def test_seeds_sentences_and_samples_differ(toy):
 
 
 @given(seed=st.integers(0, 1000), temperature=st.sampled_from([0.3, 1.0, 3.0]))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_scores_are_the_models_own(toy, seed, temperature):
     model = toy.TableModel(seed)
     found = run(toy, model, [3, 4], n_best=3, max_length=5, temperature=temperature)

@@ -67,7 +67,7 @@ def enumerate_steps(toy, model, source, width, n_best, longest, alpha):
 
 
 @given(seed=SEEDS, width=WIDTHS, alpha=ALPHAS, longest=st.integers(1, 6), data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_the_trace_tells_what_enumeration_finds(toy, seed, width, alpha, longest, data):
     n_best = data.draw(st.integers(1, width))
     model = toy.TableModel(seed)
@@ -93,7 +93,7 @@ def test_the_trace_tells_what_enumeration_finds(toy, seed, width, alpha, longest
 
 
 @given(seed=SEEDS, width=WIDTHS, alpha=ALPHAS, data=st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_watching_changes_no_bit(toy, seed, width, alpha, data):
     options = {
         "beam": width,
@@ -125,7 +125,7 @@ def test_watching_changes_no_bit(toy, seed, width, alpha, data):
 
 
 @given(seed=SEEDS, width=WIDTHS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_sentence_is_told_of_as_if_it_were_alone(toy, seed, width):
     model = toy.TableModel(seed)
     together = SearchTrace()

@@ -127,7 +127,7 @@ CHOSEN = st.builds(
 
 
 @given(seed=st.integers(0, 2), sentences=SENTENCES, chosen=CHOSEN, bias=st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_list_of_everything_changes_nothing(seed, sentences, chosen, bias):
     model = random_model(seed, bias)
     same(run(model, sentences, chosen, whole()), run(model, sentences, chosen))
@@ -140,7 +140,7 @@ def test_a_list_of_everything_changes_nothing(seed, sentences, chosen, bias):
     copies=st.booleans(),
     data=st.data(),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_token_is_on_its_sentences_list_and_no_neighbour_matters(
     seed, sentences, chosen, copies, data
 ):
@@ -163,7 +163,7 @@ def test_every_token_is_on_its_sentences_list_and_no_neighbour_matters(
 
 
 @given(seed=st.integers(0, 20), sentences=SENTENCES, beam=st.integers(1, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_probabilities_are_those_of_the_list_among_each_other(seed, sentences, beam):
     """By the whole forward pass in float64, without a search or a cache."""
     model, shortlist = random_model(seed % 3), random_shortlist(seed)

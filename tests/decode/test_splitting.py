@@ -21,7 +21,7 @@ def characters(texts):
 
 
 @given(text=st.text(ALPHABET, max_size=120) | st.text(max_size=80), limit=st.integers(1, 12))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_pieces_are_the_text_and_short_enough(text, limit):
     for measure in (characters, words):
         pieces = split_text(text, limit, measure)
@@ -34,7 +34,7 @@ def test_pieces_are_the_text_and_short_enough(text, limit):
 
 
 @given(text=st.text(ALPHABET, max_size=120), limit=st.integers(1, 12))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_joining_loses_nothing_but_space(text, limit):
     pieces = split_text(text, limit, characters)
     joined = join_pieces(pieces, [piece.text for piece in pieces])

@@ -91,7 +91,7 @@ def plain_bleu(hypotheses: list[str], references: list[str]) -> float:
 words = st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9).map(" ".join)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(words, words), min_size=1, max_size=6))
 def test_bleu_by_definition(pairs: list[tuple[str, str]]) -> None:
     hypotheses, references = [a for a, _ in pairs], [b for _, b in pairs]

@@ -308,7 +308,7 @@ def test_effects_are_differences_with_paired_intervals(family):
         inspect.effects(family["lm"], inspect.examples_of_text(family["lm"], TEXTS), [], bleu=bleu)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(1, 5)), min_size=1))
 def test_ratios_of_resamples(rows):
     a, b, counts = zip(*rows, strict=True)

@@ -245,7 +245,7 @@ def odd() -> AttentionMap:
     return AttentionMap("encoder", (0,), (0,), ODD, ODD, weights.astype(np.float32))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
 def test_labels_show_what_they_hold(pieces):
     from heedful.inspect.charts.frame import labels

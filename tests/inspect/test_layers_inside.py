@@ -62,7 +62,7 @@ def smallest_cut(capacities, source, sink):
 
 
 @given(st.integers(0, 10**6), st.integers(3, 7), st.floats(0.1, 0.9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_maximum_flow_is_the_smallest_cut(seed, nodes, share):
     rng = np.random.default_rng(seed)
     capacities = rng.random((nodes, nodes)) * (rng.random((nodes, nodes)) < share)

@@ -44,7 +44,7 @@ def layers_needed(kind, length, window, kernel):
 
 
 @given(st.integers(1, 30), st.integers(2, 6), st.integers(2, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_paths_are_those_of_the_networks(length, window, kernel):
     found = {c.kind: c for c in costs([length, 2], window=window, kernel=kernel)}
     assert found["recurrent"].path.tolist() == [length - 1, 1]
@@ -85,7 +85,7 @@ def test_costs_are_those_of_the_table():
 
 
 @given(st.integers(1, 40), st.integers(2, 9), st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_windows_count_each_pair_once(length, window, layers):
     near = costs([length], width=7, window=window, num_layers=layers)[2]
     pairs = sum(abs(i - j) < window for i in range(length) for j in range(length))

@@ -43,7 +43,7 @@ def inputs_of(subject):
 
 
 @pytest.mark.parametrize("name", [*KINDS, "lm", "encoder"])
-@settings(deadline=None, max_examples=4)
+@settings(max_examples=4)
 @given(data=st.data())
 def test_a_pruned_model_is_the_ablated_one(family, name, data):
     subject = family[name]

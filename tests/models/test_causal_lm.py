@@ -99,7 +99,7 @@ def close(a, b) -> None:
     chunk=st.integers(1, 5),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @torch.no_grad()
 def test_neither_padding_nor_neighbours_nor_caches_nor_chunks_matter(
     name, kind, lengths, left, extra, chunk, seed

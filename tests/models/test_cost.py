@@ -107,7 +107,7 @@ def test_rows_are_the_modules_own_sums() -> None:
     }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     layers=st.tuples(st.integers(1, 3), st.integers(1, 3)),
     heads=st.sampled_from([(4, 4), (4, 2), (4, 1), (2, 2)]),

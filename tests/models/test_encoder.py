@@ -107,7 +107,7 @@ def everything(model: EncoderModel, ids, positions, segments):
     left=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @torch.no_grad()
 def test_a_text_does_not_depend_on_neighbours_or_padding(name, lengths, extra, left, seed):
     model = build(CHANGES[name], seed=seed)

@@ -72,7 +72,7 @@ def test_steps_with_caches_equal_one_pass(name):
     extra=st.integers(0, 3),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @torch.no_grad()
 def test_a_sentence_does_not_depend_on_neighbours_or_padding(
     name, lengths, source_left, target_left, extra, seed

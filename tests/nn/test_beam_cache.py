@@ -45,7 +45,7 @@ def pasts(cache: BeamCache, positions, width: int) -> list[list[list[int]]]:
 
 
 @given(data=st.data(), crowded=st.sampled_from([4, 1000]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @torch.no_grad()
 def test_every_continuation_sees_its_own_past(data, crowded):
     width, count = 1, data.draw(st.integers(1, 3))
@@ -106,7 +106,7 @@ def test_what_inference_mode_made_can_be_continued_outside():
 
 
 @given(data=st.data(), crowded=st.sampled_from([4, 1000]), width=st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @torch.no_grad()
 def test_sentences_that_join_keep_their_pasts(data, crowded, width):
     fresh = iter(range(1, 10_000))

@@ -35,7 +35,7 @@ def by_the_formula(hidden, weight, targets, smoothing, bias=None):
     chunk=st.integers(1, 100),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_values_and_gradients_follow_the_formula(
     rows, vocabulary, smoothing, with_bias, chunk, seed
 ):
@@ -104,7 +104,7 @@ def test_no_gradient_is_made_when_none_is_wanted(monkeypatch):
     chunk=st.integers(1, 100),
     seed=st.integers(0, 1000),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_two_passes_follow_the_formula(rows, vocabulary, smoothing, consistency, chunk, seed):
     torch.manual_seed(seed)
     hidden = torch.randn(2, rows, 6, dtype=torch.float64, requires_grad=True)

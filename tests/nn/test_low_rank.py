@@ -12,7 +12,7 @@ from heedful.nn.low_rank import LowRank, NewRows
 from heedful.nn.projection import FusedLinear
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     widths=st.lists(st.integers(1, 4), min_size=1, max_size=4),
     chosen=st.integers(0, 15),
@@ -65,7 +65,7 @@ def test_a_sum_is_not_computed_in_lower_precision() -> None:
 
 
 @given(before=st.integers(0, 3), new=st.integers(1, 3), after=st.integers(0, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_only_new_rows_of_a_table_learn(before: int, new: int, after: int) -> None:
     module = nn.Module()
     module.table = nn.Parameter(torch.randn(before + new + after, 2), requires_grad=False)

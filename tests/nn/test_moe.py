@@ -62,7 +62,7 @@ def by_loop(module, x, positions, *, per_token, renormalize):
     training=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_equals_a_loop_over_tokens(
     num_experts, per_token, renormalize, lengths, activation, training, seed
 ):
@@ -272,7 +272,7 @@ def test_a_language_model_with_a_cache_and_left_padding_equals_one_pass():
     left=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @torch.no_grad()
 def test_a_sentence_does_not_depend_on_neighbours_or_padding(lengths, left, seed):
     model = translator(EXPERTS, seed)

@@ -40,7 +40,7 @@ def drawn(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
 @given(
     sizes=SIZES, seed=st.integers(0, 99), bias=st.booleans(), then=st.sampled_from(["none", "relu"])
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @torch.inference_mode()
 def test_products_in_float32(sizes, seed, bias, then):
     rows, width, out = sizes
@@ -55,7 +55,7 @@ def test_products_in_float32(sizes, seed, bias, then):
 
 @pytest.mark.skipif(not library.multiplies_int8(), reason="no kernels for 8-bit products here")
 @given(sizes=SIZES, seed=st.integers(0, 99), bias=st.booleans(), scale=st.sampled_from([1e-3, 1e3]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @torch.inference_mode()
 def test_products_in_8_bits_are_exact_products_of_rounded_rows(sizes, seed, bias, scale):
     rows, width, out = sizes
@@ -84,7 +84,7 @@ def test_products_in_8_bits_are_exact_products_of_rounded_rows(sizes, seed, bias
     then=st.sampled_from(["none", "relu"]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @torch.inference_mode()
 def test_registers_for_matrices_give_the_same_integers(rows, width, out, then, seed):
     x, weight = drawn(rows, width, seed=seed), drawn(out, width, seed=seed + 1)
@@ -285,7 +285,7 @@ def test_only_blocks_that_are_looked_into_are_computed_by_modules(monkeypatch):
     seed=st.integers(0, 99),
     hidden=st.integers(0, 5),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sums_and_the_largest(size, count, seed, hidden):
     scores = drawn(4, 2, size, seed=seed, scale=30.0).round_()  # many are equal
     scores[..., :hidden] = -torch.inf

@@ -37,7 +37,7 @@ MASKS = {"all": Everything(), "causal": Causal(), "window": Window(3), "none": A
     half=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_what_it_finds_and_its_gradients(sizes, groups, width, mask, padded, half, seed):
     batch, queries, keys = sizes
     queries = min(queries, keys) if mask in ("causal", "window") else queries

@@ -18,7 +18,7 @@ from heedful.nn.patches import PatchEmbedding, cut, stretched
     columns=st.integers(1, 3),
     side=st.integers(1, 4),
 )
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_patches_are_in_reading_order(batch, channels, rows, columns, side):
     size = (batch, channels, rows * side, columns * side)
     images = torch.arange(torch.Size(size).numel()).view(size)

@@ -70,7 +70,7 @@ def draw(*shape, seed=0, dtype=torch.float32):
     half_out=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("level", [3, 2, 1])
 def test_products_are_those_of_float64(
@@ -134,7 +134,7 @@ def close_to(found, wanted, allowed):
 )
 @example(depth=2, rows=10_000, width=10, turned=True)
 @example(depth=40, rows=10_000, width=10, turned=True)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("level", [3, 2, 1])
 def test_nothing_is_written_past_the_room(level, dtype, depth, rows, width, turned):
@@ -175,7 +175,7 @@ def test_nothing_is_written_past_the_room(level, dtype, depth, rows, width, turn
     adds=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("dtype", KINDS)
 @pytest.mark.parametrize("level", [3, 2, 1])
 def test_turned_products_are_those_of_float64(level, dtype, depth, rows, width, adds, seed):

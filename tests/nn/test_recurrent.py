@@ -57,7 +57,7 @@ def made(cell, layers=2):
 
 @pytest.mark.parametrize("cell", CELLS)
 @given(data=st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_states_are_those_of_a_loop_wherever_padding_stands(cell, data):
     length = data.draw(st.integers(1, 6))
     rows = data.draw(

@@ -52,7 +52,7 @@ def by_definition(whole, norm):
     half=st.booleans(),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sum_norm_and_gradients_are_those_of_the_formula(rows, width, kind, half, seed):
     torch.manual_seed(seed)
     x = torch.randn(rows, width, requires_grad=True)
@@ -81,7 +81,7 @@ def test_sum_norm_and_gradients_are_those_of_the_formula(rows, width, kind, half
     frozen=st.sampled_from(["", "x", "change"]),
     seed=st.integers(0, 99),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_sum_and_its_norm_are_those_of_the_formula(
     rows, width, kind, halves, wanted, frozen, seed
 ):

@@ -33,7 +33,7 @@ def drawn(*shape: int, seed: int, scale: float = 1.0) -> torch.Tensor:
 @given(
     sizes=SIZES, seed=st.integers(0, 99), bias=st.booleans(), then=st.sampled_from(["none", "relu"])
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @torch.inference_mode()
 def test_packed_weights_are_as_exact_as_plain_ones(sizes, seed, bias, then):
     rows, width, out = sizes
@@ -59,7 +59,7 @@ def rounded(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     bias=st.booleans(),
     scale=st.sampled_from([1e-3, 1.0, 1e3]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @torch.inference_mode()
 def test_8_bit_products_are_products_of_rounded_rows(sizes, seed, bias, scale):
     rows, width, out = sizes

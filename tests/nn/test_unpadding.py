@@ -63,7 +63,7 @@ def test_padding_and_repeated_rows_get_no_gradient(lengths, side):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(sources=LENGTHS, seed=st.integers(0, 99), side=st.sampled_from(["left", "right"]))
 def test_training_is_the_same_with_padding(name, sources, seed, side):
     torch.manual_seed(seed)

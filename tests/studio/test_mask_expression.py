@@ -49,7 +49,7 @@ def seen(text: str) -> list[list[bool]]:
 
 
 @given(EXPRESSIONS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_expressions_mean_what_they_say(expression) -> None:
     text, sees = expression
     assert seen(text) == [[sees(i, j) for j in range(LENGTH)] for i in range(LENGTH)]

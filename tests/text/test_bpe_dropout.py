@@ -37,14 +37,14 @@ fragments = st.text(alphabet=sorted(set("".join(LINES)) | set("東☃\x00")), ma
 
 @given(text=st.lists(words | fragments | st.just(" ")).map("".join))
 @example(text=" ".join(LINES))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_without_dropout_it_is_the_plain_encoding(text: str) -> None:
     for kind in ("bpe", "byte-bpe"):
         assert trained(kind).encode_dropout(text, 0.0, 1) == trained(kind).encode(text)
 
 
 @given(text=st.sampled_from(LINES), p=st.floats(0, 1), seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_it_is_a_function_of_text_dropout_and_seed(text: str, p: float, seed: int) -> None:
     for kind in ("bpe", "byte-bpe"):
         tokenizer = trained(kind)

@@ -54,7 +54,7 @@ def test_new_tokens_are_whole_and_come_after_the_others(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(text=LINES)
 def test_other_text_is_cut_as_before_and_nothing_is_lost(kind: str, text: str) -> None:
     before = OURS[kind]
@@ -118,7 +118,7 @@ def byte_level() -> ImportedTokenizer:
     return ImportedTokenizer(special, Frame(), json.loads(library.to_str()))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(text=LINES)
 def test_imported_bytes_lose_nothing(text: str) -> None:
     before = byte_level()

@@ -32,7 +32,7 @@ def trained():
 @pytest.mark.parametrize("lowercase", [False, True])
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "characters", "byte-bpe"])
 @given(text=st.text(alphabet="the catsCAFÉİΣ\u2581,!", max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_spans_hold_what_the_pieces_say(trained, kind, lowercase, text):
     tokenizer = trained[kind, lowercase]
     ids, spans = tokenizer.encode_spans(text)

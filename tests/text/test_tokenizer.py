@@ -47,7 +47,7 @@ def trained(kind: str, words: str = "punctuation", lowercase: bool = False) -> T
 @example(text="👩‍👩‍👧 🏳️‍🌈 \U0010ffff")
 @example(text="東京は日本の首都です。\u3000全角")
 @example(text="</s><pad> <unk>\u2581 \u0120")
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_byte_level_is_lossless(text: str) -> None:
     for words in WORDS:
         tokenizer = trained("byte-bpe", words)
@@ -58,7 +58,7 @@ def test_byte_level_is_lossless(text: str) -> None:
 @example(text=" ")
 @example(text="  a  woman &apos;s   ")
 @example(text="\u2581\u2581 \u2581a \u2581")
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_known_characters_come_back_exactly(text: str) -> None:
     for kind in KINDS:
         for words in WORDS:
@@ -69,7 +69,7 @@ def test_known_characters_come_back_exactly(text: str) -> None:
 
 @given(text=st.text(alphabet=KNOWN))
 @example(text=" ".join(LINES))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_pieces_stay_within_words(text: str) -> None:
     for kind in ("bpe", "unigram"):
         for words in WORDS:

@@ -181,13 +181,14 @@ static void OWN(lay_panels)(void *data, int64_t first, int64_t stop) {
                     OWN(lay_turned)(from, k, column, columns, depth, halves, count, to);
                     continue;
                 }
-                for (int64_t i = 0; i < count; i++, k += per_unit, to += WIDTH)
-                    for (int64_t n = 0; n < WIDTH; n += LANES) {
-                        fetch(from, k + AHEAD, column + n);
-                        if (halves) fetch(from, k + AHEAD + 1, column + n);
+                for (int64_t i = 0; i < count; i++, k += per_unit, to += WIDTH) {
+                    for (int64_t n = 0; n < WIDTH; n += from.numbers.is_half ? 32 : 16)
+                        for (int64_t row = k; row < k + per_unit; row++)
+                            fetch(from, row + AHEAD, column + n);
+                    for (int64_t n = 0; n < WIDTH; n += LANES)
                         *(Bits *)(to + n)
                             = OWN(units_left)(from, k, column + n, columns - n, depth, halves);
-                    }
+                }
             }
     }
 }
