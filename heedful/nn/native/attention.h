@@ -292,6 +292,14 @@ static NAME(Sight) NAME(look)(const Attended *of, const NAME(Desk) *desk, int64_
     return sight;
 }
 
+// Scores of query i of a band with keys from s on, −∞ where it does not see them.
+static inline Floats NAME(load_score)(const NAME(Sight) *sight, int i, int64_t s, const float *at,
+                                      float scale) {
+    const uint8_t *visible = sight->visible[i];
+    NAME(Seen) seen = NAME(seen)(visible ? visible + s : 0, sight->num_keys - s);
+    return NAME(hide)(NAME(load)(at) * scale, seen);
+}
+
 // Scores of a band become weights that are not divided by their sum yet. Of each query it keeps the
 // largest score and what the weights are to be multiplied with.
 static inline __attribute__((always_inline)) void NAME(soften)(
@@ -301,10 +309,8 @@ static inline __attribute__((always_inline)) void NAME(soften)(
     EACH(i, count) top[i] = NAME(every)(-INFINITY);
     for (int64_t s = 0; s < sight->reach; s += LANES)
         EACH(i, count) {
-            const uint8_t *visible = sight->visible[i];
             float *at = scores + i * row + s;
-            NAME(Seen) seen = NAME(seen)(visible ? visible + s : 0, sight->num_keys - s);
-            Floats score = NAME(hide)(NAME(load)(at) * scale, seen);
+            Floats score = NAME(load_score)(sight, i, s, at, scale);
             NAME(store)(at, score);
             top[i] = NAME(larger)(score, top[i]);
         }
@@ -373,10 +379,8 @@ static inline __attribute__((always_inline)) void NAME(harden)(
     EACH(i, count) along[i] = NAME(every)(0.0f);
     for (int64_t s = 0; s < sight->reach; s += LANES)
         EACH(i, count) {
-            const uint8_t *visible = sight->visible[i];
             float *at = scores + i * row + s;
-            NAME(Seen) seen = NAME(seen)(visible ? visible + s : 0, sight->num_keys - s);
-            Floats score = NAME(hide)(NAME(load)(at) * scale, seen);
+            Floats score = NAME(load_score)(sight, i, s, at, scale);
             Floats weight = NAME(exponential)(score - largest[i]) * share[i];
             NAME(store)(at, weight);
             along[i] += weight * NAME(load)(down + i * row + s);
