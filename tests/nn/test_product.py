@@ -110,11 +110,12 @@ def test_products_are_those_of_float64(
     elif activation is not None:
         before = wanted.requires_grad_()
         wanted = ACTIVATIONS[activation](before)
-        if activation != "relu":
+        if activation != "relu":  # which is exact itself
             (steep,) = torch.autograd.grad(wanted.sum(), before)
             # A slope turns at most once in 1.2, in which the sum is not exact.
             close_to(slopes, steep, 1.2 * allowed + 1e-6)
-        wanted, allowed = wanted.detach(), 1.2 * allowed + 1e-6 * scale
+            allowed = 1.2 * allowed + 1e-6 * scale
+        wanted = wanted.detach()
     if gated:
         wanted = torch.where(gate > 0, wanted, 0.0)
     close_to(out, wanted, allowed)
@@ -293,6 +294,8 @@ def test_a_network_is_one_step_and_gives_what_its_parts_give(dtype, activation):
             close(one, other)
         else:  # not further from the truth than its parts
             assert (one - other).norm() <= 1.1 * (before - other).norm()
+        if activation == "relu":  # each number near: other activations are computed of rounded sums
+            close(one, before.double(), dtype)
     network.train()
     assert "_FedBackward" not in _names(network(x)), "what is dropped is dropped in between"
 
