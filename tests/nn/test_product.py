@@ -222,6 +222,20 @@ def test_no_sum_depends_on_the_number_of_threads(dtype):
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("level", [3, 2, 1])
+def test_what_is_infinite_stays_so(level, activation):
+    left, right = torch.zeros(2, 4), torch.ones(4, 20)
+    left[0, 1] = torch.inf
+    library.kernels().heedful_begin(level)
+    try:
+        laid, out, slopes = RightSide(right, torch.float32), torch.empty(2, 20), torch.empty(2, 20)
+        laid.multiplied(left, out, activation=activation, slopes=slopes)
+    finally:
+        library.kernels().heedful_begin(3)
+    assert torch.equal(out, torch.tensor([torch.inf, 0.0])[:, None].expand(2, 20))
+
+
 @pytest.mark.parametrize("dtype", KINDS)
 def test_what_is_no_number_stays_where_it_belongs(dtype):
     needs(dtype)

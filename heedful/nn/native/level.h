@@ -73,7 +73,9 @@ static inline Floats NAME(exponential)(Floats x) {
 static inline Floats NAME(inverse)(Floats x) {
 #if LANES == 16
     Floats near = (Floats)_mm512_rcp14_ps((__m512)x);
-    return near + near * (1.0f - x * near);
+    __mmask16 nearer = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(INFINITY), _CMP_NEQ_UQ);
+    return (Floats)_mm512_mask_mov_ps((__m512)near, nearer,
+                                      (__m512)(near + near * (1.0f - x * near)));
 #else
     return 1.0f / x;
 #endif
