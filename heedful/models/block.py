@@ -13,10 +13,12 @@ from heedful.nn.biases import Bias
 from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
+from heedful.nn.feedforward import FeedForward
 from heedful.nn.moe import MixtureOfExperts, build_feedforward
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
 from heedful.nn.residual import add_and_norm, add_residual, normed
+from heedful.nn.sublayer import Ending
 from heedful.nn.unpadding import RealRows
 
 
@@ -118,9 +120,63 @@ class Block(nn.Module):
         if self.running is not None and not looked_into and not self.cut:
             return self.running(x, sight, memory, cache, address)
         norms = self._norms()
-        place = f"{address}.self"
         y = self._read(x, next(norms), capture)
-        offer(capture, f"{place}.input", y)
+        # In training a part may be one call with all that follows it.
+        in_one = self.training and capture is None and not self.cut and cache is None
+        norm = next(norms)
+        found = None
+        if in_one:
+            found = self.self_attention.joined(
+                x,
+                y,
+                sight.self_positions,
+                self._ending(norm),
+                biases=sight.biases,
+                rows=sight.rows,
+            )
+        if found is None:
+            x, y, cache = self._self_attend(x, y, sight, norm, cache, f"{address}.self")
+        else:
+            x, y = found
+        if self.cross_attention is not None:
+            assert memory is not None and sight.memory_positions is not None
+            norm = next(norms)
+            found = None
+            if in_one:
+                found = self.cross_attention.joined(
+                    x,
+                    y,
+                    sight.memory_positions,
+                    self._ending(norm),
+                    rows=sight.rows,
+                    memory=memory,
+                )
+            if found is None:
+                x, y = self._attend_over(x, y, sight, memory, norm, f"{address}.cross")
+            else:
+                x, y = found
+        norm = next(norms)
+        found = None
+        if in_one and isinstance(self.feedforward, FeedForward):
+            found = self.feedforward.joined(x, y, self._ending(norm))
+        if found is None:
+            place = f"{address}.feedforward"
+            offer(capture, f"{place}.input", y)
+            x, _ = self._add(x, self._feed(y, sight, place), norm, capture, place)
+        else:
+            x, _ = found
+        return x, cache
+
+    def _self_attend(
+        self,
+        x: Tensor,
+        y: Tensor,
+        sight: Sight,
+        norm: nn.Module | None,
+        cache: KeyValueCache | None,
+        place: str,
+    ) -> tuple[Tensor, Tensor, KeyValueCache | None]:
+        offer(sight.capture, f"{place}.input", y)
         if sight.rows is None:
             y = y.reshape(sight.self_positions.query.shape[0], -1, y.shape[-1])
         attended, cache = self.self_attention(
@@ -129,28 +185,35 @@ class Block(nn.Module):
             rows=sight.rows,
             cache=cache,
             biases=sight.biases,
-            capture=capture,
+            capture=sight.capture,
             address=place,
         )
-        x, y = self._add(x, attended.view_as(x), next(norms), capture, place)
-        if self.cross_attention is not None:
-            assert memory is not None and sight.memory_positions is not None
-            place = f"{address}.cross"
-            offer(capture, f"{place}.input", y)
-            seen = self.cross_attention.over(
-                y,
-                memory,
-                sight.memory_positions,
-                rows=sight.rows,
-                capture=capture,
-                address=place,
-            )
-            x, y = self._add(x, seen, next(norms), capture, place)
-        place = f"{address}.feedforward"
-        offer(capture, f"{place}.input", y)
-        fed = self._feed(y, sight, place)
-        x, _ = self._add(x, fed, next(norms), capture, place)
-        return x, cache
+        x, y = self._add(x, attended.view_as(x), norm, sight.capture, place)
+        return x, y, cache
+
+    def _attend_over(
+        self,
+        x: Tensor,
+        y: Tensor,
+        sight: Sight,
+        memory: KeyValues,
+        norm: nn.Module | None,
+        place: str,
+    ) -> tuple[Tensor, Tensor]:
+        assert self.cross_attention is not None and sight.memory_positions is not None
+        offer(sight.capture, f"{place}.input", y)
+        seen = self.cross_attention.over(
+            y,
+            memory,
+            sight.memory_positions,
+            rows=sight.rows,
+            capture=sight.capture,
+            address=place,
+        )
+        return self._add(x, seen, norm, sight.capture, place)
+
+    def _ending(self, norm: nn.Module | None) -> Ending:
+        return Ending(norm, self.dropout.probability, not self.norm_first)
 
     def _norms(self) -> Iterator[nn.Module | None]:
         """The norm ahead of the first part, then the one after each part's sum."""

@@ -25,8 +25,9 @@ from heedful.nn.native.library import (
     Seen,
     address,
     kernels,
+    lying,
 )
-from heedful.nn.native.linear import NativeLinear, lying, workspace
+from heedful.nn.native.linear import NativeLinear, workspace
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear

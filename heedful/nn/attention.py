@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from heedful.nn.attend import (
@@ -27,6 +29,7 @@ from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.stacked import stacked
+from heedful.nn.sublayer import Ending, Heads, Memory, Parameters, joined, unwatched
 from heedful.nn.unpadding import RealRows
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
@@ -53,6 +56,35 @@ class KeyValues:
             stacked((self.keys, other.keys), length, -2),
             stacked((self.values, other.values), length, -2),
         )
+
+
+class LearnedKeyValues(KeyValues):
+    """Those of a memory that is learned from: as their projection leaves them, until someone asks.
+
+    Args:
+        memory: what the projection gave.
+        apart: takes it apart.
+    """
+
+    def __init__(self, memory: Memory, apart: Callable[[Memory], KeyValues]) -> None:
+        vars(self).update(memory=memory, _apart=apart)
+
+    memory: Memory
+    _apart: Callable[[Memory], KeyValues]
+
+    @functools.cached_property
+    def _key_values(self) -> KeyValues:
+        return self._apart(self.memory)
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, K, Lk, E]."""
+        return self._key_values.keys
+
+    @property
+    def values(self) -> Tensor:
+        """[B, K, Lk, E]."""
+        return self._key_values.values
 
 
 class Attention(nn.Module):
@@ -145,6 +177,51 @@ class Attention(nn.Module):
         mixed = self._attend(q, KeyValues(k, v), positions, biases, capture, address)
         return self._merged(mixed, rows), cache
 
+    def joined(
+        self,
+        x: Tensor,
+        read: Tensor,
+        positions: Positions,
+        ending: Ending,
+        *,
+        biases: Sequence[Bias] = (),
+        rows: RealRows | None = None,
+        memory: KeyValues | None = None,
+    ) -> tuple[Tensor, Tensor] | None:
+        """This attention and all that follows it up to the next sub-layer, in one call.
+
+        Args:
+            x: [B, L, D], the stream; [1, R, D] without its padding.
+            read: as x, what this module reads of it.
+            positions: of queries and keys.
+            ending: what becomes of the result.
+            biases: added to this module's own.
+            rows: where the rows of x stand, if it comes without its padding.
+            memory: what is attended to; x itself if None.
+
+        Returns:
+            As `heedful.nn.sublayer.joined`; None where that is not to be had.
+        """
+        plain = self.rotary is None and self._regroup is None and self.softcap is None
+        if not plain or self.biases_with(biases) or (self.training and self.dropout):
+            return None
+        if type(self.output) is not Linear or not unwatched(self, self.projection, self.output):
+            return None
+        if memory is not None and not isinstance(memory, LearnedKeyValues):
+            return None
+        heads = Heads(
+            self.heads_left,
+            self.key_heads_left,
+            self.scale,
+            positions,
+            self.mask,
+            rows,
+            None if memory is None else memory.memory,
+        )
+        first = Parameters(self.projection.weight, self.projection.bias)
+        second = Parameters(self.output.weight, self.output.bias)
+        return joined(x, read, first, heads, second, ending)
+
     def heads_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys and values [B, L, heads · E], each as [B, heads, L, E]."""
         return (
@@ -165,12 +242,19 @@ class Attention(nn.Module):
             memory: [B, Lk, D]; [1, R, D] without its padding.
             rows: where its rows stand, if it comes without its padding.
         """
-        key, value = self.memory_projection(memory, rows)
-        # Laid out as kernels read them, or each decoding step would copy them anew.
-        return KeyValues(
-            self._heads(key, self.key_heads_left).contiguous(),
-            self._heads(value, self.key_heads_left).contiguous(),
-        )
+        projection = self.memory_projection
+        learns = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if learns and isinstance(projection, FusedLinear) and unwatched(projection):
+            return LearnedKeyValues(Memory(projection.fused(memory), rows), self._taken_apart)
+        return self._laid_out(projection(memory, rows))
+
+    def _taken_apart(self, memory: Memory) -> KeyValues:
+        return self._laid_out(self.memory_projection.parts(memory.projected, memory.rows))
+
+    def _laid_out(self, parts: Sequence[Tensor]) -> KeyValues:
+        """As kernels read them, or each decoding step would copy them anew."""
+        keys, values = (self._heads(part, self.key_heads_left).contiguous() for part in parts)
+        return KeyValues(keys, values)
 
     def over(
         self,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
-from heedful.nn.kinds import Activation
+from heedful.nn.kinds import Activation, PlainActivation
 from heedful.nn.product import Linear, fed
 from heedful.nn.spec import FeedForwardSpec
+from heedful.nn.sublayer import Ending, Parameters, joined, unwatched
 
 
 def relu(x: Tensor) -> Tensor:
@@ -50,7 +52,7 @@ class FeedForward(nn.Module):
         super().__init__()
         gated = spec.activation in _GATED
         self.activation = (_GATED if gated else PLAIN_ACTIVATIONS)[spec.activation]
-        self.kind = spec.activation
+        self.kind = None if gated else cast("PlainActivation", spec.activation)
         self.gate = linear(width, spec.width, spec.bias) if gated else None
         self.up = linear(width, spec.width, spec.bias)
         self.down = linear(spec.width, width, spec.bias)
@@ -65,7 +67,7 @@ class FeedForward(nn.Module):
             address: this module's place in the model.
         """
         drops = self.training and self.dropout.probability > 0.0
-        if capture is None and self.gate is None and not drops:
+        if capture is None and self.kind is not None and not drops:
             whole = fed(x, self.up, self.kind, self.down)
             if whole is not None:
                 return whole
@@ -76,6 +78,26 @@ class FeedForward(nn.Module):
         offer(capture, f"{address}.inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down
+
+    def joined(self, x: Tensor, read: Tensor, ending: Ending) -> tuple[Tensor, Tensor] | None:
+        """This network and all that follows it up to the next sub-layer, in one call.
+
+        Args:
+            x: [..., D], the stream.
+            read: [..., D], what this module reads of it.
+            ending: what becomes of the result.
+
+        Returns:
+            As `heedful.nn.sublayer.joined`; None where that is not to be had.
+        """
+        if self.kind is None or (self.training and self.dropout.probability > 0.0):
+            return None
+        if type(self.up) is not Linear or type(self.down) is not Linear:
+            return None
+        if not unwatched(self, self.up, self.down):
+            return None
+        up = Parameters(self.up.weight, self.up.bias)
+        return joined(x, read, up, self.kind, Parameters(self.down.weight, self.down.bias), ending)
 
 
 def linear(in_width: int, out_width: int, bias: bool) -> Linear:

@@ -48,7 +48,14 @@ class FusedLinear(nn.Module):
         Returns:
             One [..., out_width] per map, in order, padded.
         """
-        fused = linear(x, self.weight, self.bias)
+        return self.parts(self.fused(x), rows)
+
+    def fused(self, x: Tensor) -> Tensor:
+        """All maps of x [..., in_width] side by side, [..., sum of out_width]."""
+        return linear(x, self.weight, self.bias)
+
+    def parts(self, fused: Tensor, rows: RealRows | None = None) -> tuple[Tensor, ...]:
+        """What each map gave, of what `fused` gave; padded, if there are rows of real tokens."""
         if rows is not None:
             fused = rows.unpack(fused)
         widths = list(self.out_widths.values())

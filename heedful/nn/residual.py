@@ -23,6 +23,9 @@ _CHUNKS = 16
 _LEVELS = 1 << 32
 _KINDS = (torch.float32, torch.bfloat16)
 
+Draw = tuple[int, int, float]
+"""What decides what is dropped: see `draw`."""
+
 
 def add_residual(
     x: Tensor, change: Tensor, probability: float, norm: nn.Module | None, training: bool
@@ -39,9 +42,9 @@ def add_residual(
     Returns:
         [..., D].
     """
-    if training and (norm is not None or probability) and _serves(norm, x, change):
-        drop, norm_last = _draw(probability), norm is not None
-        whole, y = _Passing.apply(x, change, *_parts(norm), drop, norm_last)  # type: ignore[no-untyped-call]
+    if training and (norm is not None or probability) and passes_through(norm, x, change):
+        drop, norm_last = draw(probability), norm is not None
+        whole, y = _Passing.apply(x, change, *norm_parts(norm), drop, norm_last)  # type: ignore[no-untyped-call]
         found: Tensor = y if norm_last else whole
         return found
     x = x + dropout(change, probability, training)
@@ -64,9 +67,9 @@ def add_and_norm(
     Returns:
         The sum [..., D], and its norm [..., D] in the precision that products read it in.
     """
-    if training and _serves(norm, x, change):
-        drop = _draw(probability)
-        found: tuple[Tensor, Tensor] = _Passing.apply(x, change, *_parts(norm), drop, False)  # type: ignore[no-untyped-call]
+    if training and passes_through(norm, x, change):
+        drop = draw(probability)
+        found: tuple[Tensor, Tensor] = _Passing.apply(x, change, *norm_parts(norm), drop, False)  # type: ignore[no-untyped-call]
         return found
     x = x + dropout(change, probability, training)
     return x, norm(x)
@@ -74,14 +77,15 @@ def add_and_norm(
 
 def normed(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
     """The norm of x [..., D], in the precision that products read it in."""
-    if training and _serves(norm, x):
-        found: Tensor = _Passing.apply(x, None, *_parts(norm), _draw(0.0), False)[1]  # type: ignore[no-untyped-call]
+    if training and passes_through(norm, x):
+        found: Tensor = _Passing.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
         return found
     plain: Tensor = norm(x)
     return plain
 
 
-def _parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
+def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
+    """Weight, bias and epsilon of a norm, as far as it has them."""
     if isinstance(norm, RMSNorm):
         return norm.weight, None, norm.epsilon
     if isinstance(norm, nn.LayerNorm):
@@ -89,13 +93,13 @@ def _parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]
     return None, None, 0.0
 
 
-def _serves(norm: nn.Module | None, *tensors: Tensor) -> bool:
-    """Whether kernels in C do it."""
+def passes_through(norm: nn.Module | None, *tensors: Tensor) -> bool:
+    """Whether kernels in C add and norm such rows."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
     if not passes_rows(tensors[0].shape[-1]):
         return False
-    weight, bias, _ = _parts(norm)
+    weight, bias, _ = norm_parts(norm)
     if norm is not None and (
         weight is None
         or weight.dtype != torch.float32
@@ -105,7 +109,7 @@ def _serves(norm: nn.Module | None, *tensors: Tensor) -> bool:
     return all(t.device.type == "cpu" and t.dtype in _KINDS and t.numel() for t in tensors)
 
 
-def _draw(probability: float) -> tuple[int, int, float]:
+def draw(probability: float) -> Draw:
     """A seed, what a random number of 32 bits below is dropped, and what is kept multiplied by."""
     if not probability:
         return 0, 0, 1.0
@@ -128,7 +132,7 @@ class _Passing(torch.autograd.Function):
         weight: Tensor | None,
         bias: Tensor | None,
         epsilon: float,
-        drop: tuple[int, int, float],
+        drop: Draw,
         norm_last: bool,
     ) -> tuple[Tensor | None, Tensor | None]:
         x = whole = x.contiguous()

@@ -53,6 +53,14 @@ class RealRows:
         first_slots = torch.arange(batch + 1) * length
         return torch.searchsorted(self.index[: self.count], first_slots)
 
+    @functools.cached_property
+    def in_front(self) -> bool:
+        """Whether the tokens of each sequence come first, and all of its padding after them."""
+        slots = self.index[: self.count]
+        sequence = slots // self.shape[1]
+        rank = torch.arange(self.count) - self.starts[sequence]
+        return torch.equal(rank, slots - sequence * self.shape[1])
+
     def pack(self, x: Tensor) -> Tensor:
         """[B, L, D] to [1, R, D]."""
         packed: Tensor = _Pack.apply(x.flatten(0, 1), self)  # type: ignore[no-untyped-call]

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.kernels.request import AttentionRequest
-from heedful.nn.native.library import Attended, Rows, address, kernels, passes_rows
-from heedful.nn.native.linear import lying
+from heedful.nn.native.library import Attended, Rows, address, kernels, lying, passes_rows
 
 name = "native"
 

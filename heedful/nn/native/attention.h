@@ -109,10 +109,9 @@ static inline __attribute__((always_inline)) void NAME(fetch_kind)(
     memset(to, 0, (size_t)((NAME(fours)(rows) - rows) * width) * sizeof *to);
 }
 
-// Rows of a tensor, filled up to fours with zeros.
-static void NAME(fetch)(Rows from, int64_t batch, int64_t head, int64_t rows, int64_t width,
-                        float *to) {
-    int64_t at = batch * from.batch + head * from.head;
+// Rows of a head, filled up to fours with zeros.
+static void NAME(fetch)(Rows from, int64_t head, int64_t rows, int64_t width, float *to) {
+    int64_t at = head * from.head;
     if (from.numbers.is_half) NAME(fetch_kind)(from, at, rows, width, to, 1);
     else NAME(fetch_kind)(from, at, rows, width, to, 0);
 }
@@ -168,17 +167,17 @@ static inline __attribute__((always_inline)) void NAME(turn_kind)(
 #endif
 }
 
-static void NAME(turn)(const Attended *of, Rows from, int64_t batch, int64_t head, float *to) {
-    int64_t at = batch * from.batch + head * from.head, row = NAME(score_row)(of);
+static void NAME(turn)(const Attended *of, Rows from, int64_t head, float *to) {
+    int64_t at = head * from.head, row = NAME(score_row)(of);
     if (NAME(in_pairs)(of)) NAME(turn_kind)(from, at, of->num_keys, of->width, row, to, 1);
     else NAME(turn_kind)(from, at, of->num_keys, of->width, row, to, 0);
 }
 
 // All products of a head's rows, of as many as there are queries, with turned ones: [Lq, Lk'].
-static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t batch, int64_t head,
-                                 const float *turned, float *to) {
+static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t head, const float *turned,
+                                 float *to) {
 #if HAS_TILES
-    const uint16_t *at = (const uint16_t *)left.numbers.at + batch * left.batch + head * left.head;
+    const uint16_t *at = (const uint16_t *)left.numbers.at + head * left.head;
     int64_t keys = NAME(score_row)(of);
     for (int64_t row = 0; row < of->num_queries; row += TILE_ROWS) {
         int64_t count = of->num_queries - row < TILE_ROWS ? of->num_queries - row : TILE_ROWS;
@@ -191,14 +190,14 @@ static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t batch, i
     }
     NAME(release)();
 #else
-    (void)of, (void)left, (void)batch, (void)head, (void)turned, (void)to;
+    (void)of, (void)left, (void)head, (void)turned, (void)to;
 #endif
 }
 
 // Row i times factors[i · step].
-static void NAME(give)(Rows to, int64_t batch, int64_t head, int64_t rows, int64_t width,
-                       const float *factors, int64_t step, const float *from) {
-    int64_t at = batch * to.batch + head * to.head;
+static void NAME(give)(Rows to, int64_t head, int64_t rows, int64_t width, const float *factors,
+                       int64_t step, const float *from) {
+    int64_t at = head * to.head;
     for (int64_t row = 0; row < rows; row++, at += to.row, factors += step)
         for (int64_t e = 0; e < width; e += LANES, from += LANES)
             NAME(put)(to.numbers, at + e, NAME(load)(from) * *factors);
@@ -206,9 +205,9 @@ static void NAME(give)(Rows to, int64_t batch, int64_t head, int64_t rows, int64
 
 // Rows of `heads` heads are brought near, to be read or to be written.
 static inline __attribute__((always_inline)) void NAME(approach)(
-    Rows to, int64_t batch, int64_t head, int64_t heads, int64_t rows, int64_t width, int writes) {
+    Rows to, int64_t head, int64_t heads, int64_t rows, int64_t width, int writes) {
     int64_t size = to.numbers.is_half ? 2 : 4;
-    const char *at = (const char *)to.numbers.at + (batch * to.batch + head * to.head) * size;
+    const char *at = (const char *)to.numbers.at + head * to.head * size;
     for (int64_t row = 0; row < rows; row++, at += to.row * size)
         for (int64_t h = 0; h < heads; h++)
             for (int64_t byte = 0; byte < width * size; byte += 64) {
@@ -218,14 +217,39 @@ static inline __attribute__((always_inline)) void NAME(approach)(
             }
 }
 
-// What is read of a key head and its queries, and what is written.
-static void NAME(approach_read)(const Attended *of, int64_t number, int back) {
-    int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
+static Rows NAME(moved)(Rows of, int64_t batch, const int64_t *starts) {
+    int64_t by = starts ? starts[batch] * of.row : batch * of.batch;
+    if (of.numbers.at) of.numbers.at = (char *)of.numbers.at + by * (of.numbers.is_half ? 2 : 4);
+    return of;
+}
+
+// One sequence alone.
+static Attended NAME(alone)(const Attended *of, int64_t batch) {
+    Attended one = *of;
+    const int64_t *queries = of->query_starts, *keys = of->key_starts;
+    one.q = NAME(moved)(of->q, batch, queries);
+    one.k = NAME(moved)(of->k, batch, keys);
+    one.v = NAME(moved)(of->v, batch, keys);
+    one.out = NAME(moved)(of->out, batch, queries);
+    one.for_q = NAME(moved)(of->for_q, batch, queries);
+    one.for_k = NAME(moved)(of->for_k, batch, keys);
+    one.for_v = NAME(moved)(of->for_v, batch, keys);
+    one.statistics += batch * of->heads * 2 * of->num_queries;
+    if (of->visible) one.visible += batch * of->visible_batch;
+    if (queries) one.num_queries = queries[batch + 1] - queries[batch];
+    if (keys) one.num_keys = keys[batch + 1] - keys[batch];
+    return one;
+}
+
+// What will be read of a key head and its queries.
+static void NAME(approach_read)(const Attended *all, int64_t number, int back) {
+    Attended own = NAME(alone)(all, number / all->key_heads), *of = &own;
+    int64_t key_head = number % of->key_heads;
     int64_t group = of->heads / of->key_heads, width = of->width;
-    NAME(approach)(of->k, batch, key_head, 1, of->num_keys, width, 0);
-    NAME(approach)(of->v, batch, key_head, 1, of->num_keys, width, 0);
-    NAME(approach)(of->q, batch, key_head * group, group, of->num_queries, width, 0);
-    if (back) NAME(approach)(of->out, batch, key_head * group, group, of->num_queries, width, 0);
+    NAME(approach)(of->k, key_head, 1, of->num_keys, width, 0);
+    NAME(approach)(of->v, key_head, 1, of->num_keys, width, 0);
+    NAME(approach)(of->q, key_head * group, group, of->num_queries, width, 0);
+    if (back) NAME(approach)(of->out, key_head * group, group, of->num_queries, width, 0);
 }
 
 // Which of LANES keys, of which `left` are there, are seen: `visible` says it of each, or is null
@@ -268,13 +292,12 @@ typedef struct {
 } NAME(Sight);
 
 // Of queries from `first` on: rows that are filled up see what the last query sees.
-static NAME(Sight) NAME(look)(const Attended *of, const NAME(Desk) *desk, int64_t batch, int64_t head,
+static NAME(Sight) NAME(look)(const Attended *of, const NAME(Desk) *desk, int64_t head,
                               int64_t first) {
     NAME(Sight) sight = {{0}, first, NAME(filled)(of->num_keys), of->num_keys, 0};
     sight.count = NAME(height)(of->num_queries - first);
     if (of->visible) {
-        const uint8_t *visible
-            = of->visible + batch * of->visible_batch + head * of->visible_head;
+        const uint8_t *visible = of->visible + head * of->visible_head;
         for (int i = 0; i < sight.count; i++) {
             int64_t query = first + i < of->num_queries ? first + i : of->num_queries - 1;
             sight.visible[i] = visible + query * of->visible_query;
@@ -333,24 +356,25 @@ static inline __attribute__((always_inline)) void NAME(soften)(
 }
 
 static void NAME(attended_heads)(void *data, int64_t first, int64_t stop) {
-    const Attended *of = data;
-    NAME(Desk) desk = NAME(own_desk)(of);
-    int64_t keys = NAME(score_row)(of), width = of->width, queries = of->num_queries;
-    int64_t group = of->heads / of->key_heads;
-    int pairs = NAME(in_pairs)(of);
+    const Attended *all = data;
+    NAME(Desk) desk = NAME(own_desk)(all);
+    int64_t width = all->width, group = all->heads / all->key_heads;
+    int pairs = NAME(in_pairs)(all);
     for (int64_t number = first; number < stop; number++) {
-        int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
-        if (number + 1 < stop) NAME(approach_read)(of, number + 1, 0);
-        NAME(turn)(of, of->k, batch, key_head, desk.turned_keys);
-        NAME(fetch)(of->v, batch, key_head, of->num_keys, width, desk.values);
+        Attended own = NAME(alone)(all, number / all->key_heads), *of = &own;
+        int64_t key_head = number % of->key_heads, queries = of->num_queries;
+        int64_t keys = NAME(score_row)(of);
+        if (number + 1 < stop) NAME(approach_read)(all, number + 1, 0);
+        NAME(turn)(of, of->k, key_head, desk.turned_keys);
+        NAME(fetch)(of->v, key_head, of->num_keys, width, desk.values);
         for (int64_t head = key_head * group; head < (key_head + 1) * group; head++) {
-            float *largest = of->statistics + (batch * of->heads + head) * 2 * queries;
+            float *largest = of->statistics + head * 2 * queries;
             float *shares = largest + queries;
-            NAME(approach)(of->out, batch, head, 1, queries, width, 1);
-            if (pairs) NAME(multiply_pairs)(of, of->q, batch, head, desk.turned_keys, desk.weights);
-            else NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
+            NAME(approach)(of->out, head, 1, queries, width, 1);
+            if (pairs) NAME(multiply_pairs)(of, of->q, head, desk.turned_keys, desk.weights);
+            else NAME(fetch)(of->q, head, queries, width, desk.queries);
             for (int64_t i = 0; i < queries; i += HEIGHT) {
-                NAME(Sight) sight = NAME(look)(of, &desk, batch, head, i);
+                NAME(Sight) sight = NAME(look)(of, &desk, head, i);
                 float *weights = desk.weights + i * keys, tops[HEIGHT], share[HEIGHT];
                 if (!pairs)
                     NAME(band)(desk.queries + i * width, width, 1, desk.turned_keys, keys, weights,
@@ -365,7 +389,7 @@ static void NAME(attended_heads)(void *data, int64_t first, int64_t stop) {
                 NAME(band)(weights, keys, 1, desk.values, width, desk.up + i * width, width, width,
                            sight.reach < of->num_keys ? sight.reach : of->num_keys, sight.count, 0);
             }
-            NAME(give)(of->out, batch, head, queries, width, shares, 1, desk.up);
+            NAME(give)(of->out, head, queries, width, shares, 1, desk.up);
         }
     }
 }
@@ -399,33 +423,34 @@ static inline __attribute__((always_inline)) void NAME(harden)(
 }
 
 static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
-    const Attended *of = data;
-    NAME(Desk) desk = NAME(own_desk)(of);
-    int64_t keys = NAME(score_row)(of), width = of->width, queries = of->num_queries;
-    int64_t group = of->heads / of->key_heads;
-    int pairs = NAME(in_pairs)(of);
+    const Attended *all = data;
+    NAME(Desk) desk = NAME(own_desk)(all);
+    int64_t width = all->width, group = all->heads / all->key_heads;
+    int pairs = NAME(in_pairs)(all);
     const float one = 1.0f;
     for (int64_t number = first; number < stop; number++) {
-        int64_t batch = number / of->key_heads, key_head = number % of->key_heads;
-        if (number + 1 < stop) NAME(approach_read)(of, number + 1, 1);
-        NAME(approach)(of->for_k, batch, key_head, 1, of->num_keys, width, 1);
-        NAME(approach)(of->for_v, batch, key_head, 1, of->num_keys, width, 1);
-        NAME(fetch)(of->k, batch, key_head, of->num_keys, width, desk.keys);
-        NAME(turn)(of, of->k, batch, key_head, desk.turned_keys);
-        NAME(turn)(of, of->v, batch, key_head, desk.turned_values);
+        Attended own = NAME(alone)(all, number / all->key_heads), *of = &own;
+        int64_t key_head = number % of->key_heads, queries = of->num_queries;
+        int64_t keys = NAME(score_row)(of);
+        if (number + 1 < stop) NAME(approach_read)(all, number + 1, 1);
+        NAME(approach)(of->for_k, key_head, 1, of->num_keys, width, 1);
+        NAME(approach)(of->for_v, key_head, 1, of->num_keys, width, 1);
+        NAME(fetch)(of->k, key_head, of->num_keys, width, desk.keys);
+        NAME(turn)(of, of->k, key_head, desk.turned_keys);
+        NAME(turn)(of, of->v, key_head, desk.turned_values);
         for (int64_t head = key_head * group; head < (key_head + 1) * group; head++) {
             int add = head > key_head * group;
-            const float *largest = of->statistics + (batch * of->heads + head) * 2 * queries;
+            const float *largest = of->statistics + head * 2 * queries;
             const float *shares = largest + queries;
-            NAME(approach)(of->for_q, batch, head, 1, queries, width, 1);
-            NAME(fetch)(of->q, batch, head, queries, width, desk.queries);
-            NAME(fetch)(of->out, batch, head, queries, width, desk.up);
+            NAME(approach)(of->for_q, head, 1, queries, width, 1);
+            NAME(fetch)(of->q, head, queries, width, desk.queries);
+            NAME(fetch)(of->out, head, queries, width, desk.up);
             if (pairs) {
-                NAME(multiply_pairs)(of, of->q, batch, head, desk.turned_keys, desk.weights);
-                NAME(multiply_pairs)(of, of->out, batch, head, desk.turned_values, desk.down);
+                NAME(multiply_pairs)(of, of->q, head, desk.turned_keys, desk.weights);
+                NAME(multiply_pairs)(of, of->out, head, desk.turned_values, desk.down);
             }
             for (int64_t i = 0; i < queries; i += HEIGHT) {
-                NAME(Sight) sight = NAME(look)(of, &desk, batch, head, i);
+                NAME(Sight) sight = NAME(look)(of, &desk, head, i);
                 float *weights = desk.weights + i * keys, *down = desk.down + i * keys;
                 float tops[HEIGHT] = {0}, share[HEIGHT] = {0};
                 for (int q = 0; q < sight.count && i + q < queries; q++) {
@@ -445,7 +470,7 @@ static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
                            width, sight.reach < of->num_keys ? sight.reach : of->num_keys,
                            sight.count, 0);
             }
-            NAME(give)(of->for_q, batch, head, queries, width, &of->scale, 0, desk.for_queries);
+            NAME(give)(of->for_q, head, queries, width, &of->scale, 0, desk.for_queries);
             int64_t from = 0;  // queries before see none of the keys from j on
             for (int64_t j = 0; j < of->num_keys; j += HEIGHT) {
                 int count = NAME(height)(of->num_keys - j);
@@ -456,8 +481,8 @@ static void NAME(attended_back)(void *data, int64_t first, int64_t stop) {
                            desk.for_keys + j * width, width, width, queries - from, count, add);
             }
         }
-        NAME(give)(of->for_k, batch, key_head, of->num_keys, width, &of->scale, 0, desk.for_keys);
-        NAME(give)(of->for_v, batch, key_head, of->num_keys, width, &one, 0, desk.for_values);
+        NAME(give)(of->for_k, key_head, of->num_keys, width, &of->scale, 0, desk.for_keys);
+        NAME(give)(of->for_v, key_head, of->num_keys, width, &one, 0, desk.for_values);
     }
 }
 

@@ -121,6 +121,9 @@ typedef struct {
     Rows for_q, for_k, for_v;   // gradients
     const uint8_t *visible;     // [B or 1, H or 1, Lq, Lk] by these strides; null where all is seen
     int64_t visible_batch, visible_head, visible_query;
+    // [B + 1] where the rows of each sequence begin, if they come without padding: then each has as
+    // many as there are up to the next, and num_queries and num_keys are the most; or null
+    const int64_t *query_starts, *key_starts;
     // [B, H, 2, Lq]: of queries the largest score, and what exponentials are multiplied with
     float *statistics;
     float *room;
@@ -359,12 +362,6 @@ static int multiplies_halves(void) { return 0; }
 #define CALL_PRODUCT(name, halves, arguments) CALL(name, arguments)
 #endif
 
-// What callers must agree on; compare `library.py`.
-int heedful_layout(void) {
-    return 1000 * (int)sizeof(Layer)
-        + (int)(sizeof(Seen) + sizeof(Attended));
-}
-
 // Choose the set of instructions: 3 has registers for matrices, 2 has 8-bit products, 1 has neither, 0
 // is none. Not above `most`.
 int heedful_begin(int most) {
@@ -529,4 +526,12 @@ void heedful_turned_product(float *out, void *left, void *right, int64_t rows, i
     };
     Matrix from = {{left, halves}, rows, 1}, other = {{right, halves}, width, 1};
     CALL_PRODUCT(turned_product, halves, (&to, from, other, sums, room));
+}
+
+#include "sublayer.h"
+
+// What callers must agree on; compare `library.py`.
+int heedful_layout(void) {
+    return 1000 * (int)sizeof(Layer)
+        + (int)(sizeof(Seen) + sizeof(Attended) + sizeof(Sublayer));
 }

@@ -145,6 +145,8 @@ class Attended(Structure):
         ("visible_batch", c_int64),
         ("visible_head", c_int64),
         ("visible_query", c_int64),
+        ("query_starts", c_void_p),
+        ("key_starts", c_void_p),
         ("statistics", c_void_p),
         ("room", c_void_p),
         ("batch", c_int64),
@@ -154,6 +156,70 @@ class Attended(Structure):
         ("num_keys", c_int64),
         ("width", c_int64),
         ("scale", c_float),
+    )
+
+
+class Numbers(Structure):
+    """`Numbers` of kernels.c."""
+
+    _fields_ = (("at", c_void_p), ("is_half", c_int64))
+
+
+class LearnedMap(Structure):
+    """`LearnedMap` of sublayer.h."""
+
+    _fields_ = (
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("for_weight", c_void_p),
+        ("for_bias", c_void_p),
+        ("in_width", c_int64),
+        ("out_width", c_int64),
+    )
+
+
+class Sublayer(Structure):
+    """`Sublayer` of sublayer.h."""
+
+    _fields_ = (
+        ("first", LearnedMap),
+        ("second", LearnedMap),
+        ("x", Numbers),
+        ("read", c_void_p),
+        ("sum", Numbers),
+        ("y", Numbers),
+        ("norm_weight", c_void_p),
+        ("norm_bias", c_void_p),
+        ("kept", c_void_p),
+        ("room", c_void_p),
+        ("for_sum", Numbers),
+        ("for_y", Numbers),
+        ("for_x", Numbers),
+        ("for_read", Numbers),
+        ("for_norm_weight", c_void_p),
+        ("for_norm_bias", c_void_p),
+        ("memory", c_void_p),
+        ("for_memory", c_void_p),
+        ("visible", c_void_p),
+        ("visible_batch", c_int64),
+        ("visible_head", c_int64),
+        ("visible_query", c_int64),
+        ("query_starts", c_void_p),
+        ("key_starts", c_void_p),
+        ("rows", c_int64),
+        ("memory_rows", c_int64),
+        ("batch", c_int64),
+        ("num_queries", c_int64),
+        ("num_keys", c_int64),
+        ("heads", c_int64),
+        ("key_heads", c_int64),
+        ("seed", c_int64),
+        ("least", c_uint32),
+        ("kept_scale", c_float),
+        ("epsilon", c_float),
+        ("score_scale", c_float),
+        ("halves", c_int32),
+        ("activation", c_int32),
     )
 
 
@@ -207,6 +273,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         None,
         [c_void_p, c_void_p, c_void_p, *_PRODUCT, c_int, c_void_p, c_void_p],
     ),
+    "heedful_sublayer_kept": (c_int64, [POINTER(Sublayer)]),
+    "heedful_sublayer_room": (c_int64, [POINTER(Sublayer), c_int]),
+    "heedful_sublayer": (None, [POINTER(Sublayer)]),
+    "heedful_sublayer_back": (None, [POINTER(Sublayer)]),
     "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
@@ -229,7 +299,7 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            sizes = sizeof(Seen) + sizeof(Attended)
+            sizes = sizeof(Seen) + sizeof(Attended) + sizeof(Sublayer)
             if library.heedful_layout() != 1000 * sizeof(Layer) + sizes:
                 continue
             if library.heedful_begin(wanted) > 0:
@@ -245,6 +315,11 @@ def address(tensor: Tensor | None) -> int | None:
 def numbers(tensor: Tensor | None) -> tuple[int | None, bool]:
     """Where its numbers begin, and whether they are bfloat16 and not float32."""
     return address(tensor), tensor is not None and tensor.itemsize == 2
+
+
+def lying(tensor: Tensor) -> Tensor:
+    """With the numbers of each vector side by side, as kernels read them."""
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def instructions() -> str | None:

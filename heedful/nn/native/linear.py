@@ -81,8 +81,3 @@ def workspace(size: int) -> Tensor:
 
 
 Int8NativeLinear = functools.partial(NativeLinear, int8=True)
-
-
-def lying(tensor: Tensor) -> Tensor:
-    """With the numbers of each vector side by side, as kernels read them."""
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
