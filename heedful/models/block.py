@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from heedful.models.spec import BlockSpec, KeptHeadsSpec
@@ -121,53 +122,13 @@ class Block(nn.Module):
             return self.running(x, sight, memory, cache, address)
         norms = self._norms()
         y = self._read(x, next(norms), capture)
-        # In training a part may be one call with all that follows it.
-        in_one = self.training and capture is None and not self.cut and cache is None
-        norm = next(norms)
-        found = None
-        if in_one:
-            found = self.self_attention.joined(
-                x,
-                y,
-                sight.self_positions,
-                self._ending(norm),
-                biases=sight.biases,
-                rows=sight.rows,
-            )
-        if found is None:
-            x, y, cache = self._self_attend(x, y, sight, norm, cache, f"{address}.self")
-        else:
-            x, y = found
+        x, y, cache = self._attend(x, y, sight, next(norms), cache, f"{address}.self")
         if self.cross_attention is not None:
-            assert memory is not None and sight.memory_positions is not None
-            norm = next(norms)
-            found = None
-            if in_one:
-                found = self.cross_attention.joined(
-                    x,
-                    y,
-                    sight.memory_positions,
-                    self._ending(norm),
-                    rows=sight.rows,
-                    memory=memory,
-                )
-            if found is None:
-                x, y = self._attend_over(x, y, sight, memory, norm, f"{address}.cross")
-            else:
-                x, y = found
-        norm = next(norms)
-        found = None
-        if in_one and isinstance(self.feedforward, FeedForward):
-            found = self.feedforward.joined(x, y, self._ending(norm))
-        if found is None:
-            place = f"{address}.feedforward"
-            offer(capture, f"{place}.input", y)
-            x, _ = self._add(x, self._feed(y, sight, place), norm, capture, place)
-        else:
-            x, _ = found
-        return x, cache
+            assert memory is not None
+            x, y = self._attend_over(x, y, sight, next(norms), memory, f"{address}.cross")
+        return self._feed(x, y, sight, next(norms), f"{address}.feedforward"), cache
 
-    def _self_attend(
+    def _attend(
         self,
         x: Tensor,
         y: Tensor,
@@ -176,41 +137,71 @@ class Block(nn.Module):
         cache: KeyValueCache | None,
         place: str,
     ) -> tuple[Tensor, Tensor, KeyValueCache | None]:
+        """Self-attention of y, and what follows: the stream, what is read of it next, the cache."""
+        attention, positions = self.self_attention, sight.self_positions
+        if cache is None and self._joins(sight):
+            found = attention.joined(
+                x, y, positions, self._ending(norm), biases=sight.biases, rows=sight.rows
+            )
+            if found is not None:
+                return *found, None
         offer(sight.capture, f"{place}.input", y)
         if sight.rows is None:
-            y = y.reshape(sight.self_positions.query.shape[0], -1, y.shape[-1])
-        attended, cache = self.self_attention(
+            y = y.reshape(positions.query.shape[0], -1, y.shape[-1])
+        attended, cache = attention(
             y,
-            sight.self_positions,
+            positions,
             rows=sight.rows,
             cache=cache,
             biases=sight.biases,
             capture=sight.capture,
             address=place,
         )
-        x, y = self._add(x, attended.view_as(x), norm, sight.capture, place)
-        return x, y, cache
+        return *self._add(x, attended.view_as(x), norm, sight.capture, place), cache
 
     def _attend_over(
         self,
         x: Tensor,
         y: Tensor,
         sight: Sight,
-        memory: KeyValues,
         norm: nn.Module | None,
+        memory: KeyValues,
         place: str,
     ) -> tuple[Tensor, Tensor]:
-        assert self.cross_attention is not None and sight.memory_positions is not None
+        """Attention over a memory, and what follows: the stream and what is read of it next."""
+        attention, positions, rows = self.cross_attention, sight.memory_positions, sight.rows
+        assert attention is not None and positions is not None
+        if self._joins(sight):
+            ending = self._ending(norm)
+            found = attention.joined(x, y, positions, ending, rows=rows, memory=memory)
+            if found is not None:
+                return found
         offer(sight.capture, f"{place}.input", y)
-        seen = self.cross_attention.over(
-            y,
-            memory,
-            sight.memory_positions,
-            rows=sight.rows,
-            capture=sight.capture,
-            address=place,
-        )
+        seen = attention.over(y, memory, positions, rows=rows, capture=sight.capture, address=place)
         return self._add(x, seen, norm, sight.capture, place)
+
+    def _feed(
+        self, x: Tensor, y: Tensor, sight: Sight, norm: nn.Module | None, place: str
+    ) -> Tensor:
+        """The feed-forward network, and what follows: the stream."""
+        network, capture = self.feedforward, sight.capture
+        if self._joins(sight) and isinstance(network, FeedForward):
+            found = network.joined(x, y, self._ending(norm))
+            if found is not None:
+                return found[0]
+        offer(capture, f"{place}.input", y)
+        if isinstance(network, MixtureOfExperts):
+            positions = sight.self_positions.query if sight.rows is None else sight.rows.positions
+            fed: Tensor = network(y, positions.reshape(y.shape[:2]), capture, place)
+        else:
+            fed = network(y, capture, place)
+        return self._add(x, fed, norm, capture, place)[0]
+
+    def _joins(self, sight: Sight) -> bool:
+        """Whether a part may be one call with all that follows it up to the next."""
+        if self.cut or sight.capture is not None or torch.compiler.is_compiling():
+            return False
+        return self.training
 
     def _ending(self, norm: nn.Module | None) -> Ending:
         return Ending(norm, self.dropout.probability, not self.norm_first)
@@ -220,15 +211,6 @@ class Block(nn.Module):
         norms = (self.self_attention_norm, self.cross_attention_norm, self.feedforward_norm)
         present = [norm for norm in norms if norm is not None]
         return iter([*present, None] if self.norm_first else [None, *present])
-
-    def _feed(self, y: Tensor, sight: Sight, place: str) -> Tensor:
-        if isinstance(self.feedforward, MixtureOfExperts):
-            positions = sight.self_positions.query if sight.rows is None else sight.rows.positions
-            positions = positions.reshape(y.shape[:2])
-            fed: Tensor = self.feedforward(y, positions, sight.capture, place)
-        else:
-            fed = self.feedforward(y, sight.capture, place)
-        return fed
 
     def _read(self, x: Tensor, norm: nn.Module | None, capture: Capture | None) -> Tensor:
         return x if norm is None else normed(x, norm, self.training and capture is None)

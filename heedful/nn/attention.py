@@ -24,12 +24,12 @@ from heedful.nn.capture import Capture, offer
 from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
-from heedful.nn.product import Linear
+from heedful.nn.product import Linear, unwatched
 from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.stacked import stacked
-from heedful.nn.sublayer import Ending, Heads, Memory, Parameters, joined, unwatched
+from heedful.nn.sublayer import Ending, Heads, Memory, Parameters, joined
 from heedful.nn.unpadding import RealRows
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
@@ -74,7 +74,8 @@ class LearnedKeyValues(KeyValues):
 
     @functools.cached_property
     def _key_values(self) -> KeyValues:
-        return self._apart(self.memory)
+        with torch.enable_grad():  # whoever asks first, they are kept for all
+            return self._apart(self.memory)
 
     @property
     def keys(self) -> Tensor:

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.kinds import Activation, PlainActivation
-from heedful.nn.product import Linear, fed
+from heedful.nn.product import Linear, fed, unwatched
 from heedful.nn.spec import FeedForwardSpec
-from heedful.nn.sublayer import Ending, Parameters, joined, unwatched
+from heedful.nn.sublayer import Ending, Parameters, joined
 
 
 def relu(x: Tensor) -> Tensor:

@@ -53,6 +53,8 @@ def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | 
     """
     if type(up) is not Linear or type(down) is not Linear:  # one whose weight is put together, say
         return None
+    if not unwatched(up, down):
+        return None
     dtype = product_dtype(x, up.weight, up.bias)
     if dtype is None or product_dtype(x, down.weight, down.bias) is None:
         return None
@@ -62,22 +64,37 @@ def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | 
     return found
 
 
+def unwatched(*modules: nn.Module) -> bool:
+    """Whether nobody hooked on to modules, who would not be called where they are passed over."""
+    return not any(
+        each._forward_hooks
+        or each._forward_pre_hooks
+        or each._backward_hooks
+        or each._backward_pre_hooks
+        for each in modules
+    )
+
+
 def asked_dtype(x: Tensor) -> torch.dtype:
     """The type that products with x are to have: autocast's, or its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
-def product_dtype(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> torch.dtype | None:
+def product_dtype(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, in_one: bool = False
+) -> torch.dtype | None:
     """The type in which kernels in C multiply x [..., K] with weight [N, K]; None if they do not.
 
     They do where gradients are wanted and the matrices are large enough, unless `own_products` says
-    that they must not.
+    that they must not. Where one call does all of a sub-layer, `in_one`, smaller ones are.
     """
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or x.device.type != "cpu":
         return None
     dtype = asked_dtype(x)
-    if not own_products.get() or not multiplies(_name(dtype), min(weight.shape)):
+    if not own_products.get():
+        return None
+    if not multiplies(_name(dtype), min(weight.shape), in_one=in_one):
         return None
     if weight.dtype != torch.float32 or not weight.is_contiguous():
         return None

@@ -143,8 +143,12 @@ def joined(
         The stream that goes on, and what the next sub-layer reads of it, as `Block._add` has them.
     """
     norm = ending.norm
-    dtype = product_dtype(read, *first)
-    if dtype is None or product_dtype(read, *second) != dtype or not passes_through(norm, x):
+    dtype = product_dtype(read, *first, in_one=True)
+    if (
+        dtype is None
+        or product_dtype(read, *second, in_one=True) != dtype
+        or not passes_through(norm, x)
+    ):
         return None
     if any(_bias_alone(each) for each in (first, second)):
         return None
@@ -173,17 +177,6 @@ def joined(
     )
     stream = y if ending.norm_last and norm is not None else whole
     return stream, stream if y is None else y
-
-
-def unwatched(*modules: nn.Module) -> bool:
-    """Whether nobody hooked on to modules, who would not be called where they are passed over."""
-    return not any(
-        each._forward_hooks
-        or each._forward_pre_hooks
-        or each._backward_hooks
-        or each._backward_pre_hooks
-        for each in modules
-    )
 
 
 def _bias_alone(map: Parameters) -> bool:

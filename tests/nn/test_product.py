@@ -398,6 +398,6 @@ def test_weights_that_are_put_together_are_multiplied_and_learned():
 
 
 def test_kernels_that_cannot_are_not_asked(monkeypatch):
-    monkeypatch.setattr(product, "multiplies", lambda kind, width: False)
+    monkeypatch.setattr(product, "multiplies", lambda kind, width, **_: False)
     x, weight = draw(100, 512), draw(512, 512).requires_grad_()
     assert "_LinearBackward" not in _names(linear(x, weight, None))
