@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from heedful.nn.native import library
 
@@ -15,3 +16,19 @@ def level(request: pytest.FixtureRequest) -> Iterator[int]:
     found = library.kernels().heedful_begin(LEVELS[request.param])
     yield found
     library.kernels().heedful_begin(LEVELS["best"])
+
+
+class _Stopping(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None
+
+
+@pytest.fixture
+def stopping():
+    """A copy that lets no gradient through."""
+    return _Stopping.apply

@@ -615,22 +615,10 @@ def test_a_part_that_nothing_came_of_gets_no_gradient(drops):
                 assert by_norm.abs().sum() > 0
 
 
-class Stopped(torch.autograd.Function):
-    """Lets no gradient through."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return None
-
-
 @pytest.mark.parametrize("placement", ["pre", "post"])
-def test_where_no_gradient_comes_none_goes_on(placement):
+def test_where_no_gradient_comes_none_goes_on(stopping, placement):
     for case in cases(Ending(norm_of("rms"), 0.1, placement == "post")):
-        stopped = sum(Stopped.apply(each).sum() for each in joined(*case))
+        stopped = sum(stopping(each).sum() for each in joined(*case))
         found = torch.autograd.grad(stopped, parts(case), allow_unused=True)
         assert found == (None,) * len(parts(case))
 
