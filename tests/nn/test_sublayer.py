@@ -991,7 +991,7 @@ def test_keys_and_values_are_taken_apart_for_whoever_asks(how):
     real = (layout.positions >= 0)[:, None, :, None]
     for name in ("keys", "values"):
         one, other = getattr(learned, name), getattr(plain, name)
-        assert torch.equal(one * real, other * real)
+        near(one * real, other * real, 5e-6)  # PyTorch multiplies where nothing is learned
         assert getattr(learned, name) is one
     assert learned.select(torch.tensor([2, 0])).keys.shape[0] == 2
     assert learned.join(plain, 7).values.shape == (6, 2, 7, 16)
