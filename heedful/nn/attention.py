@@ -24,7 +24,7 @@ from heedful.nn.capture import Capture, offer
 from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
-from heedful.nn.product import Linear, unwatched
+from heedful.nn.product import Linear, is_plain, unwatched
 from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
@@ -206,7 +206,7 @@ class Attention(nn.Module):
         plain = self.rotary is None and self._regroup is None and self.softcap is None
         if not plain or self.biases_with(biases) or (self.training and self.dropout):
             return None
-        if type(self.output) is not Linear or not unwatched(self, self.projection, self.output):
+        if not is_plain(self.output) or not unwatched(self, self.projection):
             return None
         if memory is not None and not isinstance(memory, LearnedKeyValues):
             return None

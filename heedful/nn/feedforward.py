@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.kinds import Activation, PlainActivation
-from heedful.nn.product import Linear, fed, unwatched
+from heedful.nn.product import Linear, fed, is_plain, unwatched
 from heedful.nn.spec import FeedForwardSpec
 from heedful.nn.sublayer import Ending, Parameters, joined
 
@@ -92,9 +92,7 @@ class FeedForward(nn.Module):
         """
         if self.kind is None or (self.training and self.dropout.probability > 0.0):
             return None
-        if type(self.up) is not Linear or type(self.down) is not Linear:
-            return None
-        if not unwatched(self, self.up, self.down):
+        if not is_plain(self.up, self.down) or not unwatched(self):
             return None
         up = Parameters(self.up.weight, self.up.bias)
         return joined(x, read, up, self.kind, Parameters(self.down.weight, self.down.bias), ending)

@@ -51,9 +51,7 @@ def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | 
     Returns:
         [..., D].
     """
-    if type(up) is not Linear or type(down) is not Linear:  # one whose weight is put together, say
-        return None
-    if not unwatched(up, down):
+    if not is_plain(up, down):
         return None
     dtype = product_dtype(x, up.weight, up.bias)
     if dtype is None or product_dtype(x, down.weight, down.bias) is None:
@@ -73,6 +71,14 @@ def unwatched(*modules: nn.Module) -> bool:
         or each._backward_pre_hooks
         for each in modules
     )
+
+
+def is_plain(*maps: nn.Module) -> bool:
+    """Whether maps are no more than their weights and biases, which can stand for them.
+
+    Not one whose weight is put together, nor one that somebody hooked on to.
+    """
+    return all(type(each) is Linear for each in maps) and unwatched(*maps)
 
 
 def asked_dtype(x: Tensor) -> torch.dtype:
