@@ -124,7 +124,8 @@ class Stack(nn.Module):
         for block in self.blocks:
             assert isinstance(block, Block)
             attention = block.self_attention
-            weight = attention.projection.weight
+            weight = block.self_attention_norm.weight  # linear layers may have become others
+            assert isinstance(weight, Tensor)
             device = weight.device.type
             cast = torch.is_autocast_enabled(device)  # then keys come in its type
             empty = torch.empty(

@@ -8,6 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.config import read_toml_text
+from heedful.decode.precision import keep_in
+from heedful.device import Precision
 from heedful.errors import ModelError
 from heedful.models import sizes
 from heedful.models.causal_lm import CausalLM
@@ -124,9 +126,12 @@ def test_neither_padding_nor_neighbours_nor_caches_nor_chunks_matter(
 
 @pytest.mark.parametrize("kind", ["growing", "static", "ring"])
 @pytest.mark.parametrize("name", ["learned", "rotary, window"])
+@pytest.mark.parametrize("kept", [False, True])
 @torch.no_grad()
-def test_steps_after_a_prompt_equal_one_pass(name, kind):
+def test_steps_after_a_prompt_equal_one_pass(name, kind, kept):
     model = build(name)
+    if kept:  # as those are that generate
+        keep_in(model, Precision("fp32", "cpu"))
     if kind == "ring" and model.window is None:
         kind = "growing"
     rows = [draw(9), draw(4), []]  # the last prompt has nothing before its first step
