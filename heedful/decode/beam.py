@@ -229,7 +229,8 @@ class BeamSearch(Generic[State]):
             self.trace.add(who, candidates, ends, chosen, norm=norm, bound=bound, worst=worst)
         staying = worst < bound
         for cohort, part in slices:
-            cohort.grow(Candidates(*(t[part] for t in chosen)))
+            alone = len(slices) == 1
+            cohort.grow(chosen if alone else Candidates(*(t[part] for t in chosen)))
         rows = _rows(chosen.parent, live.tokens.shape[1])
         after = replace(
             live,

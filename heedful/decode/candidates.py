@@ -41,7 +41,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
     """
     # Fresh memory of this size would cost half as much again as what is computed in it.
     scores = torch.log_softmax(logits, -1, out=logits)
-    _check(scores[..., 0])  # one NaN among the logits makes its whole row NaN
+    _check(not scores[..., 0].isnan().any())  # one NaN among the logits makes its whole row NaN
     return scores
 
 
@@ -54,16 +54,17 @@ def log_totals(logits: Tensor) -> Tensor:
         ModelError: when the model gives no numbers.
     """
     if best.serves(logits):
-        totals = best.log_totals(logits)
+        totals, are_numbers = best.log_totals(logits)
     else:
         top = logits.amax(-1, keepdim=True)
         totals = top[..., 0].double() + torch.logsumexp(logits - top, -1).double()
-    _check(totals)
+        are_numbers = not totals.isnan().any()
+    _check(are_numbers)
     return totals
 
 
-def _check(scores: Tensor) -> None:
-    if scores.isnan().any():
+def _check(are_numbers: bool) -> None:
+    if not are_numbers:
         raise ModelError(
             "The model's probabilities are not numbers (NaN)",
             remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
@@ -79,6 +80,8 @@ def best_candidates(logits: Tensor, excess: Tensor, totals: Tensor, count: int) 
         totals: summed log-probabilities so far [B, W] float64.
         count: C; when fewer exist, the rest is filled up with candidates of total −∞.
     """
+    if best.serves(logits):
+        return Candidates(*best.continuations(logits, excess, totals, count))
     # No hypothesis can have more than `count` children among the `count` best of all.
     largest, tokens = _largest(logits, min(count, logits.shape[-1]))
     values = largest.double() - excess[..., None]
@@ -106,8 +109,6 @@ def _largest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     in one of the `count` blocks with the largest maxima.
     """
     size = scores.shape[-1]
-    if best.serves(scores):
-        return best.largest(scores, count)
     if size < _BLOCKS * max(count, _WORTH_IT) or scores.device.type != "cpu":
         return scores.topk(count, -1)
     deals = size // _BLOCKS

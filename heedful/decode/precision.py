@@ -13,7 +13,10 @@ from heedful.memory import reuse_freed
 from heedful.models.block import Block
 from heedful.models.causal_lm import CausalLM
 from heedful.models.native_block import NativeBlock, runs_natively
+from heedful.models.native_stack import NativeStack, passes_natively
+from heedful.models.stack import Stack
 from heedful.models.translator import Translator
+from heedful.nn.embeddings import InputEmbedding
 from heedful.nn.native import library
 from heedful.nn.native.linear import Int8NativeLinear, NativeLinear
 from heedful.nn.running_weights import (
@@ -74,7 +77,13 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
 
 
 def _run_natively(model: AnyModel) -> None:
-    """Have kernels in C compute whole blocks, where they can."""
-    for block in model.modules():
-        if isinstance(block, Block) and runs_natively(block):
-            block.running = NativeBlock(block)
+    """Have kernels in C compute whole blocks, and all of them in one call, where they can."""
+    modules = list(model.modules())
+    for module in modules:
+        if isinstance(module, Block) and runs_natively(module):
+            module.running = NativeBlock(module)
+        elif isinstance(module, InputEmbedding):
+            module.runs_natively = True
+    for module in modules:
+        if isinstance(module, Stack) and passes_natively(module):
+            module.running = NativeStack(module)

@@ -18,6 +18,7 @@ from heedful.errors import ConfigError
 from heedful.inspect.model_parts import ModelPart, parts_matching
 from heedful.models.block import Block
 from heedful.nn.attention import Attention
+from heedful.nn.embeddings import InputEmbedding
 
 How = Literal["off", "zero", "mean"]
 
@@ -63,7 +64,9 @@ def ablated(
         raise ConfigError(f"Nothing is ablated by {how!r}", remedy=f"Choose {', '.join(_HOWS)}")
     chosen = parts_matching(model, what)
     instead = {part.address: _instead(part, how, means) for part in chosen}
-    plainly = [(each, "running", None) for each in model.modules() if isinstance(each, Block)]
+    modules = list(model.modules())
+    plainly: list[Change] = [(each, "running", None) for each in modules if isinstance(each, Block)]
+    plainly += [(m, "runs_natively", False) for m in modules if isinstance(m, InputEmbedding)]
     with swapped([*plainly, *_changes(chosen, instead)]):
         yield tuple(instead)
 

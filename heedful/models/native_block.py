@@ -16,23 +16,17 @@ from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import PLAIN_ACTIVATIONS, FeedForward
 from heedful.nn.kernels.request import total_bias
-from heedful.nn.native.library import (
-    ACTIVATIONS,
-    AttentionLayer,
-    Layer,
-    Linear,
-    Norm,
-    Seen,
-    address,
-    kernels,
-    lying,
-)
+from heedful.nn.masks import Causal, Everything, Mask
+from heedful.nn.native.library import ACTIVATIONS, address, kernels, lying
 from heedful.nn.native.linear import NativeLinear, workspace
+from heedful.nn.native.structures import AttentionLayer, Layer, Linear, Norm, Seen, Turns
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear
+from heedful.nn.rotary import Rotary
 from heedful.nn.running_weights import Fused
 
+_PLAIN_MASKS = (Everything(), Causal())
 _ACTIVATIONS = {PLAIN_ACTIVATIONS[name]: place for place, name in enumerate(ACTIVATIONS)}
 
 
@@ -86,10 +80,17 @@ class NativeBlock:
         space = workspace(library.heedful_layer_room(layer, rows, 0))
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
         places = positions.query if sight.rows is None else sight.rows.positions
-        parts = projected.view(places.shape[0], rows // places.shape[0], projected.shape[1])
-        q, k, v = attention.heads_of(*parts.split(self.widths, -1))
         if attention.rotary is not None:
-            q, k = attention.rotary(q, places), attention.rotary(k, places)
+            turns = Turns()
+            held = tell_turns(turns, attention.rotary, places)
+            turned = attention.heads_left + attention.key_heads_left
+            library.heedful_turn(
+                *(turns, projected.data_ptr(), rows, projected.shape[1]),
+                *(turned, attention.head_width),
+            )
+            del held
+        parts = projected.view(*places.shape, projected.shape[1])
+        q, k, v = attention.heads_of(*parts.split(self.widths, -1))
         if cache is not None:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
@@ -149,22 +150,14 @@ class _Seen:
         described = self.described = Seen()
         k, v = (lying(t) for t in (memory.keys, memory.values))
         if q is not None:
-            if q.stride(1) != q.shape[3] or q.stride(3) != 1:  # as rotation leaves them
-                q = q.transpose(1, 2).contiguous().transpose(1, 2)
             described.queries = q.data_ptr()
             described.query_batch, described.query_row = q.stride(0), q.stride(2)
         described.keys, described.values = k.data_ptr(), v.data_ptr()
         described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
         described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
-        described.batch, described.num_queries = positions.query.shape
-        described.num_keys = positions.key.shape[1]
+        visible = tell_positions(described, positions, attention.mask)
         described.query_rows, described.key_rows = address(query_rows), address(key_rows)
-        visible = bias = None
-        if not positions.shows_all(attention.mask):
-            visible = positions.visible(attention.mask).contiguous()
-            described.visible = visible.data_ptr()
-            described.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
-            described.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
+        bias = None
         if biases:
             assert q is not None
             request = make_request(
@@ -193,6 +186,54 @@ class _Seen:
         if capture is not None and self.shown is not None:
             place, weights = self.shown
             capture.keep(place, self.attention.kept.in_place(weights))
+
+
+def tell_positions(described: Seen, positions: Positions, mask: Mask) -> Tensor | None:
+    """Say how many queries and keys there are and who sees whom.
+
+    Returns:
+        What must outlive the call that is told.
+    """
+    described.batch, described.num_queries = positions.query.shape
+    described.num_keys = positions.key.shape[1]
+    visible = _visible(positions, mask)
+    if visible is None:
+        return None
+    described.visible = visible.data_ptr()
+    described.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
+    described.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
+    return visible
+
+
+def tell_turns(turns: Turns, rotary: Rotary, places: Tensor) -> tuple[Tensor, Tensor]:
+    """Say by what queries and keys at some places [B, L] are turned.
+
+    Returns:
+        What must outlive the call that is told.
+    """
+    cosine, sine = waves = rotary.waves(places)
+    turns.cosine, turns.sine = cosine.data_ptr(), sine.data_ptr()
+    turns.pairs, turns.neighbours = cosine.shape[-1], rotary.layout == "pairs"
+    return waves
+
+
+def _visible(positions: Positions, mask: Mask) -> Tensor | None:
+    """Which key each query sees, bytes or bool [B|1, 1, Lq|1, Lk]; None if it is every one."""
+    if mask not in _PLAIN_MASKS:
+        return None if positions.shows_all(mask) else positions.visible(mask).contiguous()
+    return positions.derive(("seen", mask), lambda: _looked_up(positions, mask == Causal()))
+
+
+def _looked_up(positions: Positions, causal: bool) -> Tensor | None:
+    query, key, lineage = positions.query.contiguous(), positions.key.contiguous(), None
+    if positions.lineage is not None:
+        lineage = positions.lineage.contiguous()
+    shape = (query.shape[0], query.shape[1], key.shape[1])
+    visible = torch.empty((shape[0], 1, *shape[1:]), dtype=torch.uint8)
+    all_seen = kernels().heedful_visible(
+        *(query.data_ptr(), key.data_ptr(), address(lineage), *shape, causal, visible.data_ptr())
+    )
+    return None if all_seen else visible
 
 
 def runs_natively(block: Block) -> bool:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,13 @@ from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
 
 AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
 
+RunningStack = Callable[
+    [Tensor, Sight, Sequence[KeyValues], Sequence[AnyCache]],
+    tuple[Tensor, tuple[AnyCache, ...]] | None,
+]
+"""Another way to compute all blocks, where nobody looks into them: of input, sight, memory and
+caches; None where it cannot."""
+
 MakeCache = Callable[[Tensor, Tensor], Cache]
 """Makes an empty cache for keys and values [B, K, 0, E] like those given."""
 
@@ -32,11 +39,15 @@ class Stack(nn.Module):
         width: model width D.
         spec: how many blocks of which kind, the final norm and dropout, a shared position bias.
         name: where captures of this stack are addressed, `encoder` or `decoder`.
+
+    Attributes:
+        running: computes all blocks faster, once the model is not trained any more.
     """
 
     def __init__(self, width: int, spec: StackSpec, name: str) -> None:
         super().__init__()
         self.name = name
+        self.running: RunningStack[Any] | None = None
         self.blocks = nn.ModuleList(
             Block(width, spec.block, spec.kept(layer)) for layer in range(spec.num_layers)
         )
@@ -79,8 +90,29 @@ class Stack(nn.Module):
         rows = None if caches else self._rows(sight)
         if rows is not None:
             x, sight = rows.pack(x), dataclasses.replace(sight, rows=rows)
-        grown: list[AnyCache] = []
         offer(sight.capture, f"{self.name}.embedding", x)
+        x, caches = self._through(x, sight, memory, caches)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        x = self.final_dropout(x)
+        if rows is not None:
+            x = rows.unpack(x)
+        offer(sight.capture, f"{self.name}.output", x)
+        return x, caches
+
+    def _through(
+        self,
+        x: Tensor,
+        sight: Sight,
+        memory: Sequence[KeyValues],
+        caches: Sequence[AnyCache],
+    ) -> tuple[Tensor, tuple[AnyCache, ...]]:
+        """What all blocks make of x, and the caches with x's tokens appended."""
+        if self.running is not None and sight.capture is None and self._is_whole:
+            found = self.running(x, sight, memory, caches)
+            if found is not None:
+                return found
+        grown: list[AnyCache] = []
         for index, block in enumerate(self.blocks):
             address = f"{self.name}.{index}"
             x, cache = block(
@@ -93,13 +125,13 @@ class Stack(nn.Module):
             offer(sight.capture, f"{address}.output", x)
             if cache is not None:
                 grown.append(cache)
-        if self.final_norm is not None:
-            x = self.final_norm(x)
-        x = self.final_dropout(x)
-        if rows is not None:
-            x = rows.unpack(x)
-        offer(sight.capture, f"{self.name}.output", x)
         return x, tuple(grown)
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether nothing of the blocks was taken away or is to be seen."""
+        blocks = cast("Iterable[Block]", self.blocks)
+        return all(block.running is not None and not block.cut for block in blocks)
 
     def _rows(self, sight: Sight) -> RealRows | None:
         """Where the rows of a pass stand, if it goes without its padding."""

@@ -23,6 +23,7 @@ from heedful.nn.cache import KeyValueCache
 from heedful.nn.capture import Capture, offer
 from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
+from heedful.nn.native.library import Places
 from heedful.nn.positions import Positions
 from heedful.nn.product import Linear, is_plain, unwatched
 from heedful.nn.projection import FusedLinear, store_maps_apart
@@ -43,6 +44,11 @@ class KeyValues:
 
     keys: Tensor
     values: Tensor
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where they stand."""
+        return Places.of(self.keys, self.values)
 
     def select(self, sentences: Tensor) -> KeyValues:
         """Those of the given sentences ([B'] indices), in that order."""

@@ -11,13 +11,15 @@ head, Ev width of a value head.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
+from heedful.nn.native.library import Places
 from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.stacked import stacked
 
@@ -61,13 +63,19 @@ class Lineage:
         keys = torch.cat([self.positions, positions], 1)
         own = self.own
         if own is not None:
-            itself = torch.eye(self.width, dtype=torch.bool, device=own.device)
-            own = torch.cat([own, itself.expand(own.shape[0], -1, -1)], 2)
+            itself = _itself(self.width).to(own.device).expand(own.shape[0], -1, -1)
+            own = torch.cat([own, itself], 2)
         return replace(self, positions=keys, own=own), Positions(positions, keys, lineage=own)
 
 
-@dataclass(frozen=True, eq=False)
-class _Part:
+@functools.lru_cache(maxsize=16)
+def _itself(width: int) -> Tensor:
+    """[W, W] bool: of tokens that come together, each continuation's past has its own."""
+    with torch.inference_mode(False):
+        return torch.eye(width, dtype=torch.bool)
+
+
+class _Part(NamedTuple):
     """Some rows of a store, and some slots of each, in the order in which they are wanted.
 
     Args:
@@ -77,7 +85,7 @@ class _Part:
         slots: [B', S'] int64, the slots of each; those in use if None.
     """
 
-    store: _Store
+    store: Store
     used: int
     sentences: Tensor | None = None
     slots: Tensor | None = None
@@ -135,6 +143,8 @@ class BeamCache:
     @property
     def used(self) -> int:
         """S, how many slots each row has."""
+        if len(self._parts) == 1:  # asked for at every step, of every layer
+            return self._parts[0].width
         return max((part.width for part in self._parts), default=0)
 
     @property
@@ -159,13 +169,32 @@ class BeamCache:
         stop = used + keys.shape[2]
         assert positions.key.shape[1] == stop, (positions.key.shape, stop)
         if not self._parts:
-            store = _Store.around(keys, values)
+            store = Store.around(keys, values)
         elif torch.is_grad_enabled():  # autograd wants the old contents
-            store = _Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
+            store = Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         else:
-            store = self._with_room(keys, values)
+            store = self._with_room(keys.shape[2])
             store.write(used, keys, values)
         return type(self)((_Part(store, stop),)), positions
+
+    def claim(self, shape: tuple[int, int, int, int], like: Tensor) -> tuple[Self, Store]:
+        """The cache with more tokens, whose keys and values the caller puts where they belong.
+
+        Args:
+            shape: B, K, n, E of the keys of these tokens, and of their values.
+            like: of the type they are to have, where the cache holds no tokens yet.
+
+        Returns:
+            The cache, and its store, in which they follow the tokens of this one.
+        """
+        used, (rows, heads, count, width) = self.used, shape
+        if self._parts:
+            store = self._with_room(count)
+        else:
+            room = (rows, heads, count + _ROOM, width)
+            store = Store(like.new_empty(room), like.new_empty(room))
+        store.filled = used + count
+        return type(self)((_Part(store, store.filled),)), store
 
     def select(self, sentences: Tensor) -> BeamCache:
         """The rows of some sentences ([B'] int64)."""
@@ -173,17 +202,17 @@ class BeamCache:
             return self
         part = self._one()
         if part.slots is not None:
-            part = replace(part, slots=part.slots.index_select(0, sentences))
+            part = part._replace(slots=part.slots.index_select(0, sentences))
         if part.sentences is not None:
             sentences = part.sentences.index_select(0, sentences)
-        return BeamCache((replace(part, sentences=sentences),))
+        return BeamCache((part._replace(sentences=sentences),))
 
     def pick(self, slots: Tensor) -> BeamCache:
         """Some slots of each row ([B, S'] int64)."""
         part = self._one()
         if part.slots is not None:
             slots = part.slots.gather(1, slots)
-        return BeamCache((replace(part, slots=slots),))
+        return BeamCache((part._replace(slots=slots),))
 
     def join(self, other: BeamCache) -> BeamCache:
         """The rows of both; the shorter ones are filled up with zeros."""
@@ -193,7 +222,7 @@ class BeamCache:
         """All of it as one part."""
         if len(self._parts) == 1:
             return self._parts[0]
-        return _Part(_Store.around(self.keys, self.values), self.used)
+        return _Part(Store.around(self.keys, self.values), self.used)
 
     def _put_together(self, held: Sequence[Tensor]) -> Tensor:
         assert held, "nothing was appended yet"
@@ -202,15 +231,15 @@ class BeamCache:
             return found[0]
         return stacked(found, self.used, -2)
 
-    def _with_room(self, keys: Tensor, values: Tensor) -> _Store:
+    def _with_room(self, count: int) -> Store:
         """A store that begins with what is held and may be written after it."""
         used, first = self.used, self._parts[0]
-        if len(self._parts) == 1 and first.whole and first.store.may_be_written(used, keys):
+        if len(self._parts) == 1 and first.whole and first.store.may_be_written(used, count):
             return first.store
-        room = max(2 * used, used + keys.shape[2], _ROOM * keys.shape[2])
+        room = max(2 * used, used + count, _ROOM * count)
         kept = _roomy(self._parts, [part.store.keys for part in self._parts], used, room)
         told = _roomy(self._parts, [part.store.values for part in self._parts], used, room)
-        return _Store(kept, told)
+        return Store(kept, told)
 
 
 def choose_beams(
@@ -304,7 +333,7 @@ def _tidied(
     return tuple(cache.pick(slots) for cache in caches), tidy
 
 
-class _Store:
+class Store:
     """Slots that caches share: the value that filled it last may fill it further, others copy it.
 
     Args:
@@ -319,18 +348,24 @@ class _Store:
         self.keys = keys
         self.values = values
         self.filled: int | None = None
+        self._is_inference = keys.is_inference()
+
+    @functools.cached_property
+    def places(self) -> Places:
+        """Where they stand."""
+        return Places.of(self.keys, self.values)
 
     @classmethod
-    def around(cls, keys: Tensor, values: Tensor) -> _Store:
+    def around(cls, keys: Tensor, values: Tensor) -> Store:
         """Just these tokens."""
         store = cls(keys, values)
         store.filled = keys.shape[2]
         return store
 
-    def may_be_written(self, used: int, keys: Tensor) -> bool:
-        """Whether more tokens [B, K, n, E] may follow the first `used` slots."""
-        fits = used + keys.shape[2] <= self.keys.shape[2]
-        alike = self.keys.is_inference() == torch.is_inference_mode_enabled()
+    def may_be_written(self, used: int, count: int) -> bool:
+        """Whether so many more tokens may follow the first `used` slots."""
+        fits = used + count <= self.keys.shape[2]
+        alike = self._is_inference == torch.is_inference_mode_enabled()
         return self.filled == used and fits and alike
 
     def write(self, used: int, keys: Tensor, values: Tensor) -> None:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
+from heedful.nn.native.embedding import embed
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
@@ -38,6 +39,9 @@ class InputEmbedding(nn.Module):
     Args:
         width: model width D.
         spec: which of those there are.
+
+    Attributes:
+        runs_natively: whether kernels in C may embed, once the model is not trained any more.
     """
 
     def __init__(self, width: int, spec: EmbeddingSpec) -> None:
@@ -47,6 +51,7 @@ class InputEmbedding(nn.Module):
         self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
         self.norm = build_norm(spec.norm, width) if spec.norm else None
         self.dropout = Dropout(spec.dropout)
+        self.runs_natively = False
 
     def forward(
         self,
@@ -66,6 +71,27 @@ class InputEmbedding(nn.Module):
         Raises:
             ModelError: when a learned position lies past its table.
         """
+        x = self._at_once(ids, positions, table) if self.runs_natively else None
+        if x is None:
+            x = self._embedded(ids, positions, table, segments)
+        if self.norm is not None:
+            x = self.norm(x)
+        dropped: Tensor = self.dropout(x)
+        return dropped
+
+    def _at_once(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor | None:
+        if self.segments is not None:
+            return None
+        places = None
+        if self.positions is not None:
+            places = self.positions.table(positions)
+            if places is None:
+                return None
+        return embed(ids, positions, table.weight, self.scale, places)
+
+    def _embedded(
+        self, ids: Tensor, positions: Tensor, table: TokenEmbedding, segments: Tensor | None
+    ) -> Tensor:
         x: Tensor = table(ids)
         if self.scale != 1.0:
             x = x * self.scale
@@ -73,10 +99,7 @@ class InputEmbedding(nn.Module):
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:
             x = x + self.positions(positions).to(x.dtype)
-        if self.norm is not None:
-            x = self.norm(x)
-        dropped: Tensor = self.dropout(x)
-        return dropped
+        return x
 
 
 def _build_positions(

@@ -160,11 +160,10 @@ class SinusoidalPositions(nn.Module):
         Returns:
             [B, L, D] float32; zeros where there is nothing.
         """
-        usual = positions.numel() > 0 and not torch.compiler.is_compiling()  # a graph cannot look
-        if usual and (last := int(positions.max())) < _TABLE_ROWS:
-            rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
-            table = _sinusoid_table(self.width, self.layout, rows).to(positions.device)
-            return nn.functional.embedding(positions + 1, table)
+        held = self.table(positions)
+        if held is not None:
+            table, first = held
+            return nn.functional.embedding(positions + first, table.to(positions.device))
         if torch.compiler.is_dynamo_compiling():  # one kernel computes them all, and need not look
             waves = _sinusoids(positions.flatten(), self.width, self.layout)
             waves = waves.unflatten(0, positions.shape)
@@ -174,6 +173,19 @@ class SinusoidalPositions(nn.Module):
                 row, _sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
             )
         return waves.masked_fill((positions < 0)[..., None], 0.0)
+
+    def table(self, positions: Tensor) -> tuple[Tensor, int] | None:
+        """Encodings [P, D] of these positions among others, and the row of position 0.
+
+        Before it there is a row of zeros. None where no table is kept for them.
+        """
+        if not positions.numel() or torch.compiler.is_compiling():  # a graph cannot look
+            return None
+        last = int(positions.max())
+        if last >= _TABLE_ROWS:
+            return None
+        rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
+        return _sinusoid_table(self.width, self.layout, rows), 1
 
 
 class LearnedPositions(nn.Module):
@@ -217,6 +229,10 @@ class LearnedPositions(nn.Module):
                 )
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
         return rows.masked_fill((positions < 0)[..., None], 0.0) if padded else rows
+
+    def table(self, positions: Tensor) -> tuple[Tensor, int]:
+        """Its rows, and the row of position 0."""
+        return self.weight, self.unused_rows
 
 
 @functools.lru_cache(maxsize=8)

@@ -36,6 +36,7 @@ class Rotary(nn.Module):
                 f"A head of width {width} cannot be rotated in {self.rotated} channels",
                 remedy="Use an even rotary width, at most the width of a head",
             )
+        self.spec = spec
         self.layout = spec.layout
         # Plain numbers: buffers would lose precision when the model is cast to bfloat16.
         self.frequencies = _frequencies(self.rotated, spec)
@@ -52,9 +53,7 @@ class Rotary(nn.Module):
             [B, H, L, E] in the type of x. The temperature is applied to the rotated channels, so
             it acts once on queries and once on keys.
         """
-        frequencies = torch.tensor(self.frequencies, device=x.device)
-        angles = positions[:, None, :, None].to(torch.float32) * frequencies
-        cosine, sine = angles.cos() * self.temperature, angles.sin() * self.temperature
+        cosine, sine = (each[:, None] for each in self.waves(positions))
         turned, untouched = x[..., : self.rotated], x[..., self.rotated :]
         first, second = self._split(turned.to(torch.promote_types(x.dtype, torch.float32)))
         rotated = self._join(
@@ -62,6 +61,19 @@ class Rotary(nn.Module):
             second * cosine + first * sine,
         ).to(x.dtype)
         return torch.cat([rotated, untouched], dim=-1) if untouched.shape[-1] else rotated
+
+    def waves(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of the angle that each pair is turned by, times the temperature.
+
+        Args:
+            positions: [B, L] int64.
+
+        Returns:
+            [B, L, rotated / 2] float32 each.
+        """
+        frequencies = torch.tensor(self.frequencies, device=positions.device)
+        angles = positions[..., None].to(torch.float32) * frequencies
+        return angles.cos() * self.temperature, angles.sin() * self.temperature
 
     def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The two channels of each pair."""

@@ -17,16 +17,8 @@ from torch import Tensor, nn
 from heedful.nn.kernels.native import LONGEST
 from heedful.nn.kinds import PlainActivation
 from heedful.nn.masks import Mask
-from heedful.nn.native.library import (
-    ACTIVATIONS,
-    LearnedMap,
-    Numbers,
-    Sublayer,
-    address,
-    kernels,
-    numbers,
-    passes_rows,
-)
+from heedful.nn.native.library import ACTIVATIONS, address, kernels, numbers, passes_rows
+from heedful.nn.native.structures import LearnedMap, Numbers, Sublayer
 from heedful.nn.positions import Positions
 from heedful.nn.product import product_dtype
 from heedful.nn.residual import Draw, draw, norm_parts, passes_through

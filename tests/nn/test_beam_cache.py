@@ -19,10 +19,20 @@ def token(value: int) -> torch.Tensor:
     return torch.full((HEADS, WIDTH), float(value))
 
 
-def grown(cache: BeamCache, lineage: Lineage, values: list[list[int]], at: int):
+def grown(
+    cache: BeamCache, lineage: Lineage, values: list[list[int]], at: int, *, claims: bool = False
+):
     """One more token of every continuation; its keys are its value, its values the negative."""
     keys = torch.stack([torch.stack([token(v) for v in row], 1) for row in values])
     lineage, positions = lineage.append(torch.full((len(values), len(values[0])), at))
+    if claims:  # and puts them there
+        used = cache.used
+        cache, store = cache.claim(keys.shape, keys)
+        assert store.places.keys == store.keys.data_ptr()
+        assert store.places.value_strides == store.values.stride()
+        store.keys[:, :, used : cache.used] = keys
+        store.values[:, :, used : cache.used] = -keys
+        return cache, lineage, positions
     cache, same = cache.extend(keys, -keys, positions)
     assert same is positions
     return cache, lineage, positions
@@ -57,7 +67,8 @@ def test_every_continuation_sees_its_own_past(data, crowded):
         patch.setattr(beam_cache, "_CROWDED", crowded)
         for step in range(data.draw(st.integers(2, 12))):
             values = [[next(fresh) for _ in range(width)] for _ in model]
-            cache, lineage, positions = grown(cache, lineage, values, step)
+            claims = data.draw(st.booleans())
+            cache, lineage, positions = grown(cache, lineage, values, step, claims=claims)
             for row, new in zip(model, values, strict=True):
                 for past, value in zip(row, new, strict=True):
                     past.append(value)
@@ -85,12 +96,13 @@ def test_unneeded_slots_are_dropped():
 
 
 @pytest.mark.parametrize("grad", [True, False])
-def test_a_cache_is_a_value(grad):
+@pytest.mark.parametrize("claims", [True, False])
+def test_a_cache_is_a_value(grad, claims):
     with torch.set_grad_enabled(grad):
         cache, lineage = BeamCache(), Lineage.empty(1, torch.device("cpu"))
-        cache, lineage, _ = grown(cache, lineage, [[1]], 0)
-        one, _, first = grown(cache, lineage, [[2]], 1)
-        other, _, second = grown(cache, lineage, [[3]], 1)
+        cache, lineage, _ = grown(cache, lineage, [[1]], 0, claims=claims)
+        one, _, first = grown(cache, lineage, [[2]], 1, claims=claims)
+        other, _, second = grown(cache, lineage, [[3]], 1, claims=claims)
         assert pasts(one, first, 1) == [[[1, 2]]]
         assert pasts(other, second, 1) == [[[1, 3]]]
         assert cache.keys.shape[2] == 1

@@ -151,12 +151,14 @@ def build(**changes) -> Translator:
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.inference_mode()
-def test_blocks_are_computed_as_their_modules_say(name, side):
+def test_blocks_are_computed_as_their_modules_say(name, side, monkeypatch):
     """Encoder, and a beam search's steps with sentences and beams that come and go."""
     plain, running = build(**SHAPES[name]), build(**SHAPES[name])
     keep_in(running, Precision("fp32", "cpu"))
     blocks = [block for block in running.modules() if isinstance(block, Block)]
     assert all(block.running is not None for block in blocks)
+    for stack in (running.encoder, running.decoder):  # else no block is asked
+        monkeypatch.setattr(stack, "running", None)
     lengths, size = [9, 4, 1, 7], 9
     positions = torch.tensor(
         [
@@ -196,15 +198,20 @@ def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
 
 
 @pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("in_one", [True, False])
 @torch.inference_mode()
-def test_padding_at_the_end_is_left_out(name, monkeypatch):
+def test_padding_at_the_end_is_left_out(name, in_one, monkeypatch):
     plain, running = build(**SHAPES[name]), build(**SHAPES[name])
     keep_in(running, Precision("fp32", "cpu"))
     rows: list[int] = []
-    for block in (*running.encoder.blocks, *running.decoder.blocks):
-        native = block.running
+    stacks = (running.encoder, running.decoder)
+    for part in (*stacks, *stacks[0].blocks, *stacks[1].blocks):
+        native = part.running
+        if part in stacks and (native is None or not in_one):
+            monkeypatch.setattr(part, "running", None)
+            continue
         monkeypatch.setattr(
-            block, "running", lambda x, *a, n=native: rows.append(len(x.flatten(0, 1))) or n(x, *a)
+            part, "running", lambda x, *a, n=native: rows.append(len(x.flatten(0, 1))) or n(x, *a)
         )
     lengths = torch.tensor([3, 7, 0, 1])
     slots = torch.arange(7).expand(4, -1)
@@ -281,31 +288,53 @@ def test_only_blocks_that_are_looked_into_are_computed_by_modules(monkeypatch):
 @pytest.mark.usefixtures("level")
 @given(
     size=st.integers(1, 300),
+    width=st.integers(1, 4),
     count=st.integers(1, 12),
     seed=st.integers(0, 99),
     hidden=st.integers(0, 5),
+    dead=st.integers(0, 3),
 )
-@settings(max_examples=60)
-def test_sums_and_the_largest(size, count, seed, hidden):
-    scores = drawn(4, 2, size, seed=seed, scale=30.0).round_()  # many are equal
+@settings(max_examples=100)
+def test_sums_and_the_best_continuations(size, width, count, seed, hidden, dead):
+    scores = drawn(4, width, size, seed=seed, scale=30.0).round_()  # many are equal
     scores[..., :hidden] = -torch.inf
     scores[..., -1] = 1.0
-    count = min(count, size)
     assert best.serves(scores)
-    torch.testing.assert_close(
-        best.log_totals(scores), torch.logsumexp(scores.double(), -1), rtol=1e-6, atol=1e-6
-    )
-    values, places = best.largest(scores, count)
-    order = scores.sort(dim=-1, descending=True, stable=True).indices[..., :count]
-    assert torch.equal(places, order)
-    assert torch.equal(values, scores.gather(-1, order))
+    excess, are_numbers = best.log_totals(scores)
+    expected = torch.logsumexp(scores.double(), -1)
+    torch.testing.assert_close(excess, expected, rtol=1e-6, atol=1e-6)
+    assert are_numbers
+    totals = drawn(4, width, seed=seed + 1).double().round_()
+    totals[:, :dead] = -torch.inf
+    found = best.continuations(scores, excess.round_(), totals, count)
+    assert [each.dtype for each in found] == [
+        torch.float64,
+        torch.int64,
+        torch.int64,
+        torch.float32,
+    ]
+    for sentence in range(4):
+        every = []
+        for parent in range(width):
+            rows = enumerate(
+                (scores[sentence, parent].double() - excess[sentence, parent]).tolist()
+            )
+            # No more of a hypothesis than there are to be of all; of equal ones the first.
+            rows = sorted(rows, key=lambda one: -one[1])[:count]
+            told = float(totals[sentence, parent])
+            every += [(told + score, parent, token, score) for token, score in rows]
+        every = sorted(every, key=lambda one: -one[0])[:count]
+        every += [(-torch.inf, 0, 0, -torch.inf)] * (count - len(every))
+        assert [*zip(*(each[sentence].tolist() for each in found), strict=True)] == every
 
 
 @pytest.mark.usefixtures("level")
 def test_a_score_that_is_no_number_is_seen():
     scores = drawn(3, 100, seed=1)
     scores[1, 70] = torch.nan
-    assert best.log_totals(scores).isnan().tolist() == [False, True, False]
+    totals, are_numbers = best.log_totals(scores)
+    assert totals.isnan().tolist() == [False, True, False]
+    assert not are_numbers
 
 
 @pytest.mark.parametrize("value", ["off", "avx2", "avx512"])

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from heedful.nn.kernels.request import AttentionRequest
-from heedful.nn.native.library import Attended, Rows, address, kernels, lying, passes_rows
+from heedful.nn.native.library import address, kernels, lying, passes_rows
+from heedful.nn.native.structures import Attended, Rows
 
 name = "native"
 

@@ -9,21 +9,20 @@ import ctypes
 import functools
 import importlib.machinery
 import os
-from ctypes import (
-    POINTER,
-    Structure,
-    c_float,
-    c_int,
-    c_int32,
-    c_int64,
-    c_uint32,
-    c_void_p,
-    sizeof,
-)
+from ctypes import POINTER, c_float, c_int, c_int64, c_uint32, c_void_p, sizeof
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heedful.nn.kinds import PlainActivation
+from heedful.nn.native.structures import (
+    Attended,
+    Layer,
+    Linear,
+    Pass,
+    Seen,
+    Sublayer,
+    Turns,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,194 +32,6 @@ ACTIVATIONS: tuple[PlainActivation, ...] = ("relu", "silu", "gelu", "gelu_tanh")
 
 _LEVELS = {"off": 0, "avx2": 1, "avx512": 2}
 _BEST = 3
-
-
-class Linear(Structure):
-    """`Linear` of kernels.c."""
-
-    _fields_ = (
-        ("panels", c_void_p),
-        ("bias", c_void_p),
-        ("scale", c_void_p),
-        ("correction", c_void_p),
-        ("in_width", c_int64),
-        ("out_width", c_int64),
-    )
-
-
-class Norm(Structure):
-    """`Norm` of kernels.c."""
-
-    _fields_ = (("weight", c_void_p), ("bias", c_void_p), ("epsilon", c_float))
-
-
-class AttentionLayer(Structure):
-    """`AttentionLayer` of kernels.c."""
-
-    _fields_ = (
-        ("projection", Linear),
-        ("output", Linear),
-        ("norm", Norm),
-        ("heads", c_int64),
-        ("key_heads", c_int64),
-        ("head_width", c_int64),
-        ("scale", c_float),
-    )
-
-
-class Layer(Structure):
-    """`Layer` of kernels.c."""
-
-    _fields_ = (
-        ("self", AttentionLayer),
-        ("cross", AttentionLayer),
-        ("up", Linear),
-        ("gate", Linear),
-        ("down", Linear),
-        ("norm", Norm),
-        ("width", c_int64),
-        ("norm_first", c_int32),
-        ("has_cross", c_int32),
-        ("gated", c_int32),
-        ("activation", c_int32),
-    )
-
-
-class Seen(Structure):
-    """`Seen` of kernels.c."""
-
-    _fields_ = (
-        ("queries", c_void_p),
-        ("query_batch", c_int64),
-        ("query_row", c_int64),
-        ("keys", c_void_p),
-        ("key_batch", c_int64),
-        ("key_head", c_int64),
-        ("key_slot", c_int64),
-        ("values", c_void_p),
-        ("value_batch", c_int64),
-        ("value_head", c_int64),
-        ("value_slot", c_int64),
-        ("visible", c_void_p),
-        ("visible_batch", c_int64),
-        ("visible_query", c_int64),
-        ("bias", c_void_p),
-        ("bias_batch", c_int64),
-        ("bias_head", c_int64),
-        ("bias_query", c_int64),
-        ("weights", c_void_p),
-        ("batch", c_int64),
-        ("num_queries", c_int64),
-        ("num_keys", c_int64),
-        ("query_rows", c_void_p),
-        ("key_rows", c_void_p),
-        ("weights_suffice", c_int64),
-    )
-
-
-class Rows(Structure):
-    """`Rows` of kernels.c, with its `Numbers`."""
-
-    _fields_ = (
-        ("at", c_void_p),
-        ("is_half", c_int64),
-        ("batch", c_int64),
-        ("head", c_int64),
-        ("row", c_int64),
-    )
-
-
-class Attended(Structure):
-    """`Attended` of kernels.c."""
-
-    _fields_ = (
-        ("q", Rows),
-        ("k", Rows),
-        ("v", Rows),
-        ("out", Rows),
-        ("for_q", Rows),
-        ("for_k", Rows),
-        ("for_v", Rows),
-        ("visible", c_void_p),
-        ("visible_batch", c_int64),
-        ("visible_head", c_int64),
-        ("visible_query", c_int64),
-        ("query_starts", c_void_p),
-        ("key_starts", c_void_p),
-        ("statistics", c_void_p),
-        ("room", c_void_p),
-        ("batch", c_int64),
-        ("heads", c_int64),
-        ("key_heads", c_int64),
-        ("num_queries", c_int64),
-        ("num_keys", c_int64),
-        ("width", c_int64),
-        ("scale", c_float),
-    )
-
-
-class Numbers(Structure):
-    """`Numbers` of kernels.c."""
-
-    _fields_ = (("at", c_void_p), ("is_half", c_int64))
-
-
-class LearnedMap(Structure):
-    """`LearnedMap` of sublayer.h."""
-
-    _fields_ = (
-        ("weight", c_void_p),
-        ("bias", c_void_p),
-        ("for_weight", c_void_p),
-        ("for_bias", c_void_p),
-        ("in_width", c_int64),
-        ("out_width", c_int64),
-    )
-
-
-class Sublayer(Structure):
-    """`Sublayer` of sublayer.h."""
-
-    _fields_ = (
-        ("first", LearnedMap),
-        ("second", LearnedMap),
-        ("x", Numbers),
-        ("read", c_void_p),
-        ("sum", Numbers),
-        ("y", Numbers),
-        ("norm_weight", c_void_p),
-        ("norm_bias", c_void_p),
-        ("kept", c_void_p),
-        ("room", c_void_p),
-        ("for_sum", Numbers),
-        ("for_y", Numbers),
-        ("for_x", Numbers),
-        ("for_read", Numbers),
-        ("for_norm_weight", c_void_p),
-        ("for_norm_bias", c_void_p),
-        ("memory", c_void_p),
-        ("for_memory", c_void_p),
-        ("visible", c_void_p),
-        ("visible_batch", c_int64),
-        ("visible_head", c_int64),
-        ("visible_query", c_int64),
-        ("query_starts", c_void_p),
-        ("key_starts", c_void_p),
-        ("rows", c_int64),
-        ("memory_rows", c_int64),
-        ("batch", c_int64),
-        ("num_queries", c_int64),
-        ("num_keys", c_int64),
-        ("heads", c_int64),
-        ("key_heads", c_int64),
-        ("seed", c_int64),
-        ("least", c_uint32),
-        ("kept_scale", c_float),
-        ("epsilon", c_float),
-        ("score_scale", c_float),
-        ("halves", c_int32),
-        ("activation", c_int32),
-    )
 
 
 _NUMBERS = (c_void_p, c_int)  # and whether they are bfloat16
@@ -243,7 +54,19 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         None,
         [POINTER(Layer), c_void_p, c_int64, POINTER(Seen), POINTER(Seen), c_void_p, c_void_p],
     ),
-    "heedful_totals": (None, [c_void_p, c_int64, c_int64, c_void_p]),
+    "heedful_turn": (None, [POINTER(Turns), c_void_p, *[c_int64] * 4]),
+    "heedful_pass_room": (c_int64, [POINTER(Pass), c_int64]),
+    "heedful_pass": (None, [POINTER(Pass), c_void_p, c_int64, c_void_p, c_void_p]),
+    "heedful_totals": (c_int, [c_void_p, c_int64, c_int64, c_void_p]),
+    "heedful_candidates": (None, [*[c_void_p] * 3, *[c_int64] * 4, *[c_void_p] * 5]),
+    "heedful_visible": (c_int, [*[c_void_p] * 3, *[c_int64] * 3, c_int, c_void_p]),
+    "heedful_embed": (
+        c_int,
+        [
+            *(c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_float),
+            *(c_void_p, c_int64, c_int64, c_int64, c_void_p),
+        ],
+    ),
     "heedful_residual": (
         None,
         [*_SHAPE, *_NUMBERS, *_NUMBERS, c_void_p, *_NUMBERS, *_NORM, c_float, c_void_p, *_DROP],
@@ -277,7 +100,6 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_sublayer_room": (c_int64, [POINTER(Sublayer), c_int]),
     "heedful_sublayer": (None, [POINTER(Sublayer)]),
     "heedful_sublayer_back": (None, [POINTER(Sublayer)]),
-    "heedful_best": (None, [c_void_p, c_int64, c_int64, c_int64, c_void_p, c_void_p]),
 }
 
 
@@ -299,12 +121,33 @@ def kernels() -> Any:
                     function.restype, function.argtypes = result, arguments
             except (OSError, AttributeError):  # compiled for another system, or from older files
                 continue
-            sizes = sizeof(Seen) + sizeof(Attended) + sizeof(Sublayer)
+            sizes = sizeof(Seen) + sizeof(Pass) + sizeof(Attended) + sizeof(Sublayer)
             if library.heedful_layout() != 1000 * sizeof(Layer) + sizes:
                 continue
             if library.heedful_begin(wanted) > 0:
                 return library
     return None
+
+
+class Places(NamedTuple):
+    """Where the keys and values of heads stand.
+
+    Args:
+        keys: where the first begins.
+        values: the same.
+        key_strides: of batch, head, slot and number.
+        value_strides: the same.
+    """
+
+    keys: int
+    values: int
+    key_strides: tuple[int, ...]
+    value_strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, keys: Tensor, values: Tensor) -> Places:
+        """Of tensors [B, K, S, E] and [B, K, S, Ev], which must outlive what is done there."""
+        return cls(keys.data_ptr(), values.data_ptr(), keys.stride(), values.stride())
 
 
 def address(tensor: Tensor | None) -> int | None:

@@ -8,7 +8,8 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.native.library import Linear, address, kernels
+from heedful.nn.native.library import address, kernels
+from heedful.nn.native.structures import Linear
 from heedful.nn.running_weights import round_weight
 
 
