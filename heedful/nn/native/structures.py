@@ -89,7 +89,7 @@ class Seen(Structure):
 
 
 class Turns(Structure):
-    """`Turns` of kernels.c."""
+    """`Turns` of step.h."""
 
     _fields_ = (
         ("cosine", c_void_p),
@@ -100,7 +100,7 @@ class Turns(Structure):
 
 
 class Pass(Structure):
-    """`Pass` of kernels.c."""
+    """`Pass` of step.h."""
 
     _fields_ = (
         ("layers", POINTER(POINTER(Layer))),
