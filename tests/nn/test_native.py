@@ -18,8 +18,6 @@ from heedful.device import Precision
 from heedful.inspect import ablated
 from heedful.models.block import Block
 from heedful.models.cut import without_heads
-from heedful.models.shape import TranslatorShape
-from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.native import best, library
 from heedful.nn.native.linear import NativeLinear
@@ -136,22 +134,11 @@ SHAPES = {
 }
 
 
-def build(**changes) -> Translator:
-    torch.manual_seed(0)
-    sizes = {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
-    shape = TranslatorShape(**{**sizes, "feedforward": 72, "max_length": 30, **changes})
-    model = Translator(shape.expand(50, 50)).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
-
-
 @pytest.mark.usefixtures("level")
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.inference_mode()
-def test_blocks_are_computed_as_their_modules_say(name, side, monkeypatch):
+def test_blocks_are_computed_as_their_modules_say(build, name, side, monkeypatch):
     """Encoder, and a beam search's steps with sentences and beams that come and go."""
     plain, running = build(**SHAPES[name]), build(**SHAPES[name])
     keep_in(running, Precision("fp32", "cpu"))
@@ -186,7 +173,7 @@ def test_blocks_are_computed_as_their_modules_say(name, side, monkeypatch):
 
 
 @torch.inference_mode()
-def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
+def test_what_is_looked_at_or_taken_away_is_computed_by_modules(build):
     model = build()
     keep_in(model, Precision("fp32", "cpu"))
     source, positions = torch.full((1, 3), 7), torch.arange(3)[None]
@@ -200,7 +187,7 @@ def test_what_is_looked_at_or_taken_away_is_computed_by_modules():
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("in_one", [True, False])
 @torch.inference_mode()
-def test_padding_at_the_end_is_left_out(name, in_one, monkeypatch):
+def test_padding_at_the_end_is_left_out(build, name, in_one, monkeypatch):
     plain, running = build(**SHAPES[name]), build(**SHAPES[name])
     keep_in(running, Precision("fp32", "cpu"))
     rows: list[int] = []
@@ -232,7 +219,7 @@ def test_padding_at_the_end_is_left_out(name, in_one, monkeypatch):
 @pytest.mark.parametrize("name", SHAPES)
 @pytest.mark.parametrize("side", ["left", "right"])
 @torch.inference_mode()
-def test_kernels_show_the_weights_of_attention(name, side, monkeypatch):
+def test_kernels_show_the_weights_of_attention(build, name, side, monkeypatch):
     plain, running = build(**SHAPES[name]), build(**SHAPES[name])
     if name == "2017":  # pruned, too
         gone = {
@@ -266,7 +253,7 @@ def test_kernels_show_the_weights_of_attention(name, side, monkeypatch):
 
 
 @torch.inference_mode()
-def test_only_blocks_that_are_looked_into_are_computed_by_modules(monkeypatch):
+def test_only_blocks_that_are_looked_into_are_computed_by_modules(build, monkeypatch):
     plain, running = build(), build()
     keep_in(running, Precision("fp32", "cpu"))
     source, positions = torch.full((1, 3), 7), torch.arange(3)[None]

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 from ctypes import POINTER, Structure, c_float, c_int32, c_int64, c_uint32, c_void_p
 
+_SIGHT = (  # who sees whom, in attention that is learned
+    ("visible", c_void_p),
+    ("visible_batch", c_int64),
+    ("visible_head", c_int64),
+    ("visible_query", c_int64),
+    ("query_starts", c_void_p),
+    ("key_starts", c_void_p),
+)
+
 
 class Linear(Structure):
     """`Linear` of kernels.c."""
@@ -139,12 +148,7 @@ class Attended(Structure):
         ("for_q", Rows),
         ("for_k", Rows),
         ("for_v", Rows),
-        ("visible", c_void_p),
-        ("visible_batch", c_int64),
-        ("visible_head", c_int64),
-        ("visible_query", c_int64),
-        ("query_starts", c_void_p),
-        ("key_starts", c_void_p),
+        *_SIGHT,
         ("statistics", c_void_p),
         ("room", c_void_p),
         ("batch", c_int64),
@@ -198,12 +202,7 @@ class Sublayer(Structure):
         ("for_norm_bias", c_void_p),
         ("memory", c_void_p),
         ("for_memory", c_void_p),
-        ("visible", c_void_p),
-        ("visible_batch", c_int64),
-        ("visible_head", c_int64),
-        ("visible_query", c_int64),
-        ("query_starts", c_void_p),
-        ("key_starts", c_void_p),
+        *_SIGHT,
         ("rows", c_int64),
         ("memory_rows", c_int64),
         ("batch", c_int64),
