@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, ModelError
 from heedful.inspect.model_parts import ModelPart, parts_matching
 from heedful.models.block import Block
 from heedful.nn.attention import Attention
@@ -57,7 +57,8 @@ def ablated(
         The addresses that are ablated.
 
     Raises:
-        ModelError: when the model has no such part, naming near ones.
+        ModelError: when the model has no such part, naming near ones, or attention of one that was
+            loaded to run is to lose a head or all of them: its weights cannot be read any more.
         ConfigError: when a part cannot be ablated so, or means are missing.
     """
     if how not in _HOWS:
@@ -113,6 +114,8 @@ def _changes(parts: Collection[ModelPart], instead: Mapping[str, Tensor | None])
     whole: dict[Attention, Tensor] = {}
     for part in parts:
         value = instead[part.address]
+        if isinstance(part.owner, Attention) and part.kind in ("head", "sub-layer"):
+            _check_readable(part.owner, part.address)
         if isinstance(part.owner, Attention) and part.kind == "head":
             assert part.head is not None
             heads.setdefault(part.owner, {})[part.head] = value
@@ -133,6 +136,16 @@ def _changes(parts: Collection[ModelPart], instead: Mapping[str, Tensor | None])
         if part.kind == "residual" and isinstance(part.owner, Block):
             cuts[part.owner] = cuts.get(part.owner, part.owner.cut) | {part.name}
     return [*changes, *((block, "cut", cut) for block, cut in cuts.items())]
+
+
+def _check_readable(attention: Attention, address: str) -> None:
+    if not isinstance(attention.output, nn.Linear | _Map):
+        raise ModelError(
+            "The model was loaded to run, with weights laid out for the processor: attention can "
+            "no longer be taken apart",
+            where=address,
+            remedy="Load it by heedful.models.checkpoint.load_model, which leaves weights alone",
+        )
 
 
 def _change(part: ModelPart, value: Tensor | None) -> list[Change]:

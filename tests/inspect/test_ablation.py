@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import numpy as np
@@ -11,8 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful import inspect
+from heedful.decode.precision import keep_in
+from heedful.device import Precision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.evaluate.bootstrap import paired_ratios
+from heedful.models.block import Block
 from heedful.nn.norms import RMSNorm
 
 TEXTS, TARGETS = ["abc de", "fgh", "ij kl mnop"], ["ab", "cdefg", "hi jk"]
@@ -231,6 +235,20 @@ def test_what_cannot_be_is_refused(family):
         inspect.mean_outputs(subject, [])
     with pytest.raises(DataError, match="right answers"):
         inspect.examples_of_text(subject, TEXTS)
+
+
+@pytest.mark.parametrize("what", ["encoder.0.self", "decoder.1.cross.head.0"])
+def test_attention_loaded_to_run_is_not_taken_apart(family, what):
+    model = copy.deepcopy(family["post"].model)
+    keep_in(model, Precision("fp32", "cpu"))
+    parts = ["encoder.1.self.residual", what]
+    with (
+        pytest.raises(ModelError, match=r"loaded to run.*load_model") as refused,
+        inspect.ablated(model, parts),
+    ):
+        pass
+    assert refused.value.where == what
+    assert not any(m.cut for m in model.modules() if isinstance(m, Block))
 
 
 def test_norms_of_either_kind_are_handed_through(family):
