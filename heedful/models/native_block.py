@@ -81,14 +81,11 @@ class NativeBlock:
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
         places = positions.query if sight.rows is None else sight.rows.positions
         if attention.rotary is not None:
-            turns = Turns()
-            held = tell_turns(turns, attention.rotary, places)
             turned = attention.heads_left + attention.key_heads_left
             library.heedful_turn(
-                *(turns, projected.data_ptr(), rows, projected.shape[1]),
-                *(turned, attention.head_width),
+                *(turns_of(attention.rotary, places), projected.data_ptr(), rows),
+                *(projected.shape[1], turned, attention.head_width),
             )
-            del held
         parts = projected.view(*places.shape, projected.shape[1])
         q, k, v = attention.heads_of(*parts.split(self.widths, -1))
         if cache is not None:
@@ -205,16 +202,13 @@ def tell_positions(described: Seen, positions: Positions, mask: Mask) -> Tensor 
     return visible
 
 
-def tell_turns(turns: Turns, rotary: Rotary, places: Tensor) -> tuple[Tensor, Tensor]:
-    """Say by what queries and keys at some places [B, L] are turned.
-
-    Returns:
-        What must outlive the call that is told.
-    """
-    cosine, sine = waves = rotary.waves(places)
-    turns.cosine, turns.sine = cosine.data_ptr(), sine.data_ptr()
-    turns.pairs, turns.neighbours = cosine.shape[-1], rotary.layout == "pairs"
-    return waves
+def turns_of(rotary: Rotary, places: Tensor) -> Turns:
+    """By what queries and keys at some places [B, L] are turned."""
+    cosine, sine = rotary.waves(places)
+    pairs, neighbours = cosine.shape[-1], rotary.layout == "pairs"
+    turns = Turns(cosine.data_ptr(), sine.data_ptr(), pairs, neighbours)
+    turns.held = cosine, sine
+    return turns
 
 
 def _visible(positions: Positions, mask: Mask) -> Tensor | None:

@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from heedful.models.block import Block, Sight
-from heedful.models.native_block import NativeBlock, tell_positions, tell_turns
-from heedful.models.stack import Stack
+from heedful.models.native_block import NativeBlock, tell_positions, turns_of
+from heedful.models.stack import AnyCache, Stack
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.beam_cache import BeamCache
-from heedful.nn.cache import KeyValueCache
 from heedful.nn.native.library import Places, address, kernels
 from heedful.nn.native.linear import workspace
 from heedful.nn.native.structures import Layer, Pass, Seen
-
-AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
 
 
 class NativeStack:
@@ -63,7 +60,8 @@ class NativeStack:
         held: list[object] = [tell_positions(described.self, positions, own.mask)]
         if own.rotary is not None:
             places = positions.query if sight.rows is None else sight.rows.positions
-            held.append(tell_turns(described.turns, own.rotary, places))
+            held.append(turns := turns_of(own.rotary, places))
+            described.turns = turns
         grown: list[BeamCache] = []
         if caches:
             batch, count = positions.query.shape
@@ -111,14 +109,12 @@ def passes_natively(stack: Stack) -> bool:
     over = [block.cross_attention for block in blocks if block.cross_attention is not None]
     return (
         all(each.position_bias is None for each in own)
-        and all(each.heads_left and _alike(each, own[0]) for each in own)
-        and all(_alike(each, over[0]) for each in over)
+        and all(each.heads_left and _in_common(each) == _in_common(own[0]) for each in own)
+        and all(_in_common(each) == _in_common(over[0]) for each in over)
     )
 
 
-def _alike(one: Attention, other: Attention) -> bool:
-    """Whether they see and turn the same, and their keys and values are as large."""
-    wholes = (one, other)
-    turns = [None if each.rotary is None else each.rotary.spec for each in wholes]
-    sizes = [(each.mask, each.key_heads_left, each.head_width) for each in wholes]
-    return turns[0] == turns[1] and sizes[0] == sizes[1]
+def _in_common(attention: Attention) -> tuple[object, ...]:
+    """What is told once for all blocks: who sees whom, how they are turned, the size of keys."""
+    turned = None if attention.rotary is None else attention.rotary.spec
+    return attention.mask, turned, attention.key_heads_left, attention.head_width

@@ -159,10 +159,10 @@ class Stack(nn.Module):
             weight = block.self_attention_norm.weight  # linear layers may have become others
             assert isinstance(weight, Tensor)
             device = weight.device.type
-            cast = torch.is_autocast_enabled(device)  # then keys come in its type
+            casts = torch.is_autocast_enabled(device)  # then keys come in its type
             empty = torch.empty(
                 (rows, attention.key_heads_left, 0, attention.head_width),
-                dtype=torch.get_autocast_dtype(device) if cast else weight.dtype,
+                dtype=torch.get_autocast_dtype(device) if casts else weight.dtype,
                 device=weight.device,
             )
             caches.append(make(empty, empty))

@@ -77,15 +77,11 @@ void heedful_turn(const Turns *turns, float *projected, int64_t rows, int64_t st
         }
 }
 
-static int64_t projected_width(const AttentionLayer *attention) {
-    return (attention->heads + 2 * attention->key_heads) * attention->head_width;
-}
-
 // Give each layer of a pass its workspace behind what its projections make, which all share.
 static float *lay_out_pass(Workspace *space, const Pass *pass, int64_t rows) {
     int64_t widest = 0;
     for (int64_t i = 0; i < pass->count; i++)
-        widest = most(widest, projected_width(&pass->layers[i]->self));
+        widest = most(widest, pass->layers[i]->self.projection.out_width);
     return take(space, rows * widest * (int64_t)sizeof(float));
 }
 
@@ -124,7 +120,7 @@ void heedful_pass(const Pass *pass, const float *x, int64_t rows, float *y, char
         Workspace own = {.memory = workspace + space.size};
         lay_out(&own, layer, rows, most(self.num_keys, cross.num_keys));
         CALL(project, (layer, x, rows, projected, &own));
-        int64_t step = projected_width(attention), width = attention->head_width;
+        int64_t step = attention->projection.out_width, width = attention->head_width;
         if (pass->turns.cosine)
             heedful_turn(&pass->turns, projected, rows, step,
                          attention->heads + attention->key_heads, width);

@@ -98,8 +98,9 @@ class Seen(Structure):
 
 
 class Turns(Structure):
-    """`Turns` of step.h."""
+    """`Turns` of step.h, and what its addresses are of."""
 
+    held: object
     _fields_ = (
         ("cosine", c_void_p),
         ("sine", c_void_p),
