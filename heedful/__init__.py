@@ -59,7 +59,7 @@ def load(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.pipeline import TranslationPipeline
-    from heedful.interop.directory import load_any
+    from heedful.interop.loading import load_any
 
     return TranslationPipeline.load(
         path, device=device, precision=precision, shortlist=shortlist, read=load_any
@@ -81,7 +81,7 @@ def load_generator(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.text_generation import GenerationPipeline
-    from heedful.interop.directory import load_any
+    from heedful.interop.loading import load_any
 
     return GenerationPipeline.load(path, device=device, precision=precision, read=load_any)
 
@@ -101,7 +101,7 @@ def load_encoder(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.encoding import EncoderPipeline
-    from heedful.interop.directory import load_any
+    from heedful.interop.loading import load_any
 
     return EncoderPipeline.load(path, device=device, precision=precision, read=load_any)
 
@@ -121,7 +121,7 @@ def load_filler(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.filling import load_filler
-    from heedful.interop.directory import load_any
+    from heedful.interop.loading import load_any
 
     return load_filler(path, device=device, precision=precision, read=load_any)
 
@@ -141,6 +141,6 @@ def load_vision(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.decode.image_labels import ImagePipeline
-    from heedful.interop.directory import load_any
+    from heedful.interop.loading import load_any
 
     return ImagePipeline.load(path, device=device, precision=precision, read=load_any)

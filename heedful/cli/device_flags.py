@@ -28,7 +28,7 @@ def positions_of(asked: BatchTokens, pipeline: Any, beam: int = 1) -> int:
     if isinstance(asked, int):
         return asked
     from heedful.cli.tables import say
-    from heedful.decode.fitting import room_for
+    from heedful.decode.room import room_for
 
     models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
     room = room_for(models, pipeline.precision, beam=beam)

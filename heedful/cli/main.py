@@ -6,7 +6,6 @@ when it starts to work, so that `--help` answers at once.
 
 from __future__ import annotations
 
-import atexit
 import gc
 import itertools
 import os
@@ -29,8 +28,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         The exit status: 0 done, 1 failed while running, 2 the request was wrong, 130 interrupted.
     """
     set_environment()
-    if arguments is None:  # a process that ends with this call: all its memory is given back then
-        atexit.register(gc.freeze)
     words = normalize(sys.argv[1:] if arguments is None else arguments)
     asks = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
     # `heedful --help train` explains that verb too.
@@ -70,11 +67,13 @@ def _run(verb: str, words: list[str], *, asks: bool) -> int | None:
 
         print_help(verb)  # as the app would, but for taking its arguments apart first
         return 0
-    from heedful.cli.app import build_app
+    from heedful.memory import uncollected
 
-    result = build_app(verb)(
-        words, exit_on_error=False, print_error=False, result_action="return_value"
-    )
+    with uncollected():
+        from heedful.cli.app import build_app
+
+        app = build_app(verb)
+    result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     return result if isinstance(result, int) else None
 
 

@@ -125,7 +125,7 @@ def _write(
     subject: Subject, removed: tuple[str, ...], model: Path, out: Path, method: str
 ) -> dict[str, Any]:
     from heedful.inspect import pruned
-    from heedful.interop.directory import is_hugging_face
+    from heedful.interop.loading import is_hugging_face
     from heedful.models.checkpoint import find_model_directory, read_facts, save_model
 
     smaller = pruned(subject, removed)

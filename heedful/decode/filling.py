@@ -18,12 +18,12 @@ from heedful.decode.encoder_input import BATCH_TOKENS
 from heedful.decode.encoding import MASK, EncoderPipeline, EncodingOptions
 from heedful.decode.fitting import parts_of
 from heedful.decode.limits import check_fits, longest_output
-from heedful.decode.precision import keep_in
+from heedful.decode.precision import ready_to_run
 from heedful.decode.predictions import Candidate
 from heedful.decode.protocol import Hypothesis, Specials
 from heedful.decode.search import search
 from heedful.decode.settings import SearchSettings
-from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.translator import Translator
@@ -78,9 +78,8 @@ def load_filler(
             remedy="Give a model that was trained to fill gaps, such as BERT, BART or T5",
         )
     where = resolve_device(device)
-    chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-    model = model.to(where).eval()
-    return GapPipeline(model, tokenizers.source, precision=keep_in(model, chosen))
+    kept = ready_to_run(model, precision, where)
+    return GapPipeline(model, tokenizers.source, precision=kept)
 
 
 @dataclass(frozen=True)

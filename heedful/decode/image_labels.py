@@ -14,9 +14,9 @@ from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
 from heedful.decode.fitting import parts_of
-from heedful.decode.precision import keep_in
+from heedful.decode.precision import ready_to_run
 from heedful.decode.predictions import Label
-from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.errors import ConfigError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.vision import VisionModel
@@ -87,9 +87,7 @@ class ImagePipeline:
                 where=str(path),
                 remedy="Give a vision Transformer",
             )
-        chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-        model = model.to(where)
-        return cls(model, precision=keep_in(model, chosen))
+        return cls(model, precision=ready_to_run(model, precision, where))
 
     def prepare(self, images: Sequence[Picture]) -> torch.Tensor:
         """Images as the model reads them: grey or colour, resized, in its scale.

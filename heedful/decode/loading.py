@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypeVar
 
-from heedful.decode.precision import keep_in
-from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
+from heedful.decode.precision import ready_to_run
+from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel
@@ -47,6 +47,4 @@ def load_text_model(
         raise ModelError(
             f"{refusal}; its kind is {model.spec.kind!r}", where=str(path), remedy=remedy
         )
-    chosen = resolve_precision(precision, where, width=model.spec.width, exact=True)
-    model = model.to(where)
-    return model, tokenizers.source, keep_in(model, chosen)
+    return model, tokenizers.source, ready_to_run(model, precision, where)

@@ -18,7 +18,7 @@ from heedful.decode.feed import Feed, decoded
 from heedful.decode.fitting import parts_of
 from heedful.decode.forced import score_targets
 from heedful.decode.limits import check_fits, longest_output
-from heedful.decode.precision import keep_in
+from heedful.decode.precision import ready_to_run
 from heedful.decode.protocol import Specials, StepModel
 from heedful.decode.segments import CutText, Warn, cut_texts, single_line
 from heedful.decode.settings import SearchOptions, SearchSettings
@@ -26,7 +26,7 @@ from heedful.decode.shortlist import Shortlist, wanted_shortlist
 from heedful.decode.side_by_side import batches_at_once, side_by_side
 from heedful.decode.translating import Asked, Translating, Work
 from heedful.decode.translation import Score, Translation
-from heedful.device import Precision, RunningPrecision, resolve_device, resolve_precision
+from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.spec import TranslatorSpec
@@ -109,10 +109,8 @@ class TranslationPipeline:
                     remedy="An ensemble needs models trained with the same tokenizers",
                 )
         short = wanted_shortlist(shortlist, paths[0], tokenizers)
-        models = [model.to(where).eval() for model, _ in loaded]
-        width = max(model.spec.width for model in models)
-        chosen = resolve_precision(precision, where, width=width, exact=True)
-        kept = [keep_in(model, chosen) for model in models]
+        models = [model for model, _ in loaded]
+        kept = [ready_to_run(model, precision, where) for model in models]
         return cls(models, tokenizers, precision=kept[0], shortlist=short)
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from heedful.device import Precision
+from heedful.device import Precision, RunningPrecision, resolve_precision
 from heedful.errors import ConfigError
 from heedful.memory import reuse_freed
 from heedful.models.block import Block
@@ -29,6 +29,29 @@ from heedful.nn.running_weights import (
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+
+
+def ready_to_run(model: AnyModel, precision: RunningPrecision, device: torch.device) -> Precision:
+    """Move a model that will not be trained to its device, and convert it to run fastest there.
+
+    Args:
+        model: converted in place.
+        precision: auto is float32, on the fastest route that is as exact. Which of PyTorch's that
+            is has to be measured; where kernels in C multiply instead there is nothing to choose.
+        device: where it will run.
+
+    Returns:
+        The precision to run it in.
+
+    Raises:
+        ConfigError: when the device cannot do what was asked for.
+    """
+    decodes = isinstance(model, Translator | CausalLM)
+    if precision == "auto" and decodes and device.type == "cpu" and library.kernels() is not None:
+        chosen = Precision("fp32", "cpu", reason="kernels in C")
+    else:
+        chosen = resolve_precision(precision, device, width=model.spec.width, exact=True)
+    return keep_in(model.to(device).eval(), chosen)
 
 
 def keep_in(model: AnyModel, precision: Precision) -> Precision:

@@ -13,7 +13,7 @@ from torch import nn
 
 from heedful.device import Precision, resolve_device, resolve_precision
 from heedful.errors import ModelError
-from heedful.interop.directory import load_any
+from heedful.interop.loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
 from heedful.text.pair import TokenizerPair

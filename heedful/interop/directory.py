@@ -23,6 +23,7 @@ from heedful.interop.hf_files import (
     write_tensors,
 )
 from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
+from heedful.interop.loading import is_hugging_face
 from heedful.interop.registry import find_architecture, fitting_architecture
 from heedful.interop.tokenizer_files import write_tokenizers
 from heedful.interop.tokenizers import SETTINGS_FILE, read_tokenizers
@@ -30,7 +31,6 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import (
     check_vocabulary,
     find_model_directory,
-    load_model,
     load_tokenizers,
     read_facts,
     read_weights,
@@ -38,6 +38,7 @@ from heedful.models.checkpoint import (
 )
 from heedful.models.family import CausalLMSpec, ModelSpec, VisionSpec
 from heedful.models.weights import load_weights
+from heedful.nn.undrawn import undrawn
 from heedful.text.pair import TokenizerPair
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
     spec = described.spec
     ours = _to_ours(directory, spec, theirs)
     dtype = _dtype(ours, directory)
-    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+    with undrawn():
         model = build_model(spec)
     if keep_dtype and dtype is not None:
         model = model.to(dtype)
@@ -165,18 +166,6 @@ def export_model(model: Path, out: Path) -> dict[str, Any]:
     return config
 
 
-def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
-    """A model of ours, of a run, or of a Hugging Face directory, in float32.
-
-    Raises:
-        ModelError: when it is none of these, damaged or unknown.
-    """
-    if is_hugging_face(path):
-        imported = import_model(path)
-        return imported.model, imported.tokenizers
-    return load_model(path)
-
-
 def describe_any(path: Path) -> Description:
     """What a directory that `load_any` takes says of its model; its weights are not read.
 
@@ -200,15 +189,6 @@ def read_any_weights(path: Path) -> dict[str, Tensor]:
         return read_weights(find_model_directory(path))
     theirs = read_tensors(path)
     return _to_ours(path, _describe(path, theirs.keys()).spec, theirs)
-
-
-def is_hugging_face(path: Path) -> bool:
-    """Whether a directory's config.json is one of theirs."""
-    try:
-        config = read_json_file(path / CONFIG_FILE)
-    except ModelError:
-        return False
-    return config is not None and "model_type" in config and "schema_version" not in config
 
 
 def _describe(directory: Path, names: Collection[str]) -> Description:

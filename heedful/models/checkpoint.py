@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from heedful.models.family import CausalLMSpec, EncoderSpec, ModelSpec, VisionSp
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.models.weights import canonical_weights, load_weights
+from heedful.nn.undrawn import undrawn
 from heedful.text.imported import ImportedTokenizer
 from heedful.text.pair import TokenizerPair
 
@@ -136,7 +136,7 @@ def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
     spec = read_spec(directory)
     tokenizers = load_tokenizers(directory, spec)
     weights = read_weights(directory)
-    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+    with undrawn():
         model = build_model(spec)
     load_weights(model, weights, where=str(directory / WEIGHTS_FILE))
     return model.eval(), tokenizers

@@ -15,6 +15,7 @@ from heedful.models.stack import Stack
 from heedful.models.weights import canonical_weights, load_weights
 from heedful.nn.attention import Attention
 from heedful.nn.kept_heads import KeptHeads
+from heedful.nn.undrawn import undrawn
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
@@ -46,7 +47,7 @@ def without_heads(model: AnyModel, removed: Removed) -> AnyModel:
     spec: Any = type(model.spec).parse(
         {**model.spec.plain(), **{name: stack.plain() for name, stack in changes.items()}}
     )
-    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+    with undrawn():
         smaller = build_model(spec)
     like = next(model.parameters())
     smaller = smaller.to(like.device, like.dtype)

@@ -14,6 +14,7 @@ from heedful.nn.capture import Capture
 from heedful.nn.dropout import Dropout
 from heedful.nn.patches import PatchEmbedding, stretched
 from heedful.nn.positions import LearnedPositions, Positions
+from heedful.nn.undrawn import undrawn
 
 
 class VisionModel(nn.Module):
@@ -108,7 +109,7 @@ class VisionModel(nn.Module):
         sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
         finer = stretched(table[before:], sides[0], sides[1])
         weights["positions.weight"] = torch.cat([table[:before], finer])
-        with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+        with undrawn():
             model = VisionModel(spec)
         model.to(table.device, table.dtype).load_state_dict(weights)
         return model.train(self.training)

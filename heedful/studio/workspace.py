@@ -90,7 +90,7 @@ class Place:
         Raises:
             ModelError: when there is none, or it cannot be read.
         """
-        from heedful.interop.directory import load_any
+        from heedful.interop.loading import load_any
 
         with self._lock:
             version = self._version()

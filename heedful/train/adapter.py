@@ -29,6 +29,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model, write_directory
 from heedful.models.family import ModelSpec, parse_spec
 from heedful.models.weights import canonical_weights, load_weights
+from heedful.nn.undrawn import undrawn
 from heedful.text.pair import TokenizerPair
 from heedful.train.lora import factor, first_rows, frozen, learned
 
@@ -203,7 +204,7 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
     given = Adapter.load(adapter)
     described = describe_any(base)
     weights = given.applied(read_any_weights(base), where=str(base))
-    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+    with undrawn():
         model = build_model(given.spec)
     wanted = canonical_weights(model)  # heads that the run left out are not among them
     load_weights(

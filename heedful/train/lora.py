@@ -22,6 +22,7 @@ from heedful.models.vocabulary import NewTokens, Side, tables
 from heedful.models.weights import canonical_weights
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.nn.projection import FusedLinear
+from heedful.nn.undrawn import undrawn
 from heedful.train.randomness import mix
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def merged(model: nn.Module) -> nn.Module:
     """The ordinary model that an adapted one computes, on the processor; another one is itself."""
     if not is_adapted(model):
         return model
-    with torch.random.fork_rng(devices=[]):  # its first weights are thrown away: draw nothing
+    with undrawn():
         plain = build_model(cast("AnyModel", model).spec)
     own = [*plain.named_parameters(), *plain.named_buffers()]
     with torch.no_grad():

@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from heedful.decode.encoding import EncoderPipeline
-from heedful.decode.fitting import Splitting, room_for
+from heedful.decode.fitting import Splitting
 from heedful.decode.generate import generate
 from heedful.decode.pipeline import TranslationPipeline
+from heedful.decode.room import room_for
 from heedful.device import Precision
 from heedful.errors import RunError
 from heedful.models.causal_lm import CausalLM

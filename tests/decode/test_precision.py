@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 import heedful
 from heedful.decode.candidates import _largest, best_candidates, log_probabilities, log_totals
 from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.precision import keep_in
-from heedful.device import Precision, resolve_precision
+from heedful.decode.precision import keep_in, ready_to_run
+from heedful.device import MatmulRates, Precision, resolve_precision
 from heedful.errors import ConfigError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
@@ -92,6 +92,27 @@ def test_a_directory_is_loaded_in_8_bits(tmp_path):
         t.tokens for t in expected
     ]
     assert loaded.precision.describe().startswith("int8")
+
+
+@pytest.mark.parametrize("name", ["auto", "fp32"])
+def test_where_kernels_in_c_multiply_nothing_is_measured(name, monkeypatch):
+    if library.kernels() is None:
+        pytest.skip("no kernels here")
+    monkeypatch.setattr("heedful.device.measure_matmul", None)
+    model, pair = make()
+    precision = ready_to_run(model, name, torch.device("cpu"))
+    assert (precision.name, precision.onednn) == ("fp32", False)
+    one = TranslationPipeline(model, pair, precision=precision).translate(TEXTS, max_length=12)
+    other = TranslationPipeline(*make()).translate(TEXTS, max_length=12)
+    assert [t.tokens for t in one] == [t.tokens for t in other]
+
+
+def test_where_pytorch_multiplies_its_routes_are_measured(monkeypatch):
+    monkeypatch.setattr(library, "kernels", lambda: None)
+    rates = MatmulRates(200, 450, 900)
+    monkeypatch.setattr("heedful.device.measure_matmul", lambda width: rates)
+    precision = ready_to_run(make()[0], "auto", torch.device("cpu"))
+    assert (precision.name, precision.onednn) == ("fp32", True)
 
 
 def test_8_bits_are_refused_where_there_are_none():

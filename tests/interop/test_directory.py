@@ -12,7 +12,8 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.errors import ConfigError, ModelError, RunError
-from heedful.interop.directory import export_model, import_model, is_hugging_face, load_any
+from heedful.interop.directory import export_model, import_model
+from heedful.interop.loading import is_hugging_face, load_any
 from heedful.interop.registry import MODULES, find_architecture
 from heedful.models import checkpoint
 from heedful.models.build import build_model

@@ -12,7 +12,8 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from heedful.cli.main import main
-from heedful.interop.directory import load_any, read_any_weights
+from heedful.interop.directory import read_any_weights
+from heedful.interop.loading import load_any
 from heedful.interop.sentencepiece import (
     CONTROL,
     UNKNOWN,
