@@ -186,7 +186,7 @@ static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t head, co
             NAME(multiply_matrices)(
                 HALVES, count, (const char *)(at + row * left.row), left.row * 2,
                 (const char *)(turned + s), keys * 4, of->width / 2, (char *)(to + row * keys + s),
-                keys * 4, 0, 0, 0);
+                keys * 4, 0, 0, 0, (Meanwhile){0});
     }
     NAME(release)();
 #else

@@ -207,6 +207,7 @@ static void take_shares(void *given) {
 }
 
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t fewer(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t threads(void) {
     return GOMP_parallel && omp_get_max_threads && omp_get_thread_num && omp_get_num_threads

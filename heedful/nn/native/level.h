@@ -287,7 +287,7 @@ static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t
             NAME(multiply_matrices)(
                 INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4,
                 weight + tile % WIDTH * 4, WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0, 0,
-                0);
+                0, (Meanwhile){0});
             for (int64_t i = 0; i < count; i++)
                 for (int64_t n = 0; n < TILE_COLUMNS && n < left_columns; n += LANES)
                     NAME(scale_back)(given, _mm512_loadu_si512(sums + i * TILE_COLUMNS + n),

@@ -15,6 +15,10 @@ enum { HALVES, INTEGERS };  // what units are
 // Intrinsics of GCC 12 do not say what memory they touch.
 #define LOAD_MATRIX(into, from, step)                                                            \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #into :: "r"(from), "r"((int64_t)(step)) : "memory")
+// The same of what is read once in a long while: it does not drive out of the nearest cache what is
+// read again and again.
+#define LOAD_PASSING(into, from, step)                                                           \
+    __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #into :: "r"(from), "r"((int64_t)(step)) : "memory")
 #define STORE_MATRIX(from, to, step)                                                             \
     __asm__ volatile("tilestored %%tmm" #from ", (%0,%1,1)" :: "r"(to), "r"((int64_t)(step)) : "memory")
 #define CLEAR_MATRIX(which) __asm__ volatile("tilezero %%tmm" #which ::)
@@ -47,10 +51,18 @@ static void NAME(configure)(int64_t rows, int64_t units) {
 
 static void NAME(release)(void) { __asm__ volatile("tilerelease" ::); }
 
+// What is done besides, a piece after each step, so that vectors work while matrices are multiplied.
+typedef struct {
+    void (*piece)(void *);  // or null
+    void *of;
+} NAME(Meanwhile);
+#define Meanwhile NAME(Meanwhile)
+
 // Steps are in bytes; `more` says that there are more than 16 rows.
 static inline __attribute__((always_inline)) void NAME(multiply_steps)(
     int kind, int more, const char *left, int64_t row_step, const char *right, int64_t unit_step,
-    int64_t steps, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step) {
+    int64_t steps, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
+    Meanwhile meanwhile) {
     const char *left_below = left + 16 * row_step;
     char *below = sums + 16 * sums_step;
     if (adds) {
@@ -65,21 +77,20 @@ static inline __attribute__((always_inline)) void NAME(multiply_steps)(
         if (more) CLEAR_MATRIX(3);
     }
     for (int64_t step = 0; step < steps; step++) {
+        LOAD_PASSING(4, left, row_step);
         LOAD_MATRIX(6, right, unit_step);
-        LOAD_MATRIX(4, left, row_step);
-        ADD_MATRICES(0, 4, 6);
         LOAD_MATRIX(7, right + 64, unit_step);
+        ADD_MATRICES(0, 4, 6);
+        if (more) LOAD_PASSING(5, left_below, row_step);
         ADD_MATRICES(1, 4, 7);
+        if (meanwhile.piece) meanwhile.piece(meanwhile.of);
         if (more) {
-            LOAD_MATRIX(5, left_below, row_step);
             ADD_MATRICES(2, 5, 6);
             ADD_MATRICES(3, 5, 7);
         }
         left += 4 * STEP;
         left_below += 4 * STEP;
         right += STEP * unit_step;
-        if (more)
-            for (int i = 0; i < TILE_ROWS; i++) __builtin_prefetch(left + i * row_step, 0, 3);
         for (int64_t byte = 0; byte < STEP * next_step; byte += 64)
             __builtin_prefetch(next + byte, 0, 2);
         next += STEP * next_step;
@@ -92,15 +103,16 @@ static inline __attribute__((always_inline)) void NAME(multiply_steps)(
 
 // Some units of up to 32 rows, `row_step` apart, times those of 32 columns, `unit_step` apart: sums,
 // `sums_step` apart, which start at zero or are added to. Meanwhile a part of what is read next is
-// brought near, `next_step` for every unit. All steps are in bytes. Registers are configured for so
-// many rows and whole steps, before and after.
+// brought near, `next_step` for every unit, and what `meanwhile` says is done. All steps are in bytes.
+// Registers are configured for so many rows and whole steps, before and after.
 static inline __attribute__((always_inline)) void NAME(multiply_matrices)(
     int kind, int64_t rows, const char *left, int64_t row_step, const char *right, int64_t unit_step,
-    int64_t units, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step) {
+    int64_t units, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
+    Meanwhile meanwhile) {
     int64_t steps = units / STEP, rest = units % STEP;
 #define MULTIPLY(more, steps, adds, next_step)                                                     \
     NAME(multiply_steps)(kind, more, left, row_step, right, unit_step, steps, sums, sums_step, adds, \
-                         next, next_step)
+                         next, next_step, meanwhile)
     if (steps && rows > 16) MULTIPLY(1, steps, adds, next_step);
     else if (steps) MULTIPLY(0, steps, adds, next_step);
     if (!rest) return;

@@ -10,20 +10,15 @@
 // time, so that the rows of a unit stand side by side.
 
 // BLOCK is how many units of depth are multiplied at once: their panel stays in the cache. GROUP_TILES
-// are the tiles of a whole block that go through all panels together, FILLING those whose rows fill
-// registers.
+// are the tiles of a whole block that go through all panels together; TOGETHER is how many units are
+// laid out of one panel before the next.
+#define BLOCK 1024
 #if TILED
-#define BLOCK 256
-#define TURNED_BLOCK 1024
 #define TOGETHER 16
 #define GROUP_TILES 4
-#define FILLING 1
 #else
-#define BLOCK 1024
-#define TURNED_BLOCK BLOCK
 #define TOGETHER 1
 #define GROUP_TILES 16
-#define FILLING 8
 #endif
 #define DEEP 4    // registers of units that are read at once of a row
 #define NEAR (1 << 20)  // bytes that are likely in the second cache when they are written again
@@ -278,6 +273,39 @@ static void OWN(produce)(const Production *to, const float *sums, int64_t row, i
 #undef PRODUCE
 }
 
+// Rows from `row` on of the columns of a panel, from `column` on.
+typedef struct {
+    int64_t row, rows, column;
+} OWN(Tile);
+
+// What is done besides multiplying a tile, row by row: the sums of the tile before are produced, and
+// where this one's will stand is fetched, with what they will meet.
+typedef struct {
+    const Production *to;
+    OWN(Tile) before, now;
+    const float *sums;      // [rows, WIDTH] of the tile before
+    int expects, meets;     // what is fetched
+    int64_t done, at_once;  // rows
+} OWN(Besides);
+#define Besides OWN(Besides)
+
+static void OWN(do_besides)(void *data) {
+    Besides *given = data;
+    const Production *to = given->to;
+    OWN(Tile) before = given->before, now = given->now;
+    int64_t from = given->done, size = to->out.is_half ? 2 : 4;
+    given->done += given->at_once;
+    int64_t rows = fewer(given->done, now.rows) - from;
+    if (rows > 0 && given->expects) {
+        int64_t at = ((now.row + from) * to->width + now.column) * size;
+        expect((const char *)to->out.at + at, rows, to->width * size, WIDTH * size);
+    }
+    if (rows > 0 && given->meets) OWN(fetch_beside)(to, now.row + from, rows, now.column);
+    rows = fewer(given->done, before.rows) - from;
+    if (rows > 0)
+        OWN(produce)(to, given->sums + from * WIDTH, before.row + from, rows, before.column);
+}
+
 // Some rows of a left side as tiles read them: unit u of row i at i·row_step + u·unit_step bytes.
 typedef struct {
     const char *at;
@@ -329,12 +357,10 @@ static void OWN(move_sums)(float *to, int64_t to_step, const float *from, int64_
         memcpy(to + i * to_step, from + i * from_step, (size_t)columns * 4);
 }
 
-// Tiles of a group: so many that the units of a block stay in the cache, and fewer where each
-// thread can have as many groups of them as another.
+// Tiles of a group: as many as may be, and fewer where each thread can have as many groups of them as
+// another.
 static int64_t OWN(group_tiles)(int64_t rows, int64_t units) {
-    int64_t tiles = (rows + ROWS - 1) / ROWS, used = threads();
-    int64_t size = OWN(turned_row)(units < BLOCK ? units : BLOCK);
-    int64_t most = GROUP_TILES * OWN(turned_row)(BLOCK) / size / FILLING * FILLING;
+    int64_t tiles = (rows + ROWS - 1) / ROWS, used = threads(), most = OWN(most_tiles)(units);
     int64_t rounds = (tiles + used * most - 1) / (used * most);
     return (tiles + used * rounds - 1) / (used * rounds);
 }
@@ -342,7 +368,7 @@ static int64_t OWN(group_tiles)(int64_t rows, int64_t units) {
 // Numbers of room that each thread needs: for a group's sums that wait between blocks, where `out`
 // cannot hold them, or for a group of a turned left side.
 static int64_t OWN(thread_room)(const Production *to, int turned) {
-    if (turned) return OWN(turned_row)(TURNED_BLOCK) * GROUP_TILES * ROWS;
+    if (turned) return OWN(turned_row)(BLOCK) * GROUP_TILES * ROWS;
     int64_t units = to->halves ? (to->depth + 1) / 2 : to->depth;
     return to->out.is_half && units > BLOCK ? GROUP_TILES * ROWS * to->width : 0;
 }
@@ -356,8 +382,9 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
     int64_t units = rest < BLOCK ? rest : BLOCK, size = to->out.is_half ? 2 : 4;
     int adds = block || given->adds, ends = rest <= BLOCK;
     int is_plain = OWN(is_plain)(to) && !to->out.is_half;
-    int expects = to->rows * width * size > NEAR;
-    float sums[ROWS * WIDTH] __attribute__((aligned(64))) = {0};
+    float rooms[2][ROWS * WIDTH] __attribute__((aligned(64))) = {{0}}, *sums = rooms[0];
+    Besides besides = {.to = to, .meets = ends,
+                       .expects = (ends || !room) && to->rows * width * size > NEAR};
     const uint32_t *right = given->panels + OWN(block_start)(block, width), *after;
     for (int64_t panel = 0; panel < panels; panel++, right = after) {
         // Together the tiles of a group fetch the next panel; of the first, each the next tile.
@@ -375,20 +402,27 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
             int64_t rows = end - row < ROWS ? end - row : ROWS;
             float *waiting = room ? room + (row - start) * width + column
                                   : (float *)to->out.at + row * width + column;
-            int64_t at = (row * width + column) * size;
-            if (expects && (ends || !room))
-                expect((const char *)to->out.at + at, rows, width * size, WIDTH * size);
-            if (ends) OWN(fetch_beside)(to, row, rows, column);
+            besides.now = (OWN(Tile)){row, rows, column};
+            besides.done = 0;
             if (adds && !direct) OWN(move_sums)(sums, WIDTH, waiting, width, rows, columns);
             const char *from = left.at + (row - start) * left.row_step + block * left.unit_step;
             OWN(multiply_rows)(to->halves, rows, from, left.row_step, left.unit_step,
                                (const float *)right, units, direct ? waiting : sums,
-                               direct ? width : WIDTH, adds, next, next_step);
+                               direct ? width : WIDTH, adds, next, next_step, &besides);
+            besides.before.rows = 0;
             if (direct) continue;
-            if (ends) OWN(produce)(to, sums, row, rows, column);
-            else OWN(move_sums)(waiting, width, sums, WIDTH, rows, columns);
+            if (!ends) {
+                OWN(move_sums)(waiting, width, sums, WIDTH, rows, columns);
+                continue;
+            }
+            besides.before = besides.now;
+            besides.sums = sums;
+            sums = rooms[sums == rooms[0]];
         }
     }
+    besides.now.rows = besides.done = 0;
+    besides.at_once = ROWS;
+    OWN(do_besides)(&besides);
 }
 
 static void OWN(multiply_groups)(void *data, int64_t first, int64_t stop) {
@@ -415,7 +449,7 @@ static void OWN(multiply_all)(Multiplying *given) {
 
 // Numbers of room that a product needs.
 static int64_t OWN(product_room)(const Production *to, int turned) {
-    int64_t right = turned ? OWN(right_units)(TURNED_BLOCK, to->width, 0) : 0;
+    int64_t right = turned ? OWN(right_units)(BLOCK, to->width, 0) : 0;
     return right + threads() * OWN(thread_room)(to, turned);
 }
 
@@ -435,7 +469,7 @@ static Matrix OWN(from_row)(Matrix of, int64_t row) {
 
 static void OWN(turned_product)(const Production *to, Matrix left, Matrix right, float *sums,
                                  float *room) {
-    int64_t numbers = (to->halves ? 2 : 1) * TURNED_BLOCK;
+    int64_t numbers = (to->halves ? 2 : 1) * BLOCK;
     uint32_t *laid = (uint32_t *)room;
     if (sums) memset(sums, 0, (size_t)to->rows * sizeof(float));
     for (int64_t k = 0; k < to->depth; k += numbers) {
@@ -444,18 +478,17 @@ static void OWN(turned_product)(const Production *to, Matrix left, Matrix right,
         Multiplying given = {
             .to = to, .left = OWN(from_row)(left, k), .depth = depth, .turned = 1,
             .column_sums = sums, .panels = laid, .units = to->halves ? (depth + 1) / 2 : depth,
-            .adds = to->adds || k, .room = room + OWN(right_units)(TURNED_BLOCK, to->width, 0),
+            .adds = to->adds || k, .room = room + OWN(right_units)(BLOCK, to->width, 0),
         };
         OWN(multiply_all)(&given);
     }
 }
 
 #undef BLOCK
-#undef TURNED_BLOCK
 #undef GROUP_TILES
-#undef FILLING
 #undef AHEAD
 #undef NEAR
 #undef TOGETHER
 #undef DEEP
 #undef Multiplying
+#undef Besides

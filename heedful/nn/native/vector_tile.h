@@ -62,12 +62,19 @@ ALL_TILES(paired, ADD_PAIRS)
 static inline void OWN(multiply_rows)(int halves, int64_t rows, const char *left, int64_t row_step,
                                       int64_t unit_step, const float *right, int64_t units,
                                       float *sums, int64_t sums_step, int adds, const char *next,
-                                      int64_t next_step) {
+                                      int64_t next_step, Besides *besides) {
     (void)halves;  // not every processor multiplies them
+    besides->at_once = ROWS;  // the same registers multiply and produce
+    OWN(do_besides)(besides);
     TILES_FOR(halves)[rows - 1](left, row_step, unit_step, right, units, sums, sums_step, adds, next,
                                 next_step);
 }
 #undef TILES_FOR
+
+// So many that the units of a block stay in the cache, and such that their rows fill registers.
+static int64_t OWN(most_tiles)(int64_t units) {
+    return GROUP_TILES * BLOCK / (units < BLOCK ? units : BLOCK) / 8 * 8;
+}
 
 static int64_t OWN(turned_row)(int64_t units) { return units; }
 
