@@ -268,33 +268,83 @@ INT8_TILE(1) INT8_TILE(2) INT8_TILE(3) INT8_TILE(4) INT8_TILE(5) INT8_TILE(6)
 
 #define FEWEST_ROWS 8  // with fewer, sums wait for each other longer than in vectors
 
+// Where integer products of a tile belong: those of some rows with some columns.
+typedef struct {
+    int64_t row, rows, column, columns;
+} NAME(IntegerTile);
+
+// What is done besides multiplying a tile: see `Besides` of product.h.
+typedef struct {
+    const Product *given;
+    NAME(IntegerTile) before, now;
+    const int32_t *sums;    // [rows, TILE_COLUMNS] of the tile before
+    int64_t done, at_once;  // rows
+    const char *next;       // units of the columns after these, which are fetched
+    int64_t units, units_at_once;
+} NAME(BesidesIntegers);
+
+// Where the units of a tile's columns are, each WIDTH of them from the next.
+static const char *NAME(columns_at)(const Linear *layer, int64_t column) {
+    int64_t fours = (layer->in_width + 3) / 4;
+    return (const char *)layer->panels + (column / WIDTH * fours * WIDTH + column % WIDTH) * 4;
+}
+
+static void NAME(do_besides_integers)(void *data) {
+    NAME(BesidesIntegers) *of = data;
+    const Product *given = of->given;
+    NAME(IntegerTile) before = of->before, now = of->now;
+    int64_t from = of->done, width = given->layer->out_width;
+    of->done += of->at_once;
+    int64_t rows = fewer(of->done, now.rows) - from;
+    int64_t units = fewer(of->units, of->units_at_once);
+    of->units -= units;
+    for (; units; units--, of->next += WIDTH * 4)
+        for (int64_t byte = 0; byte < TILE_COLUMNS * 4; byte += 64)
+            __builtin_prefetch(of->next + byte, 0, 2);
+    expect(given->y + (now.row + from) * width + now.column, rows, width * 4, now.columns * 4);
+    for (int64_t i = from; i < fewer(of->done, before.rows); i++)
+        for (int64_t n = 0; n < before.columns; n += LANES)
+            NAME(scale_back)(given, _mm512_loadu_si512(of->sums + i * TILE_COLUMNS + n),
+                             before.row + i, before.column + n);
+}
+
 // Integer products of some panels with all rows.
 static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t stop) {
     const Linear *layer = given->layer;
     int64_t fours = (layer->in_width + 3) / 4, rows = given->rows;
-    int64_t height = rows < TILE_ROWS ? rows : TILE_ROWS;
-    int32_t sums[TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64)));
+    int64_t steps = (fours + STEP - 1) / STEP, height = fewer(rows, TILE_ROWS);
+    int64_t end = fewer(stop * WIDTH, layer->out_width);
+    int32_t rooms[2][TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64))), *sums = rooms[0];
+    int64_t pieces = (rows + height - 1) / height * steps;
+    NAME(BesidesIntegers) besides = {
+        .given = given,
+        .at_once = (height + steps - 1) / steps,
+        .units_at_once = (fours + pieces - 1) / pieces,
+    };
+    Meanwhile meanwhile = {NAME(do_besides_integers), &besides};
     NAME(configure)(height, STEP);
-    for (int64_t tile = first * WIDTH; tile < stop * WIDTH; tile += TILE_COLUMNS) {
-        int64_t panel = tile / WIDTH, left_columns = layer->out_width - tile;
-        const char *weight = (const char *)layer->panels + panel * fours * 4 * WIDTH;
-        if (left_columns <= 0) break;
+    for (int64_t tile = first * WIDTH; tile < end; tile += TILE_COLUMNS) {
+        int64_t columns = fewer(layer->out_width - tile, TILE_COLUMNS);
+        besides.next = NAME(columns_at)(layer, tile + TILE_COLUMNS);
+        besides.units = tile + TILE_COLUMNS < end ? fours : 0;
         for (int64_t row = 0; row < rows; row += height) {
-            int64_t count = rows - row < height ? rows - row : height;
+            int64_t count = fewer(rows - row, height);
             if (count < height) NAME(configure)(count, STEP);
-            expect(given->y + row * layer->out_width + tile, count, layer->out_width * 4,
-                   TILE_COLUMNS * 4);
+            besides.now = (NAME(IntegerTile)){row, count, tile, columns};
+            besides.done = 0;
             NAME(multiply_matrices)(
                 INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4,
-                weight + tile % WIDTH * 4, WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0, 0,
-                0, (Meanwhile){0});
-            for (int64_t i = 0; i < count; i++)
-                for (int64_t n = 0; n < TILE_COLUMNS && n < left_columns; n += LANES)
-                    NAME(scale_back)(given, _mm512_loadu_si512(sums + i * TILE_COLUMNS + n),
-                                     row + i, tile + n);
+                NAME(columns_at)(layer, tile), WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0,
+                0, 0, meanwhile);
+            besides.before = besides.now;
+            besides.sums = sums;
+            sums = rooms[sums == rooms[0]];
             if (count < height) NAME(configure)(height, STEP);
         }
     }
+    besides.now.rows = besides.done = 0;
+    besides.at_once = height;
+    NAME(do_besides_integers)(&besides);
     NAME(release)();
 }
 #endif
