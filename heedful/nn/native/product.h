@@ -409,7 +409,6 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
             OWN(multiply_rows)(to->halves, rows, from, left.row_step, left.unit_step,
                                (const float *)right, units, direct ? waiting : sums,
                                direct ? width : WIDTH, adds, next, next_step, &besides);
-            besides.before.rows = 0;
             if (direct) continue;
             if (!ends) {
                 OWN(move_sums)(waiting, width, sums, WIDTH, rows, columns);
