@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,6 +42,34 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Use this rate in the next update."""
     for group in optimizer.param_groups:
         group["lr"] = rate
+
+
+@contextmanager
+def divided(
+    optimizer: torch.optim.Optimizer, gradients: list[Tensor], by: Tensor | None
+) -> Iterator[None]:
+    """A context in which the optimizer's step divides all gradients first.
+
+    A fused one does so while it reads them, on processors, where going through them once more is a
+    twentieth of an update. `grad_scale` is how loss scalers ask it to.
+
+    Args:
+        optimizer: built here.
+        gradients: of its parameters.
+        by: a positive number []; nothing is divided if None.
+    """
+    if by is None:
+        yield
+        return
+    if by.device.type != "cpu" or not all(g.get("fused") for g in optimizer.param_groups):
+        torch._foreach_div_(gradients, by)  # on accelerators a scaler may be asking already
+        yield
+        return
+    optimizer.grad_scale = by  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        optimizer.grad_scale = None  # type: ignore[attr-defined]
 
 
 def export_moments(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[str, Tensor]:

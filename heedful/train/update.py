@@ -13,7 +13,7 @@ from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
 from heedful.train.objective import Context, LossSum, Objective
-from heedful.train.optimizers import set_learning_rate
+from heedful.train.optimizers import divided, set_learning_rate
 from heedful.train.out_of_memory import Part, Splitting
 from heedful.train.randomness import mix
 
@@ -221,12 +221,12 @@ class Updater:
         grad_norm = float(norm)
         loss_is_finite = torch.isfinite(torch.tensor(values["loss"])).item()
         finite = bool(loss_is_finite) and bool(torch.isfinite(norm))
-        if finite and self.clip_norm and grad_norm > self.clip_norm:
-            torch._foreach_mul_(gradients, self.clip_norm / grad_norm)
+        shrink = finite and self.clip_norm and grad_norm > self.clip_norm
         if finite or self.scaler.is_enabled():
             # the scaler itself leaves out a step whose scaled gradients overflowed
             set_learning_rate(self.optimizer, learning_rate)
-            self.scaler.step(self.optimizer)
+            with divided(self.optimizer, gradients, norm / self.clip_norm if shrink else None):
+                self.scaler.step(self.optimizer)
             self.scaler.update()
         else:
             self.optimizer.zero_grad(set_to_none=True)

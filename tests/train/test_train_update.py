@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -148,6 +149,28 @@ def test_clipping_bounds_the_gradient_and_reports_its_length_before() -> None:
     assert clipped.grad_norm == free.grad_norm > 0.01
     squares = sum(float((p.grad**2).sum()) for p in model.parameters() if p.grad is not None)
     assert squares**0.5 == pytest.approx(0.01, rel=1e-4)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_the_optimizer_learns_from_the_clipped_gradient(fused: bool) -> None:
+    model = small_model()
+    found, _ = gradients(copy.deepcopy(model), [pairs(3)])
+    length = sum(float((g.double() ** 2).sum()) for g in found.values()) ** 0.5
+    worker = updater(model, clip_norm=0.01)
+    for group in worker.optimizer.param_groups:
+        group["fused"] = fused
+    result = worker.update([pairs(3)], 1, 0.0)
+    assert result is not None
+    beta = OptimizerSettings().beta1
+    for name, parameter in model.named_parameters():
+        moment = worker.optimizer.state[parameter]["exp_avg"]
+        wanted = (1 - beta) * found[name].double() * 0.01 / length
+        torch.testing.assert_close(moment.double(), wanted, rtol=1e-5, atol=1e-9)
+    worker.clip_norm = 2 * length  # which nothing is longer than
+    assert worker.update([pairs(3)], 1, 0.0) is not None
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(parameter.grad, found[name])
 
 
 def test_cancelled_update_changes_nothing() -> None:
