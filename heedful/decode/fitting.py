@@ -1,4 +1,4 @@
-"""What is done when memory runs out all the same: batches are split, and no result changes."""
+"""What is done when memory runs out: batches are split, and no result changes."""
 
 from __future__ import annotations
 
