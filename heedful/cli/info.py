@@ -171,7 +171,7 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
         )
     if vocabulary is not None:
         raise _own_vocabulary(model)
-    from heedful.models.checkpoint import find_model_directory, read_facts
+    from heedful.models.directory import find_model_directory, read_facts
 
     facts = read_facts(find_model_directory(path))
     known = {"training": dict(facts.training)}

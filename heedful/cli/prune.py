@@ -126,7 +126,8 @@ def _write(
 ) -> dict[str, Any]:
     from heedful.inspect import pruned
     from heedful.interop.loading import is_hugging_face
-    from heedful.models.checkpoint import find_model_directory, read_facts, save_model
+    from heedful.models.checkpoint import save_model
+    from heedful.models.directory import find_model_directory, read_facts
 
     smaller = pruned(subject, removed)
     facts = {} if is_hugging_face(model) else dict(read_facts(find_model_directory(model)).training)

@@ -18,7 +18,7 @@ from heedful.cli.running import STANDARD, Running, SearchFlags, search_settings,
 from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:
-    from heedful.decode.alignment import Alignment
+    from heedful.decode.aligned import Alignment
     from heedful.decode.translation import Translation
 
 CHUNK = 4096

@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heedful.decode.alignment import Alignment, join_alignments
+from heedful.decode.aligned import Alignment, join_alignments
 from heedful.decode.protocol import Hypothesis
-from heedful.decode.segments import CutText
+from heedful.decode.segments import CutText, Warn
 from heedful.decode.translation import Translation
 from heedful.text.protocol import TextTokenizer
+
+_LINES_NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,24 @@ def assemble(text: CutText, found: Sequence[Found], tokenizer: TextTokenizer) ->
     best, *others = (_ranked(text, found, rank, tokenizer) for rank in range(ranks))
     best.others = tuple(others)
     return best
+
+
+def warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: Warn) -> None:
+    """Tell how many translations were cut at their longest length, and which, if any were.
+
+    Args:
+        translations: of lines that follow each other.
+        first_line: number of the first.
+        warn: told.
+    """
+    cut = [i for i, t in enumerate(translations, start=first_line) if not t.finished]
+    if not cut:
+        return
+    named = ", ".join(map(str, cut[:_LINES_NAMED])) + (", ..." if len(cut) > _LINES_NAMED else "")
+    warn(
+        f"{len(cut)} of {len(translations)} translations were cut at their longest length "
+        f"(line {named})"
+    )
 
 
 def _ranked(

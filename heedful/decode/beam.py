@@ -31,8 +31,8 @@ from torch import Tensor
 from heedful.decode.candidates import Candidates, best_candidates, log_totals
 from heedful.decode.constraints import Constraints, Moment
 from heedful.decode.endings import Endings, Trellis
+from heedful.decode.length_norm import length_norm
 from heedful.decode.protocol import Hypothesis, JoinableModel, Specials, State, StepModel
-from heedful.decode.scoring import length_norm
 from heedful.decode.settings import SearchSettings
 from heedful.decode.trace import SearchTrace
 

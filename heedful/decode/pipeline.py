@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from heedful.data.batches import source_tensors
-from heedful.decode.assembly import Found, assemble
+from heedful.decode.assembly import Found, assemble, warn_of_cuts
 from heedful.decode.batching import BatchRoom, plan_batches, room_of_batch
 from heedful.decode.ensemble import Ensemble
 from heedful.decode.feed import Feed, decoded
@@ -37,7 +37,6 @@ BATCH_TOKENS = 4096
 """Positions of a batch, padding and hypotheses counted."""
 
 _PIECES_OF_A_TEXT = 1 << 20
-_LINES_NAMED = 5
 
 Told = Callable[[int, int], None]
 
@@ -209,7 +208,7 @@ class TranslationPipeline:
             for text in cut
         ]
         if warn is not None:
-            _warn_of_cuts(translations, first_line, warn)
+            warn_of_cuts(translations, first_line, warn)
         return translations
 
     def score(
@@ -339,14 +338,3 @@ def _check_batching(batch_size: int | None, batch_tokens: int) -> None:
     for name, value in (("batch_size", batch_size), ("batch_tokens", batch_tokens)):
         if value is not None and value < 1:
             raise ConfigError(f"{name} = {value}: a batch holds at least 1")
-
-
-def _warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: Warn) -> None:
-    cut = [i for i, t in enumerate(translations, start=first_line) if not t.finished]
-    if not cut:
-        return
-    named = ", ".join(map(str, cut[:_LINES_NAMED])) + (", ..." if len(cut) > _LINES_NAMED else "")
-    warn(
-        f"{len(cut)} of {len(translations)} translations were cut at their longest length "
-        f"(line {named})"
-    )

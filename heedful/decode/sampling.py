@@ -17,8 +17,8 @@ from torch import Tensor
 
 from heedful.decode.candidates import log_probabilities
 from heedful.decode.constraints import Constraints, Moment
+from heedful.decode.length_norm import length_norm
 from heedful.decode.protocol import Hypothesis, Specials, State, StepModel
-from heedful.decode.scoring import length_norm
 from heedful.decode.settings import SearchSettings
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -1,29 +1,15 @@
-"""Length normalisation and coverage: what hypotheses are ranked by."""
+"""Coverage: whether a hypothesis looked at all of its source."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from heedful.data.batches import pad
 from heedful.decode.protocol import AttentiveModel, Hypothesis, Specials
-
-Number = TypeVar("Number", float, Tensor)
-
-
-def length_norm(length: Number, alpha: float) -> Number:
-    """The divisor of a score (Wu 2016, equation 14).
-
-    Args:
-        length: tokens of the hypothesis, its end token counted.
-        alpha: strength; 0 leaves scores as they are.
-    """
-    result: Number = ((length + 5.0) / 6.0) ** alpha
-    return result
 
 
 def coverage(attention: Tensor, source_positions: Tensor) -> Tensor:

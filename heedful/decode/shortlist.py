@@ -26,7 +26,7 @@ from heedful.data.lexicon import Integers, Lexicon, ragged, ranks
 from heedful.decode.protocol import Hypothesis, Specials
 from heedful.durable import whole
 from heedful.errors import ModelError
-from heedful.models.checkpoint import CONFIG_FILE
+from heedful.models.directory import CONFIG_FILE
 from heedful.text.pair import TokenizerPair
 
 SHORTLIST_FILE = "shortlist.safetensors"

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from heedful.data.batches import source_tensors
-from heedful.decode.alignment import Alignment, align, attention_of
+from heedful.decode.aligned import Alignment
+from heedful.decode.alignment import align, attention_of
 from heedful.decode.assembly import Found
 from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import Search, Sources

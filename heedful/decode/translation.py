@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from heedful.decode.alignment import Alignment
+from heedful.decode.aligned import Alignment
 
 
 class Translation(str):

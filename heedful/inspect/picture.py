@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.decode.alignment import Alignment
+from heedful.decode.aligned import Alignment
 from heedful.decode.picture import draw_alignment
 from heedful.inspect.maps import AttentionMap
 

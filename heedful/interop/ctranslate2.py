@@ -21,13 +21,8 @@ from heedful.errors import ModelError
 from heedful.interop.ctranslate2_support import unsupported, unsupported_kind
 from heedful.interop.tokenizer_files import write_tokenizers
 from heedful.interop.tokenizers import SETTINGS_FILE
-from heedful.models.checkpoint import (
-    find_model_directory,
-    load_tokenizers,
-    read_facts,
-    read_weights,
-    write_directory,
-)
+from heedful.models.checkpoint import read_weights, write_directory
+from heedful.models.directory import find_model_directory, load_tokenizers, read_facts
 from heedful.models.family import CausalLMSpec
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
 from heedful.nn.positions import SinusoidalPositions

@@ -28,13 +28,12 @@ from heedful.interop.registry import find_architecture, fitting_architecture
 from heedful.interop.tokenizer_files import write_tokenizers
 from heedful.interop.tokenizers import SETTINGS_FILE, read_tokenizers
 from heedful.models.build import build_model
-from heedful.models.checkpoint import (
+from heedful.models.checkpoint import read_weights, write_directory
+from heedful.models.directory import (
     check_vocabulary,
     find_model_directory,
     load_tokenizers,
     read_facts,
-    read_weights,
-    write_directory,
 )
 from heedful.models.family import CausalLMSpec, ModelSpec, VisionSpec
 from heedful.models.weights import load_weights

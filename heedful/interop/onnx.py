@@ -20,12 +20,8 @@ from heedful.interop.hf_files import CONFIG_FILE, write_json_file
 from heedful.interop.image_processor import PREPROCESSOR_FILE, with_preprocessor
 from heedful.interop.tokenizer_files import write_tokenizers
 from heedful.interop.tokenizers import SETTINGS_FILE
-from heedful.models.checkpoint import (
-    find_model_directory,
-    load_model,
-    read_facts,
-    write_directory,
-)
+from heedful.models.checkpoint import load_model, write_directory
+from heedful.models.directory import find_model_directory, read_facts
 from heedful.models.encoder import EncoderModel
 from heedful.models.family import EncoderSpec, SequenceHeadSpec, TokenHeadSpec, VisionSpec
 from heedful.models.vision import VisionModel

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.models.checkpoint import CONFIG_FILE, save_model
+from heedful.models.checkpoint import save_model
+from heedful.models.directory import CONFIG_FILE
 from heedful.train.adapter import ADAPTER_DIRECTORY, adapter_of
 from heedful.train.lora import merged
 

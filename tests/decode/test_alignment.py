@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.decode.alignment import Alignment, align, join_alignments, token_words
+from heedful.decode.aligned import Alignment, join_alignments
+from heedful.decode.alignment import align, token_words
 from heedful.decode.picture import draw_alignment
 from heedful.decode.scripts import display_width, is_spaceless, word_spans
 from heedful.text.spec import TokenizerSpec

@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from heedful.decode.ensemble import Ensemble
+from heedful.decode.length_norm import length_norm
 from heedful.decode.protocol import Hypothesis, Specials
-from heedful.decode.scoring import coverage, length_norm, rank_by_coverage
+from heedful.decode.scoring import coverage, rank_by_coverage
 from heedful.decode.search import search
 from heedful.decode.settings import SearchSettings
 from heedful.errors import ConfigError, ModelError

@@ -17,7 +17,8 @@ from heedful.interop.loading import is_hugging_face, load_any
 from heedful.interop.registry import MODULES, find_architecture
 from heedful.models import checkpoint
 from heedful.models.build import build_model
-from heedful.models.checkpoint import load_model, load_translator, read_facts, save_model
+from heedful.models.checkpoint import load_model, load_translator, save_model
+from heedful.models.directory import read_facts
 from heedful.models.shape import TranslatorShape
 
 

@@ -10,7 +10,8 @@ import torch
 
 from heedful.errors import ConfigError, ModelError, RunError
 from heedful.models import checkpoint
-from heedful.models.checkpoint import find_model_directory, load_model, save_model
+from heedful.models.checkpoint import load_model, save_model
+from heedful.models.directory import find_model_directory
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.models.weights import canonical_weights
