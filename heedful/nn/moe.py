@@ -90,6 +90,13 @@ class Routes:
         return torch.zeros_like(self.probabilities).scatter(1, self.experts, self.weights)
 
 
+class Router(nn.Linear):
+    """The map that experts are chosen by.
+
+    In a model that runs it stays what it is, where other linear layers make room for faster ones.
+    """
+
+
 class MixtureOfExperts(nn.Module):
     """A router and its experts, in the place of one feed-forward network.
 
@@ -104,7 +111,7 @@ class MixtureOfExperts(nn.Module):
         self.per_token = experts.per_token
         self.renormalize = experts.renormalize
         self.balance_weight = experts.balance_weight
-        self.router = nn.Linear(width, experts.num_experts, bias=False)
+        self.router = Router(width, experts.num_experts, bias=False)
         nn.init.xavier_uniform_(self.router.weight)
         self.experts = nn.ModuleList(FeedForward(width, spec) for _ in range(experts.num_experts))
 

@@ -31,10 +31,10 @@ needs_packing = pytest.mark.skipif(not packs(), reason="this PyTorch packs no we
 needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="no exact 8-bit products here")
 
 
-def make():
+def make(**dials):
     pair = train_pair(TokenizerSpec(kind="bpe", vocabulary_size=60), CORPUS, CORPUS)
     torch.manual_seed(0)
-    shape = TranslatorShape(**SHAPE, max_length=30, norm_placement="pre")
+    shape = TranslatorShape(**SHAPE, max_length=30, norm_placement="pre", **dials)
     model = Translator(shape.expand(pair.source.size, pair.target.size))
     with torch.no_grad():
         for parameter in model.parameters():
@@ -42,8 +42,8 @@ def make():
     return model.eval(), pair
 
 
-def running(name: str) -> TranslationPipeline:
-    model, pair = make()
+def running(name: str, **dials) -> TranslationPipeline:
+    model, pair = make(**dials)
     return TranslationPipeline(model, pair, precision=keep_in(model, Precision(name, "cpu")))
 
 
@@ -59,6 +59,15 @@ def test_packed_float32_gives_the_same_translations():
         ):
             assert [t.tokens for t in one.n_best] == [t.tokens for t in other.n_best]
             assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("name", ["fp32", pytest.param("int8", marks=needs_int8), "bf16"])
+def test_a_model_with_experts_runs(name):
+    model, pair = make(num_experts=4)
+    expected = TranslationPipeline(model, pair).score(TEXTS, TEXTS)
+    found = running(name, num_experts=4).score(TEXTS, TEXTS)
+    for one, other in zip(found, expected, strict=True):
+        assert one.score == pytest.approx(other.score, rel=1e-5 if name == "fp32" else 0.05)
 
 
 @pytest.mark.parametrize("name", [pytest.param("int8", marks=needs_int8), "bf16"])
