@@ -15,6 +15,7 @@ from heedful.cli.failures import refuse_missing_folder
 from heedful.cli.files import chunks, is_standard, output_to, read_lines
 from heedful.cli.output import PLAIN, Output, Report
 from heedful.cli.running import STANDARD, Running, SearchFlags, search_settings, terminal
+from heedful.cli.translators import Asked, Translators
 from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:
@@ -119,23 +120,23 @@ def translate(
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     prefixes = _Prefixes(prefix, prefix_file)
-    pipeline = running.load(model, shortlist=shortlist_file or shortlist)
-    positions = running.positions(pipeline, settings)
-    loaded = report.seconds
+    translators = Translators(
+        Asked(
+            model,
+            settings,
+            running,
+            alignment=alignment,
+            prefixes=prefix is not None or prefix_file is not None,
+            continuous_batching=continuous_batching,
+            shortlist=shortlist_file or shortlist,
+        )
+    )
     counts = {"lines": 0, "tokens": 0, "cut": 0}
     show = _Show(json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment)
     with closing(terminal()) as events, output_to(output_file) as stream:
         for texts in chunks(input, CHUNK):
-            translations = pipeline.translate(
-                texts,
-                settings=settings,
-                prefixes=prefixes.take(len(texts)),
-                alignment=alignment,
-                batch_size=running.batch_size,
-                batch_tokens=positions,
-                continuous_batching=continuous_batching,
-                first_line=counts["lines"] + 1,
-                warn=events.warn,
+            translations = translators.translate(
+                texts, prefixes.take(len(texts)), counts["lines"] + 1, events.warn
             )
             show.write(translations, stream)
             counts["lines"] += len(translations)
@@ -143,6 +144,7 @@ def translate(
             counts["cut"] += sum(not translation.finished for translation in translations)
             events.progress(counts["lines"], None, "translated")
         prefixes.finish()
+    loaded = translators.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
         {

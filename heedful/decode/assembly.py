@@ -28,6 +28,19 @@ class Found:
     alignments: Sequence[Alignment] | None = None
 
 
+def distinct(hypotheses: Sequence[Hypothesis], tokenizer: TextTokenizer) -> list[Hypothesis]:
+    """The best hypothesis of every text: different tokens may spell the same.
+
+    Args:
+        hypotheses: of a segment, best first.
+        tokenizer: of the target.
+    """
+    best: dict[str, Hypothesis] = {}
+    for hypothesis in hypotheses:
+        best.setdefault(tokenizer.decode(hypothesis.tokens), hypothesis)
+    return list(best.values())
+
+
 def assemble(text: CutText, found: Sequence[Found], tokenizer: TextTokenizer) -> Translation:
     """A text's translation and its next-best ones.
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from heedful.errors import ModelError
+from heedful.decode.protocol import not_numbers
 from heedful.nn.native import best
 
 _BLOCKS = 128
@@ -65,10 +65,7 @@ def log_totals(logits: Tensor) -> Tensor:
 
 def _check(are_numbers: bool) -> None:
     if not are_numbers:
-        raise ModelError(
-            "The model's probabilities are not numbers (NaN)",
-            remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
-        )
+        raise not_numbers()
 
 
 def best_candidates(logits: Tensor, excess: Tensor, totals: Tensor, count: int) -> Candidates:

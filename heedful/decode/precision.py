@@ -105,7 +105,7 @@ def _run_natively(model: AnyModel) -> None:
     for module in modules:
         if isinstance(module, Block) and runs_natively(module):
             module.running = NativeBlock(module)
-        elif isinstance(module, InputEmbedding):
+        elif isinstance(module, InputEmbedding | Stack):
             module.runs_natively = True
     for module in modules:
         if isinstance(module, Stack) and passes_natively(module):

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 if TYPE_CHECKING:
     from torch import Tensor
 
+from heedful.errors import ModelError
+
 State = TypeVar("State")
 
 
@@ -103,3 +105,11 @@ class Hypothesis:
     normalized_score: float
     token_scores: tuple[float, ...]
     finished: bool
+
+
+def not_numbers() -> ModelError:
+    """What to raise when a model's scores are none."""
+    return ModelError(
+        "The model's probabilities are not numbers (NaN)",
+        remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
+    )

@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.data.batches import source_tensors
 from heedful.decode.aligned import Alignment
 from heedful.decode.alignment import align, attention_of
-from heedful.decode.assembly import Found
+from heedful.decode.assembly import Found, distinct
 from heedful.decode.protocol import Hypothesis, Specials, StepModel
 from heedful.decode.search import Search, Sources
 from heedful.decode.segments import Segment
@@ -116,7 +116,8 @@ class Translating:
     ) -> list[Found]:
         if self.several:
             most = self.asked.settings.n_best
-            found = [self._distinct(hypotheses)[:most] for hypotheses in found]
+            written = self.asked.tokenizers.target
+            found = [distinct(hypotheses, written)[:most] for hypotheses in found]
         if not self.asked.aligned:
             return [Found(hypotheses, None) for hypotheses in found]
         model = self.asked.model
@@ -129,13 +130,6 @@ class Translating:
             for i, target, each in zip(rows, targets, weights, strict=True):
                 alignments[i].append(self._align(each, work[i].segment, target))
         return [Found(*pair) for pair in zip(found, alignments, strict=True)]
-
-    def _distinct(self, hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
-        """The best hypothesis of every text."""
-        best: dict[str, Hypothesis] = {}
-        for hypothesis in hypotheses:
-            best.setdefault(self.asked.tokenizers.target.decode(hypothesis.tokens), hypothesis)
-        return list(best.values())
 
     def _align(self, weights: Tensor, segment: Segment, target: Sequence[int]) -> Alignment:
         tokenizers = self.asked.tokenizers

@@ -16,6 +16,7 @@ from heedful.nn.biases import build_bias
 from heedful.nn.cache import Cache, GrowingCache, KeyValueCache
 from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
+from heedful.nn.native.norm import norm_rows
 from heedful.nn.norms import build_norm
 from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
 
@@ -42,12 +43,14 @@ class Stack(nn.Module):
 
     Attributes:
         running: computes all blocks faster, once the model is not trained any more.
+        runs_natively: whether kernels in C may norm what the last block gives, then.
     """
 
     def __init__(self, width: int, spec: StackSpec, name: str) -> None:
         super().__init__()
         self.name = name
         self.running: RunningStack[Any] | None = None
+        self.runs_natively = False
         self.blocks = nn.ModuleList(
             Block(width, spec.block, spec.kept(layer)) for layer in range(spec.num_layers)
         )
@@ -93,7 +96,7 @@ class Stack(nn.Module):
         offer(sight.capture, f"{self.name}.embedding", x)
         x, caches = self._through(x, sight, memory, caches)
         if self.final_norm is not None:
-            x = self.final_norm(x)
+            x = norm_rows(x, self.final_norm) if self.runs_natively else self.final_norm(x)
         x = self.final_dropout(x)
         if rows is not None:
             x = rows.unpack(x)

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
 from heedful.nn.native.embedding import embed
+from heedful.nn.native.norm import norm_rows
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
@@ -41,7 +42,8 @@ class InputEmbedding(nn.Module):
         spec: which of those there are.
 
     Attributes:
-        runs_natively: whether kernels in C may embed, once the model is not trained any more.
+        runs_natively: whether kernels in C may embed and norm, once the model is not trained any
+            more.
     """
 
     def __init__(self, width: int, spec: EmbeddingSpec) -> None:
@@ -75,7 +77,7 @@ class InputEmbedding(nn.Module):
         if x is None:
             x = self._embedded(ids, positions, table, segments)
         if self.norm is not None:
-            x = self.norm(x)
+            x = norm_rows(x, self.norm) if self.runs_natively else self.norm(x)
         dropped: Tensor = self.dropout(x)
         return dropped
 

@@ -23,6 +23,15 @@ class RMSNorm(nn.Module):
         return (wide * inverse).to(x.dtype) * self.weight
 
 
+def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
+    """Weight, bias and epsilon of a norm, as far as it has them."""
+    if isinstance(norm, RMSNorm):
+        return norm.weight, None, norm.epsilon
+    if isinstance(norm, nn.LayerNorm):
+        return norm.weight, norm.bias, norm.eps
+    return None, None, 0.0
+
+
 def build_norm(spec: NormSpec, width: int) -> nn.Module:
     """The norm a spec describes, over a last axis of `width`."""
     if spec.kind == "rms":

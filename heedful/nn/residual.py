@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.nn.dropout import dropout
 from heedful.nn.native.library import address, kernels, numbers, passes_rows
-from heedful.nn.norms import RMSNorm
+from heedful.nn.norms import norm_parts
 
 _CHUNKS = 16
 """`CHUNKS` of kernels.c."""
@@ -82,15 +82,6 @@ def normed(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
         return found
     plain: Tensor = norm(x)
     return plain
-
-
-def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
-    """Weight, bias and epsilon of a norm, as far as it has them."""
-    if isinstance(norm, RMSNorm):
-        return norm.weight, None, norm.epsilon
-    if isinstance(norm, nn.LayerNorm):
-        return norm.weight, norm.bias, norm.eps
-    return None, None, 0.0
 
 
 def passes_through(norm: nn.Module | None, *tensors: Tensor) -> bool:

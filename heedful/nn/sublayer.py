@@ -19,9 +19,10 @@ from heedful.nn.kinds import PlainActivation
 from heedful.nn.masks import Mask
 from heedful.nn.native.library import ACTIVATIONS, address, kernels, numbers, passes_rows
 from heedful.nn.native.structures import LearnedMap, Numbers, Sublayer
+from heedful.nn.norms import norm_parts
 from heedful.nn.positions import Positions
 from heedful.nn.product import product_dtype
-from heedful.nn.residual import Draw, draw, norm_parts, passes_through
+from heedful.nn.residual import Draw, draw, passes_through
 from heedful.nn.unpadding import RealRows
 
 

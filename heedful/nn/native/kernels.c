@@ -408,6 +408,11 @@ void heedful_linear(const Linear *layer, const float *x, int64_t rows, float *y,
     CALL(linear, (layer, x, rows, y, rectify, 0, &space));
 }
 
+// y [rows, D] of x [rows, D], which it may take the place of.
+void heedful_normalise(const Norm *norm, const float *x, int64_t rows, int64_t width, float *y) {
+    CALL(normalise, (norm, x, rows, width, y));
+}
+
 // projected [rows, queries + keys + values] of a layer's input x [rows, D].
 void heedful_project(const Layer *layer, const float *x, int64_t rows, float *projected,
                      char *workspace) {

@@ -18,6 +18,7 @@ from heedful.nn.native.structures import (
     Attended,
     Layer,
     Linear,
+    Norm,
     Pass,
     Seen,
     Sublayer,
@@ -49,6 +50,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "heedful_linear_room": (c_int64, [POINTER(Linear), c_int64]),
     "heedful_layer_room": (c_int64, [POINTER(Layer), c_int64, c_int64]),
     "heedful_linear": (None, [POINTER(Linear), c_void_p, c_int64, c_void_p, c_int, c_void_p]),
+    "heedful_normalise": (None, [POINTER(Norm), c_void_p, *_SHAPE, c_void_p]),
     "heedful_project": (None, [POINTER(Layer), c_void_p, c_int64, c_void_p, c_void_p]),
     "heedful_layer": (
         None,

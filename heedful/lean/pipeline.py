@@ -1,0 +1,169 @@
+"""From raw text to translations, for the models and searches that need no PyTorch."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from heedful.decode.assembly import Found, assemble, distinct, warn_of_cuts
+from heedful.decode.limits import longest_output
+from heedful.decode.protocol import Specials
+from heedful.decode.segments import Warn, cut_texts
+from heedful.decode.settings import SearchSettings
+from heedful.decode.translation import Translation
+from heedful.device import RunningPrecision
+from heedful.errors import ModelError
+from heedful.lean.search import search
+from heedful.lean.translator import LeanTranslator
+from heedful.lean.weights import Unserved
+from heedful.models.directory import (
+    WEIGHTS_FILE,
+    find_model_directory,
+    load_tokenizers,
+    read_spec,
+)
+from heedful.models.spec import TranslatorSpec
+from heedful.nn.native.library import kernels
+from heedful.text.framing import framed
+from heedful.text.pair import TokenizerPair
+
+MOST_LINES = 8
+"""Of so many, a small model's translations take less time than loading PyTorch; one after the
+other, as here, those of more sentences take longer than together."""
+
+MOST_CHARACTERS = 2000
+
+_ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+
+
+class LeanPipeline:
+    """A translator of a few texts, sentence by sentence.
+
+    Args:
+        translator: the model.
+        tokenizers: of source and target.
+    """
+
+    def __init__(self, translator: LeanTranslator, tokenizers: TokenizerPair) -> None:
+        self._translator = translator
+        self._tokenizers = tokenizers
+        target = tokenizers.target
+        self._specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+
+    @classmethod
+    def load(
+        cls, path: Path, *, device: str = "auto", precision: RunningPrecision = "auto"
+    ) -> Self | None:
+        """Load a model directory, or a run directory's best model, if it needs no PyTorch here.
+
+        Args:
+            path: the directory.
+            device: as for `heedful.load`.
+            precision: the same.
+
+        Returns:
+            None where `heedful.load` is to be asked, which can do more and says what is wrong.
+        """
+        if precision not in ("auto", "fp32", "int8") or not _is_processor(device):
+            return None
+        try:
+            directory = find_model_directory(path)
+            spec = read_spec(directory)
+            if not isinstance(spec, TranslatorSpec) or not _have_threads() or kernels() is None:
+                return None
+            tokenizers = load_tokenizers(directory, spec)
+            assert tokenizers is not None
+            weights = directory / WEIGHTS_FILE
+            translator = LeanTranslator(spec, weights, int8=precision == "int8")
+        except (Unserved, ModelError):
+            return None
+        pipeline = cls(translator, tokenizers)
+        return pipeline if pipeline._reads_all() else None
+
+    def serves(self, texts: Sequence[str]) -> bool:
+        """Whether texts are so few that this is the fastest way to translate them."""
+        return len(texts) <= MOST_LINES and sum(map(len, texts)) <= MOST_CHARACTERS
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        settings: SearchSettings,
+        *,
+        first_line: int = 1,
+        warn: Warn | None = None,
+    ) -> list[Translation]:
+        """As `heedful.decode.pipeline.TranslationPipeline.translate`, for searches it `searches`.
+
+        Args:
+            texts: any strings.
+            settings: of the search.
+            first_line: number of the first text, for warnings.
+            warn: told about long lines and cut translations.
+
+        Raises:
+            ConfigError: when settings contradict the model.
+            ModelError: when it gives no numbers.
+        """
+        assert searches(settings)
+        source, target = self._tokenizers.source, self._tokenizers.target
+        spec = self._translator.spec
+        cut = cut_texts(texts, source, spec.max_length, warn=warn, first_line=first_line)
+        longest = longest_output([spec], settings)
+        several = settings.n_best > 1
+        translations: list[Translation] = []
+        for text in cut:
+            found: list[Found] = []
+            for segment in text.segments:
+                hypotheses = search(
+                    self._translator,
+                    framed(source, segment.ids),
+                    settings,
+                    self._specials,
+                    longest=longest,
+                    kept=settings.beam if several else 1,
+                )
+                if several:
+                    hypotheses = distinct(hypotheses, target)[: settings.n_best]
+                found.append(Found(hypotheses))
+            translations.append(assemble(text, found, target))
+        if warn is not None:
+            warn_of_cuts(translations, first_line, warn)
+        return translations
+
+    def _reads_all(self) -> bool:
+        """Whether the longest pieces of a text have positions."""
+        spec, source = self._translator.spec, self._tokenizers.source
+        positions = spec.embedding.positions.max_length
+        frame = len(source.first) + len(source.last)
+        return positions is None or spec.max_length + frame <= positions
+
+
+def searches(settings: SearchSettings) -> bool:
+    """Whether nothing but a plain search is asked for."""
+    return not (settings.sampling or settings.coverage_penalty or settings.no_repeat_ngram)
+
+
+def _is_processor(device: str) -> bool:
+    """Whether that device is the processor, for certain."""
+    if device != "auto":
+        return device == "cpu"
+    return sys.platform == "linux" and not any(Path(each).exists() for each in _ACCELERATORS)
+
+
+def _have_threads() -> bool:
+    """Load the threads of PyTorch, which kernels share with it if it is loaded later."""
+    if "torch" in sys.modules:
+        return True
+    found = importlib.util.find_spec("torch")
+    for folder in (found and found.submodule_search_locations) or ():
+        for file in sorted(Path(folder, "lib").glob("libgomp*.so*")):
+            try:
+                ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
+            except OSError:
+                continue
+            return True
+    return False

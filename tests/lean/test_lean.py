@@ -1,0 +1,319 @@
+"""Translating without PyTorch gives what translating with it gives, or leaves it to that."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import heedful
+from heedful.decode.pipeline import TranslationPipeline
+from heedful.decode.settings import SearchSettings
+from heedful.decode.translation import Translation
+from heedful.errors import ConfigError, ModelError
+from heedful.lean import pipeline as lean_pipeline
+from heedful.lean.pipeline import LeanPipeline, searches
+from heedful.lean.translator import sinusoids
+from heedful.models.checkpoint import load_translator, save_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.spec import TranslatorSpec
+from heedful.models.translator import Translator
+from heedful.nn.native.library import kernels, multiplies_int8
+from heedful.nn.positions import SinusoidalPositions
+from heedful.text.pair import TokenizerPair, train_pair
+from heedful.text.spec import TokenizerSpec
+
+SHAPE = {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 96}
+
+Write = Callable[..., Path]
+
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels in C were compiled here")
+
+
+@functools.cache
+def texts() -> list[str]:
+    """Lines of words that mean nothing."""
+    draw = random.Random(3)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 5))) for _ in range(60)]
+    return [" ".join(draw.choices(words, k=draw.randint(1, 12))) for _ in range(200)]
+
+
+@functools.cache
+def tokenizers() -> TokenizerPair:
+    """What cuts them."""
+    return train_pair(TokenizerSpec(vocabulary_size=120), texts(), texts())
+
+
+def spec_of(**dials: Any) -> TranslatorSpec:
+    """A small translator, but for these dials."""
+    pair = tokenizers()
+    shape = TranslatorShape.model_validate({**SHAPE, **dials})
+    return shape.expand(pair.source.size, pair.target.size)
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Writes the directory of a model that is sure of what it says."""
+
+    def write(spec: TranslatorSpec | None = None, seed: int = 0, name: str = "model") -> Path:
+        torch.manual_seed(seed)
+        model = Translator(spec or spec_of())
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter)).mul_(1.5)
+        save_model(model, tokenizers(), tmp_path / name)
+        return tmp_path / name
+
+    return write
+
+
+DIALS: list[dict[str, Any]] = [
+    {},
+    {"norm_placement": "pre"},
+    {"norm": "rms", "norm_placement": "pre", "activation": "swiglu"},
+    {"num_kv_heads": 2, "share_embeddings": "target"},
+    {"positions": "learned", "max_length": 140, "activation": "gelu_tanh"},
+    {"positions": "none", "share_embeddings": "none", "activation": "geglu", "bias": False},
+]
+SEARCHES: list[dict[str, Any]] = [
+    {"beam": 1},
+    {"beam": 4},
+    {"beam": 5, "length_penalty": 1.0, "n_best": 3},
+    {"beam": 3, "length_penalty": 0.0, "min_length": 5, "max_length": 9},
+    {"beam": 4, "min_length": 100, "max_length": 120},
+]
+PRECISIONS = ["auto", "int8"]
+
+
+def content(translation: Translation) -> list[tuple[Any, ...]]:
+    """All that is known of it and of the next-best ones."""
+    return [
+        (
+            str(each),
+            each.score,
+            each.normalized_score,
+            each.finished,
+            each.tokens,
+            each.token_scores,
+        )
+        for each in translation.n_best
+    ]
+
+
+def load(path: Path, precision: Any = "auto") -> LeanPipeline:
+    found = LeanPipeline.load(path, device="cpu", precision=precision)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dials", DIALS, ids=lambda dials: "-".join(map(str, dials)) or "plain")
+def test_every_bit_is_that_of_a_sentence_by_itself(
+    write: Write, dials: dict[str, Any], precision: Any
+) -> None:
+    if precision == "int8" and not multiplies_int8():
+        pytest.skip("no kernels for 8-bit integers here")
+    draw = random.Random(str(dials))
+    path = write(spec_of(**dials), seed=len(str(dials)))
+    whole = heedful.load(path, device="cpu", precision=precision)
+    few = load(path, precision)
+    for asked in SEARCHES:
+        settings = SearchSettings.parse(asked)
+        lines = [*draw.sample(texts(), 4), "", "  a\nb c "]
+        expected = whole.translate(lines, settings=settings, batch_size=1)
+        assert [*map(content, few.translate(lines, settings))] == [*map(content, expected)]
+
+
+@pytest.mark.parametrize("dials", DIALS, ids=lambda dials: "-".join(map(str, dials)) or "plain")
+def test_pytorch_alone_finds_the_same(write: Write, dials: dict[str, Any]) -> None:
+    """The model as it is trained, which no kernel of those it runs on has a part in."""
+    path = write(spec_of(**dials), seed=1)
+    plain = TranslationPipeline(*load_translator(path))
+    for asked in SEARCHES[:4]:
+        settings = SearchSettings.parse(asked)
+        lines = texts()[:6]
+        expected = plain.translate(lines, settings=settings)
+        for one, other in zip(load(path).translate(lines, settings), expected, strict=True):
+            assert one.tokens == other.tokens
+            assert one.token_scores == pytest.approx(other.token_scores, abs=1e-4)
+
+
+def test_a_spec_with_everything_that_dials_do_not_turn(write: Write) -> None:
+    plain = spec_of(norm_placement="pre").plain()
+    plain["output_bias"], plain["output_scale"] = True, 0.7
+    plain["share_embeddings"] = "inputs"
+    plain["embedding"]["scale"] = False
+    plain["embedding"]["norm"] = {"kind": "rms"}
+    plain["embedding"]["positions"]["layout"] = "halves"
+    own = plain["decoder"]["block"]["self_attention"]
+    own.update(head_width=32, scale=0.2, output_bias=False)
+    plain["decoder"]["block"]["cross_attention"].update(num_heads=2, head_width=48)
+    path = write(type(spec_of()).parse(plain))
+    settings = SearchSettings.parse({"beam": 4})
+    expected = heedful.load(path, device="cpu").translate(
+        texts()[:8], settings=settings, batch_size=1
+    )
+    assert [*map(content, load(path).translate(texts()[:8], settings))] == [*map(content, expected)]
+
+
+def test_sources_of_every_length(write: Write) -> None:
+    path = write(spec_of(max_length=20))
+    word = texts()[0].split()[0]
+    lines = [" ".join([word] * count) for count in range(1, 70, 4)]
+    settings = SearchSettings.parse({"beam": 2, "max_length": 6})
+    told: list[str] = []
+    found = load(path).translate(lines, settings, first_line=5, warn=told.append)
+    expected_told: list[str] = []
+    expected = heedful.load(path, device="cpu").translate(
+        lines, settings=settings, batch_size=1, first_line=5, warn=expected_told.append
+    )
+    assert [*map(content, found)] == [*map(content, expected)]
+    assert told == expected_told
+    assert any("line 12" in warning for warning in told)
+
+
+@pytest.mark.parametrize("layout", ["pairs", "halves"])
+@pytest.mark.parametrize("width", [6, 64, 512])
+def test_sinusoids_are_those_of_training(layout: Any, width: int) -> None:
+    expected = SinusoidalPositions(width, layout)(torch.arange(1024)[None])[0]
+    assert np.array_equal(sinusoids(1024, width, layout), expected.numpy())
+
+
+def edited(**changes: Any) -> Any:
+    """A spec with other values at some addresses."""
+    plain = spec_of().plain()
+    for address, value in changes.items():
+        *way, last = address.split("__")
+        part = plain
+        for name in way:
+            part = part[name]
+        part[last] = value
+    return type(spec_of()).parse(plain)
+
+
+NEEDING_MORE: list[Any] = [
+    spec_of(positions="rotary"),
+    spec_of(positions="alibi"),
+    spec_of(positions="t5"),
+    spec_of(positions="relative_keys"),
+    spec_of(num_experts=2, experts_per_token=2),
+    spec_of(window=4),
+    spec_of(num_heads=16),  # heads of 4 numbers
+    edited(decoder__block__self_attention__softcap=3.0),
+    edited(decoder__block__cross_attention__mask={"kind": "causal"}),
+    edited(encoder__block__self_attention__mask={"kind": "causal"}),
+    edited(embedding__num_segments=2),
+    edited(encoder__kept_heads=[{"self_attention": [0, 1]}, {}]),
+    edited(encoder__shared_position_bias={"kind": "t5"}),
+    edited(embedding__positions={"kind": "learned", "max_length": 64}, max_length=64),
+]
+
+
+@pytest.mark.parametrize("spec", NEEDING_MORE, ids=range(len(NEEDING_MORE)))
+def test_models_that_need_more_are_left_to_pytorch(write: Write, spec: Any) -> None:
+    path = write(spec)
+    assert LeanPipeline.load(path, device="cpu") is None
+    assert heedful.load(path, device="cpu").translate(["ab"], max_length=3)
+
+
+def test_other_devices_and_precisions_are_left_to_pytorch(
+    write: Write, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = write()
+    assert LeanPipeline.load(path, device="cuda") is None
+    assert LeanPipeline.load(path, device="cpu", precision="bf16") is None
+    assert LeanPipeline.load(path / "model.safetensors", device="cpu") is None
+    assert LeanPipeline.load(tmp_path / "nowhere", device="cpu") is None
+    (tmp_path / "device").touch()
+    monkeypatch.setattr(lean_pipeline, "_ACCELERATORS", (str(tmp_path / "device"),))
+    assert LeanPipeline.load(path) is None
+    monkeypatch.setattr(lean_pipeline, "_ACCELERATORS", (str(tmp_path / "none"),))
+    monkeypatch.setattr("sys.platform", "linux")
+    assert LeanPipeline.load(path) is not None
+    monkeypatch.setattr("sys.platform", "darwin")
+    assert LeanPipeline.load(path) is None
+    monkeypatch.setattr(lean_pipeline, "kernels", lambda: None)
+    assert LeanPipeline.load(path, device="cpu") is None
+
+
+def test_files_that_do_not_fit_are_left_to_pytorch_which_says_so(write: Write) -> None:
+    path = write()
+    file = path / "model.safetensors"
+    whole = load_file(file)
+    name = "encoder.blocks.1.feedforward.up.weight"
+    cases = {
+        "missing": {key: value for key, value in whole.items() if key != name},
+        "unknown": {**whole, "other": torch.zeros(3)},
+        "another shape": {**whole, name: whole[name].T.contiguous()},
+    }
+    for said, weights in cases.items():
+        save_file(weights, file)
+        assert LeanPipeline.load(path, device="cpu") is None
+        with pytest.raises(ModelError, match=said):
+            heedful.load(path, device="cpu")
+    save_file({key: value.bfloat16() for key, value in whole.items()}, file)
+    assert LeanPipeline.load(path, device="cpu") is None
+    save_file(whole, file)
+    assert LeanPipeline.load(path, device="cpu") is not None
+    file.write_bytes(file.read_bytes()[:-100])
+    assert LeanPipeline.load(path, device="cpu") is None
+    file.unlink()
+    assert LeanPipeline.load(path, device="cpu") is None
+    save_file(whole, file)
+    (path / "tokenizer.json").unlink()
+    assert LeanPipeline.load(path, device="cpu") is None
+    config = json.loads((path / "config.json").read_text())
+    (path / "config.json").write_text(json.dumps({**config, "schema_version": 99}))
+    assert LeanPipeline.load(path, device="cpu") is None
+
+
+def test_a_model_without_numbers_is_refused_as_ever(write: Write) -> None:
+    path = write()
+    file = path / "model.safetensors"
+    weights = load_file(file)
+    weights["decoder.blocks.1.feedforward_norm.bias"][0] = float("nan")
+    save_file(weights, file)
+    for translate in (
+        lambda: load(path).translate(["ab"], SearchSettings()),
+        lambda: heedful.load(path, device="cpu").translate(["ab"]),
+    ):
+        with pytest.raises(ModelError, match="not numbers"):
+            translate()
+
+
+def test_lengths_beyond_learned_positions_are_refused_as_ever(write: Write) -> None:
+    path = write(spec_of(positions="learned", max_length=30))
+    with pytest.raises(ConfigError, match="max_length = 31"):
+        load(path).translate(["ab"], SearchSettings(max_length=31))
+    (found,) = load(path).translate(["ab"], SearchSettings(min_length=30, max_length=30))
+    assert len(found.tokens) == 30
+
+
+def test_searches_that_need_more() -> None:
+    assert searches(SearchSettings(beam=9, n_best=3, min_length=2, max_length=5, length_penalty=0))
+    assert not searches(SearchSettings(sampling=True))
+    assert not searches(SearchSettings(coverage_penalty=0.1))
+    assert not searches(SearchSettings(no_repeat_ngram=3))
+
+
+def test_few_texts_are_served(write: Write) -> None:
+    few = load(write())
+    assert few.serves(["a"] * lean_pipeline.MOST_LINES)
+    assert not few.serves(["a"] * (lean_pipeline.MOST_LINES + 1))
+    assert few.serves(["a" * lean_pipeline.MOST_CHARACTERS])
+    assert not few.serves(["a" * lean_pipeline.MOST_CHARACTERS, "b"])
+
+
+def test_tokenizers_are_the_models(write: Write) -> None:
+    (found,) = load(write()).translate(["ab cd"], SearchSettings(beam=1, max_length=4))
+    ids = [tokenizers().target.pieces([i])[0] for i in range(tokenizers().target.size)]
+    assert set(found.tokens) <= set(ids)
