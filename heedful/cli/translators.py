@@ -14,9 +14,9 @@ from heedful.decode.settings import SearchSettings
 from heedful.memory import uncollected
 
 if TYPE_CHECKING:
+    from heedful.decode.lean.pipeline import LeanPipeline
     from heedful.decode.pipeline import TranslationPipeline
     from heedful.decode.translation import Translation
-    from heedful.lean.pipeline import LeanPipeline
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Translators:
     def _load_lean(self) -> LeanPipeline | None:
         began = time.perf_counter()
         with uncollected():
-            from heedful.lean.pipeline import LeanPipeline, searches
+            from heedful.decode.lean.pipeline import LeanPipeline, searches
         running, found = self.asked.running, None
         if searches(self.asked.settings):
             found = LeanPipeline.load(

@@ -226,6 +226,13 @@ static void share(Work work, void *data, int64_t count, int64_t least) {
     GOMP_parallel(take_shares, &shared, (unsigned)used, 0);
 }
 
+// Tiles of a group: as many as `most`, and fewer where each thread can have as many groups of them as
+// another.
+static int64_t even_tiles(int64_t tiles, int64_t most) {
+    int64_t used = threads(), rounds = (tiles + used * most - 1) / (used * most);
+    return (tiles + used * rounds - 1) / (used * rounds);
+}
+
 // Memory for what passes, which the caller gives: it is freed, counted and may run out as all other
 // memory of the caller's does.
 typedef struct {
@@ -323,7 +330,8 @@ static int has_tiles(void) {
     return !syscall(SYS_arch_prctl, 0x1023 /* ARCH_REQ_XCOMP_PERM */, 18 /* their contents */);
 }
 #define CALL_PRODUCT(name, halves, arguments) \
-    (level == 3 && (halves) ? tiled_##name##_avx512 arguments : CALL(name, arguments))
+    (level < 3 ? CALL(name, arguments)                                                           \
+     : (halves) ? tiled_##name##_avx512 arguments : digits_##name##_avx512 arguments)
 #else
 static int has_tiles(void) { return 0; }
 #endif

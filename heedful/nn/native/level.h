@@ -824,6 +824,7 @@ static inline __attribute__((always_inline)) void NAME(transpose)(Bits rows[LANE
 #define ROWS TILE_ROWS
 #define PANEL (TILE_COLUMNS / LANES)
 #include "product.h"
+#include "digits.h"
 #undef OWN
 #undef TILED
 #pragma pop_macro("ROWS")

@@ -357,14 +357,6 @@ static void OWN(move_sums)(float *to, int64_t to_step, const float *from, int64_
         memcpy(to + i * to_step, from + i * from_step, (size_t)columns * 4);
 }
 
-// Tiles of a group: as many as may be, and fewer where each thread can have as many groups of them as
-// another.
-static int64_t OWN(group_tiles)(int64_t rows, int64_t units) {
-    int64_t tiles = (rows + ROWS - 1) / ROWS, used = threads(), most = OWN(most_tiles)(units);
-    int64_t rounds = (tiles + used * most - 1) / (used * most);
-    return (tiles + used * rounds - 1) / (used * rounds);
-}
-
 // Numbers of room that each thread needs: for a group's sums that wait between blocks, where `out`
 // cannot hold them, or for a group of a turned left side.
 static int64_t OWN(thread_room)(const Production *to, int turned) {
@@ -440,7 +432,7 @@ static void OWN(multiply_groups)(void *data, int64_t first, int64_t stop) {
 
 static void OWN(multiply_all)(Multiplying *given) {
     const Production *to = given->to;
-    given->tiles = OWN(group_tiles)(to->rows, given->units);
+    given->tiles = even_tiles((to->rows + ROWS - 1) / ROWS, OWN(most_tiles)(given->units));
     int64_t rows = given->tiles * ROWS, groups = (to->rows + rows - 1) / rows;
     int64_t work = rows * given->units * to->width + 1, worth = 1 << 19;
     share(OWN(multiply_groups), given, groups, work < worth ? (worth + work - 1) / work : 1);

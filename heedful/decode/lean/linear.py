@@ -6,7 +6,7 @@ import ctypes
 
 import numpy as np
 
-from heedful.lean.arrays import Floats, address, empty, workspace
+from heedful.decode.lean.arrays import Floats, address, empty, workspace
 from heedful.nn.native.library import kernels
 from heedful.nn.native.structures import Linear
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Self
 
 from heedful.decode.assembly import Found, assemble, distinct, warn_of_cuts
+from heedful.decode.lean.search import search
+from heedful.decode.lean.translator import LeanTranslator
+from heedful.decode.lean.weights import Unserved
 from heedful.decode.limits import longest_output
 from heedful.decode.protocol import Specials
 from heedful.decode.segments import Warn, cut_texts
@@ -17,9 +20,6 @@ from heedful.decode.settings import SearchSettings
 from heedful.decode.translation import Translation
 from heedful.device import RunningPrecision
 from heedful.errors import ModelError
-from heedful.lean.search import search
-from heedful.lean.translator import LeanTranslator
-from heedful.lean.weights import Unserved
 from heedful.models.directory import (
     WEIGHTS_FILE,
     find_model_directory,

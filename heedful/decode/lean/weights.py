@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from heedful.lean.arrays import Floats, aligned
+from heedful.decode.lean.arrays import Floats, aligned
 
 
 class Unserved(Exception):

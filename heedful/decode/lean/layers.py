@@ -6,9 +6,9 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 
-from heedful.lean.arrays import Floats, address, empty, workspace
-from heedful.lean.linear import LinearMap
-from heedful.lean.weights import Unserved, Weights
+from heedful.decode.lean.arrays import Floats, address, empty, workspace
+from heedful.decode.lean.linear import LinearMap
+from heedful.decode.lean.weights import Unserved, Weights
 from heedful.models.spec import StackSpec
 from heedful.nn.kinds import Activation, PlainActivation
 from heedful.nn.native.library import ACTIVATIONS, kernels

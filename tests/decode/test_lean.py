@@ -15,13 +15,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
+from heedful.decode.lean import pipeline as lean_pipeline
+from heedful.decode.lean.pipeline import LeanPipeline, searches
+from heedful.decode.lean.translator import sinusoids
 from heedful.decode.pipeline import TranslationPipeline
 from heedful.decode.settings import SearchSettings
 from heedful.decode.translation import Translation
 from heedful.errors import ConfigError, ModelError
-from heedful.lean import pipeline as lean_pipeline
-from heedful.lean.pipeline import LeanPipeline, searches
-from heedful.lean.translator import sinusoids
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec

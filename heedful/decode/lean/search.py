@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heedful.decode.lean.arrays import Floats, address, empty, workspace
+from heedful.decode.lean.translator import LeanTranslator
 from heedful.decode.length_norm import length_norm
 from heedful.decode.protocol import Hypothesis, Specials, not_numbers
 from heedful.decode.settings import SearchSettings
-from heedful.lean.arrays import Floats, address, empty, workspace
-from heedful.lean.translator import LeanTranslator
 from heedful.nn.native.library import kernels
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from heedful.lean.arrays import Floats, Integers, address, aligned, empty
-from heedful.lean.layers import Layers, Norm
-from heedful.lean.linear import LinearMap
-from heedful.lean.weights import Unserved, Weights
+from heedful.decode.lean.arrays import Floats, Integers, address, aligned, empty
+from heedful.decode.lean.layers import Layers, Norm
+from heedful.decode.lean.linear import LinearMap
+from heedful.decode.lean.weights import Unserved, Weights
 from heedful.models.spec import TranslatorSpec
 from heedful.nn.native.library import kernels, multiplies_int8
 from heedful.nn.native.structures import Seen
