@@ -165,6 +165,32 @@ def test_a_spec_with_everything_that_dials_do_not_turn(write: Write) -> None:
     assert [*map(content, load(path).translate(texts()[:8], settings))] == [*map(content, expected)]
 
 
+def edited(**changes: Any) -> Any:
+    """A spec with other values at some addresses."""
+    plain = spec_of().plain()
+    for address, value in changes.items():
+        *way, last = address.split("__")
+        part = plain
+        for name in way:
+            part = part[name]
+        part[last] = value
+    return type(spec_of()).parse(plain)
+
+
+@pytest.mark.parametrize("eagerness", [1.0, 3.0, 5.0])
+def test_models_that_would_rather_end(write: Write, eagerness: float) -> None:
+    path = write(edited(output_bias=True))
+    weights = load_file(path / "model.safetensors")
+    weights["output_bias"][tokenizers().target.eos] = eagerness
+    save_file(weights, path / "model.safetensors")
+    whole, few = heedful.load(path, device="cpu"), load(path)
+    for asked in SEARCHES[:4]:
+        settings = SearchSettings.parse(asked)
+        found = few.translate(texts()[:15], settings)
+        expected = whole.translate(texts()[:15], settings=settings, batch_size=1)
+        assert [*map(content, found)] == [*map(content, expected)]
+
+
 def test_sources_of_every_length(write: Write) -> None:
     path = write(spec_of(max_length=20))
     word = texts()[0].split()[0]
@@ -186,18 +212,6 @@ def test_sources_of_every_length(write: Write) -> None:
 def test_sinusoids_are_those_of_training(layout: Any, width: int) -> None:
     expected = SinusoidalPositions(width, layout)(torch.arange(1024)[None])[0]
     assert np.array_equal(sinusoids(1024, width, layout), expected.numpy())
-
-
-def edited(**changes: Any) -> Any:
-    """A spec with other values at some addresses."""
-    plain = spec_of().plain()
-    for address, value in changes.items():
-        *way, last = address.split("__")
-        part = plain
-        for name in way:
-            part = part[name]
-        part[last] = value
-    return type(spec_of()).parse(plain)
 
 
 NEEDING_MORE: list[Any] = [

@@ -112,6 +112,8 @@ def test_numbers_too_small_count_as_zero_and_large_ones_do_not_spill(way):
     found = way(left, torch.full((70, 5), 1e-30))
     assert torch.allclose(found, torch.full((3, 5), 70.0), rtol=1e-6)
     assert bool((way(left, torch.zeros(70, 5)) == 0.0).all())
+    small = way(torch.full((3, 70), 2.0**-110), torch.full((70, 5), 2.0**100))
+    assert torch.allclose(small, torch.full((3, 5), 70 * 2.0**-10), rtol=1e-3)
 
 
 @pytest.mark.parametrize("way", WAYS)
