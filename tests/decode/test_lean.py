@@ -184,7 +184,7 @@ def test_models_that_would_rather_end(write: Write, eagerness: float) -> None:
     weights["output_bias"][tokenizers().target.eos] = eagerness
     save_file(weights, path / "model.safetensors")
     whole, few = heedful.load(path, device="cpu"), load(path)
-    for asked in SEARCHES[:4]:
+    for asked in (*SEARCHES[:4], {"beam": 3, "length_penalty": 2.5}):
         settings = SearchSettings.parse(asked)
         found = few.translate(texts()[:15], settings)
         expected = whole.translate(texts()[:15], settings=settings, batch_size=1)
@@ -308,8 +308,11 @@ def test_lengths_beyond_learned_positions_are_refused_as_ever(write: Write) -> N
     path = write(spec_of(positions="learned", max_length=30))
     with pytest.raises(ConfigError, match="max_length = 31"):
         load(path).translate(["ab"], SearchSettings(max_length=31))
-    (found,) = load(path).translate(["ab"], SearchSettings(min_length=30, max_length=30))
+    settings = SearchSettings(min_length=30)
+    (found,) = load(path).translate(texts()[:1], settings)
+    (expected,) = heedful.load(path, device="cpu").translate(texts()[:1], settings=settings)
     assert len(found.tokens) == 30
+    assert content(found) == content(expected)
 
 
 def test_searches_that_need_more() -> None:
