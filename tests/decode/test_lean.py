@@ -315,6 +315,16 @@ def test_lengths_beyond_learned_positions_are_refused_as_ever(write: Write) -> N
     assert content(found) == content(expected)
 
 
+def test_a_table_of_positions_that_begins_later(write: Write) -> None:
+    positions = {"kind": "learned", "max_length": 300, "unused_rows": 2}
+    path = write(edited(embedding__positions=positions))
+    settings = SearchSettings(beam=2)
+    expected = heedful.load(path, device="cpu").translate(
+        texts()[:4], settings=settings, batch_size=1
+    )
+    assert [*map(content, load(path).translate(texts()[:4], settings))] == [*map(content, expected)]
+
+
 def test_searches_that_need_more() -> None:
     assert searches(SearchSettings(beam=9, n_best=3, min_length=2, max_length=5, length_penalty=0))
     assert not searches(SearchSettings(sampling=True))

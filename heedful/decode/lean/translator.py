@@ -199,8 +199,6 @@ class _Input:
     """
 
     def __init__(self, weights: Weights, name: str, spec: EmbeddingSpec, table: Floats) -> None:
-        if spec.num_segments:
-            raise Unserved
         width = table.shape[1]
         self.table = table
         self.scale = math.sqrt(width) if spec.scale else 1.0
