@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.decode.lean import pipeline as lean_pipeline
+from heedful.decode.lean.linear import LinearMap
 from heedful.decode.lean.pipeline import LeanPipeline, searches
 from heedful.decode.lean.translator import sinusoids
 from heedful.decode.pipeline import TranslationPipeline
@@ -27,6 +28,7 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.nn.native.library import kernels, multiplies_int8
+from heedful.nn.native.linear import NativeLinear
 from heedful.nn.positions import SinusoidalPositions
 from heedful.text.pair import TokenizerPair, train_pair
 from heedful.text.spec import TokenizerSpec
@@ -228,6 +230,7 @@ NEEDING_MORE: list[Any] = [
     edited(embedding__num_segments=2),
     edited(encoder__kept_heads=[{"self_attention": [0, 1]}, {}]),
     edited(encoder__shared_position_bias={"kind": "t5"}),
+    edited(encoder__shared_position_bias={"kind": "alibi"}),
     edited(embedding__positions={"kind": "learned", "max_length": 64}, max_length=64),
 ]
 
@@ -323,6 +326,19 @@ def test_a_table_of_positions_that_begins_later(write: Write) -> None:
         texts()[:4], settings=settings, batch_size=1
     )
     assert [*map(content, load(path).translate(texts()[:4], settings))] == [*map(content, expected)]
+
+
+@pytest.mark.skipif(not multiplies_int8(), reason="no kernels for 8-bit integers here")
+def test_weights_are_rounded_to_8_bits_as_ever() -> None:
+    for seed in range(20):  # of so many numbers some lie between two integers
+        weight = torch.randn(256, 512, generator=torch.Generator().manual_seed(seed))
+        panels, _, scale, correction = LinearMap(weight.numpy(), None, int8=True).held
+        expected = NativeLinear(weight, None, int8=True)
+        assert np.array_equal(panels, expected.panels.numpy())
+        assert scale is not None
+        assert correction is not None
+        assert np.array_equal(scale, expected.scale.numpy())
+        assert np.array_equal(correction, expected.correction.numpy())
 
 
 def test_searches_that_need_more() -> None:
