@@ -19,8 +19,8 @@ from heedful.nn.kernels.request import total_bias
 from heedful.nn.masks import Causal, Everything, Mask
 from heedful.nn.native.library import ACTIVATIONS, address, kernels, lying
 from heedful.nn.native.linear import NativeLinear, workspace
-from heedful.nn.native.structures import AttentionLayer, Layer, Linear, Norm, Seen, Turns
-from heedful.nn.norms import RMSNorm
+from heedful.nn.native.norm import described_norm
+from heedful.nn.native.structures import AttentionLayer, Layer, Linear, Seen, Turns
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear
 from heedful.nn.rotary import Rotary
@@ -55,7 +55,7 @@ class NativeBlock:
             described.gate = _linear(feedforward.gate)
             described.gated = 1
         described.activation = _activation(feedforward)
-        described.norm = _norm(block.feedforward_norm)
+        described.norm = described_norm(block.feedforward_norm)
         described.norm_first = block.norm_first
         described.width = described.down.out_width
 
@@ -252,7 +252,7 @@ def _described(attention: Attention, norm: nn.Module) -> AttentionLayer:
     return AttentionLayer(
         _linear(_projection(attention)[0]),
         _linear(attention.output),
-        _norm(norm),
+        described_norm(norm),
         attention.heads_left,
         attention.key_heads_left,
         attention.head_width,
@@ -275,13 +275,6 @@ def _linear(layer: nn.Module) -> Linear:
     assert isinstance(layer, FusedLinear | nn.Linear)
     assert not layer.weight.numel()  # of no heads: all there is to add is a bias
     return Linear(None, address(layer.bias), None, None, *reversed(layer.weight.shape))
-
-
-def _norm(norm: nn.Module) -> Norm:
-    assert isinstance(norm, nn.LayerNorm | RMSNorm)
-    if isinstance(norm, RMSNorm):
-        return Norm(norm.weight.data_ptr(), None, norm.epsilon)
-    return Norm(norm.weight.data_ptr(), norm.bias.data_ptr(), norm.eps)
 
 
 def _activation(feedforward: FeedForward) -> int | None:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
-from heedful.nn.kinds import Activation, PlainActivation
+from heedful.nn.kinds import GATED, Activation, PlainActivation
 from heedful.nn.product import Linear, fed, is_plain, unwatched
 from heedful.nn.spec import FeedForwardSpec
 from heedful.nn.sublayer import Ending, Parameters, joined
@@ -32,12 +32,6 @@ PLAIN_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
 }
-_GATED: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "swiglu": F.silu,
-    "geglu": F.gelu,
-    "geglu_tanh": gelu_tanh,
-    "reglu": relu,
-}
 
 
 class FeedForward(nn.Module):
@@ -50,8 +44,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, width: int, spec: FeedForwardSpec) -> None:
         super().__init__()
-        gated = spec.activation in _GATED
-        self.activation = (_GATED if gated else PLAIN_ACTIVATIONS)[spec.activation]
+        gated = spec.activation in GATED
+        self.activation = PLAIN_ACTIVATIONS[GATED.get(spec.activation, spec.activation)]
         self.kind = None if gated else cast("PlainActivation", spec.activation)
         self.gate = linear(width, spec.width, spec.bias) if gated else None
         self.up = linear(width, spec.width, spec.bias)

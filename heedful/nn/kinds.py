@@ -9,3 +9,11 @@ from typing import Literal
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
+
+GATED: dict[Activation, PlainActivation] = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "reglu": "relu",
+}
+"""What the gate of a gated form goes through."""

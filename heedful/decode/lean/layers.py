@@ -10,18 +10,11 @@ from heedful.decode.lean.arrays import Floats, address, empty, workspace
 from heedful.decode.lean.linear import LinearMap
 from heedful.decode.lean.weights import Unserved, Weights
 from heedful.models.spec import StackSpec
-from heedful.nn.kinds import Activation, PlainActivation
+from heedful.nn.kinds import GATED
 from heedful.nn.native.library import ACTIVATIONS, kernels
 from heedful.nn.native.structures import AttentionLayer, Layer, Pass, Seen
 from heedful.nn.native.structures import Norm as DescribedNorm
 from heedful.nn.spec import AttentionSpec, NormSpec
-
-_GATED: dict[Activation, PlainActivation] = {
-    "swiglu": "silu",
-    "geglu": "gelu",
-    "geglu_tanh": "gelu_tanh",
-    "reglu": "relu",
-}
 
 
 class Norm:
@@ -56,15 +49,11 @@ class Layers:
         spec: what it is made of.
         width: D.
         int8: whether products are of 8-bit integers.
-
-    Raises:
-        Unserved: when something in it needs more than kernels in C.
     """
 
     def __init__(
         self, weights: Weights, name: str, spec: StackSpec, width: int, *, int8: bool
     ) -> None:
-        _check(spec, width)
         self.spec = spec.block
         self.int8 = int8
         self._weights = weights
@@ -72,9 +61,9 @@ class Layers:
         self.memory_maps: list[LinearMap] = []
         own = spec.block.self_attention
         self.key_heads = own.num_kv_heads or own.num_heads
-        self.head_width = own.head_width or width // own.num_heads
+        self.head_width = _head_width(own, width)
         over = spec.block.cross_attention or own
-        self.memory_head_width = over.head_width or width // over.num_heads
+        self.memory_head_width = _head_width(over, width)
         self.count = spec.num_layers
         layers = [self._layer(f"{name}.blocks.{i}", width) for i in range(self.count)]
         self._layers = (ctypes.POINTER(Layer) * self.count)(*map(ctypes.pointer, layers))
@@ -125,14 +114,14 @@ class Layers:
         inner, network = spec.feedforward.width, f"{name}.feedforward"
         activation = spec.feedforward.activation
         maps = {"up": (inner, width), "down": (width, inner)}
-        if activation in _GATED:
+        if activation in GATED:
             maps["gate"] = (inner, width)
             layer.gated = 1
         for part, shape in maps.items():
             has_bias = spec.feedforward.bias
             made = self._linear({f"{network}.{part}": shape[0]}, shape[1], has_bias=has_bias)
             setattr(layer, part, made.described)
-        layer.activation = ACTIVATIONS.index(_GATED.get(activation, activation))
+        layer.activation = ACTIVATIONS.index(GATED.get(activation, activation))
         layer.norm = self._norm(f"{name}.feedforward_norm", width)
         layer.norm_first = spec.norm_placement == "pre"
         layer.width = width
@@ -141,7 +130,7 @@ class Layers:
     def _attention(
         self, name: str, spec: AttentionSpec, width: int, *, over_memory: bool = False
     ) -> AttentionLayer:
-        head_width = spec.head_width or width // spec.num_heads
+        head_width = _head_width(spec, width)
         key_heads = spec.num_kv_heads or spec.num_heads
         query = {f"{name}.query": spec.num_heads * head_width}
         others = dict.fromkeys((f"{name}.key", f"{name}.value"), key_heads * head_width)
@@ -178,8 +167,12 @@ class Layers:
         return norm.described
 
 
-def _check(spec: StackSpec, width: int) -> None:
-    """Refuse what kernels in C do not serve, or serve with more than is told them here."""
+def check_stack(spec: StackSpec, width: int) -> None:
+    """Refuse what kernels in C do not serve, or serve with more than is told them here.
+
+    Raises:
+        Unserved: when something in it needs more.
+    """
     block = spec.block
     attentions = [block.self_attention]
     if block.cross_attention is not None:
@@ -194,10 +187,13 @@ def _check(spec: StackSpec, width: int) -> None:
 
 
 def _is_plain(spec: AttentionSpec, width: int) -> bool:
-    head_width = spec.head_width or width // spec.num_heads
     return (
         spec.softcap is None
         and spec.rotary is None
         and spec.position_bias is None
-        and head_width % kernels().heedful_lanes() == 0
+        and _head_width(spec, width) % kernels().heedful_lanes() == 0
     )
+
+
+def _head_width(spec: AttentionSpec, width: int) -> int:
+    return spec.head_width or width // spec.num_heads

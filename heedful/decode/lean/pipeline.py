@@ -75,10 +75,10 @@ class LeanPipeline:
             spec = read_spec(directory)
             if not isinstance(spec, TranslatorSpec) or not _have_threads() or kernels() is None:
                 return None
-            tokenizers = load_tokenizers(directory, spec)
-            assert tokenizers is not None
             weights = directory / WEIGHTS_FILE
             translator = LeanTranslator(spec, weights, int8=precision == "int8")
+            tokenizers = load_tokenizers(directory, spec)
+            assert tokenizers is not None
         except (Unserved, ModelError):
             return None
         pipeline = cls(translator, tokenizers)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.decode.lean.arrays import Floats, Integers, address, aligned, empty
-from heedful.decode.lean.layers import Layers, Norm
+from heedful.decode.lean.layers import Layers, Norm, check_stack
 from heedful.decode.lean.linear import LinearMap
 from heedful.decode.lean.weights import Unserved, Weights
 from heedful.models.spec import TranslatorSpec
@@ -49,6 +49,8 @@ class LeanTranslator:
         ]
         if masks != ["everything", "causal", "everything"]:
             raise Unserved
+        for stack in (spec.encoder, spec.decoder):  # before anything is read
+            check_stack(stack, spec.width)
         self.spec = spec
         width, share = spec.width, spec.share_embeddings
         with Weights(file) as weights:
@@ -96,7 +98,10 @@ class Continuations:
 
     def __init__(self, translator: LeanTranslator, memory: Sequence[Floats]) -> None:
         self._translator = translator
-        self._memory = memory
+        self._memory = memory  # held, as its addresses are
+        keys = [each.ctypes.data for each in memory]
+        values = memory[0].shape[1] // 2 * memory[0].itemsize
+        self._over = keys, [at + values for at in keys]
         self._length = 0
         self._own: npt.NDArray[np.bool_] | None = None  # [W, S]; None while there is one
         self._crowded = _CROWDED
@@ -147,9 +152,7 @@ class Continuations:
             value_slot=both,
         )
         keys, values = (self._places(kind) for kind in range(2))
-        memory = [each.ctypes.data for each in self._memory]
-        over = memory, [at + both // 2 * self._held.itemsize for at in memory]
-        states = layers(x, own, (keys, values), self._used, cross, over)
+        states = layers(x, own, (keys, values), self._used, cross, self._over)
         self._used, self._length = stop, self._length + 1
         scale = translator.spec.output_scale
         return translator.output(states if scale is None else states * np.float32(scale))

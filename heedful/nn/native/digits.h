@@ -2,15 +2,15 @@
 // (Ozaki et al. 2012; with integers, Ootomo, Ozaki and Yokota 2024). Read by `level.h` after
 // `product.h`, whose last reading produces what is summed here.
 //
-// SPAN numbers that follow each other along the depth are integers of 24 bits times a power of two,
+// SPAN numbers that follow each other along the depth are integers of 24 bits times a common scale,
 // and those are digits of base 256 from -128 to 127, the first of which counts most. Of the nine
 // products of digits the six that count as much as a float32's last bit are summed, exactly, those
 // of one order together; spans are summed in float32. So a product errs by less than 2^-22 of the
 // largest numbers of each span, and by sums of float32 that are SPAN times fewer than usual.
 //
 // Both sides are laid out in pieces of SIDE rows (of the left side) or columns (of the right one) and
-// a span: DIGITS planes as registers want them, and a scale for each row or column. A piece with a
-// number that is none, or infinite, has scales that are none.
+// a span: DIGITS planes as registers want them, and a scale for each row or column. Where a row or
+// column holds what is infinite its scale is, too; where it holds what is no number, none either.
 
 #define SPAN 64
 #define SIDE 16
