@@ -21,9 +21,9 @@ from heedful.nn.native.library import ACTIVATIONS, address, kernels, lying
 from heedful.nn.native.linear import NativeLinear, workspace
 from heedful.nn.native.norm import described_norm
 from heedful.nn.native.structures import AttentionLayer, Layer, Linear, Seen, Turns
+from heedful.nn.native.turning import Turning
 from heedful.nn.positions import Positions
 from heedful.nn.projection import FusedLinear
-from heedful.nn.rotary import Rotary
 from heedful.nn.running_weights import Fused
 
 _PLAIN_MASKS = (Everything(), Causal())
@@ -41,10 +41,12 @@ class NativeBlock:
         feedforward = block.feedforward
         assert isinstance(feedforward, FeedForward)
         self.block = block
-        self.widths = _projection(block.self_attention)[1]
+        own = block.self_attention
+        self.widths = _projection(own)[1]
+        self.turning = Turning(own.head_width, own.rotary.spec) if own.rotary else None
         self.layer = Layer()
         described = self.layer
-        described.self = _described(block.self_attention, block.self_attention_norm)
+        described.self = _described(own, block.self_attention_norm)
         if block.cross_attention is not None:
             assert block.cross_attention_norm is not None
             described.cross = _described(block.cross_attention, block.cross_attention_norm)
@@ -80,10 +82,10 @@ class NativeBlock:
         space = workspace(library.heedful_layer_room(layer, rows, 0))
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
         places = positions.query if sight.rows is None else sight.rows.positions
-        if attention.rotary is not None:
+        if self.turning is not None:
             turned = attention.heads_left + attention.key_heads_left
             library.heedful_turn(
-                *(turns_of(attention.rotary, places), projected.data_ptr(), rows),
+                *(turns_at(self.turning, places), projected.data_ptr(), rows),
                 *(projected.shape[1], turned, attention.head_width),
             )
         parts = projected.view(*places.shape, projected.shape[1])
@@ -202,13 +204,10 @@ def tell_positions(described: Seen, positions: Positions, mask: Mask) -> Tensor 
     return visible
 
 
-def turns_of(rotary: Rotary, places: Tensor) -> Turns:
+def turns_at(turning: Turning, places: Tensor) -> Turns:
     """By what queries and keys at some places [B, L] are turned."""
-    cosine, sine = rotary.waves(places)
-    pairs, neighbours = cosine.shape[-1], rotary.layout == "pairs"
-    turns = Turns(cosine.data_ptr(), sine.data_ptr(), pairs, neighbours)
-    turns.held = cosine, sine
-    return turns
+    places = places.contiguous()
+    return turning.at(places.data_ptr(), places.numel())
 
 
 def _visible(positions: Positions, mask: Mask) -> Tensor | None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from heedful.models.block import Block, Sight
-from heedful.models.native_block import NativeBlock, tell_positions, turns_of
+from heedful.models.native_block import NativeBlock, tell_positions, turns_at
 from heedful.models.stack import AnyCache, Stack
 from heedful.nn.attention import Attention, KeyValues
 from heedful.nn.beam_cache import BeamCache
@@ -29,8 +29,10 @@ class NativeStack:
     def __init__(self, stack: Stack) -> None:
         self.blocks = list(cast("Iterable[Block]", stack.blocks))
         count = len(self.blocks)
-        layers = [cast("NativeBlock", block.running).layer for block in self.blocks]
+        running = [cast("NativeBlock", block.running) for block in self.blocks]
+        layers = [block.layer for block in running]
         self._layers = (ctypes.POINTER(Layer) * count)(*map(ctypes.pointer, layers))
+        self._turning = running[0].turning
         self._addresses = ctypes.c_void_p * count
 
     def __call__(
@@ -58,9 +60,9 @@ class NativeStack:
         own, cross = self.blocks[0].self_attention, self.blocks[0].cross_attention
         described = Pass(self._layers, len(self.blocks))
         held: list[object] = [tell_positions(described.self, positions, own.mask)]
-        if own.rotary is not None:
+        if self._turning is not None:
             places = positions.query if sight.rows is None else sight.rows.positions
-            held.append(turns := turns_of(own.rotary, places))
+            held.append(turns := turns_at(self._turning, places))
             described.turns = turns
         grown: list[BeamCache] = []
         if caches:

@@ -84,6 +84,7 @@ DIALS: list[dict[str, Any]] = [
     {"norm": "rms", "norm_placement": "pre", "activation": "swiglu"},
     {"num_kv_heads": 2, "share_embeddings": "target"},
     {"positions": "learned", "max_length": 140, "activation": "gelu_tanh"},
+    {"positions": "rotary", "norm_placement": "pre", "num_kv_heads": 1},
     {"positions": "none", "share_embeddings": "none", "activation": "geglu", "bias": False},
 ]
 SEARCHES: list[dict[str, Any]] = [
@@ -179,6 +180,26 @@ def edited(**changes: Any) -> Any:
     return type(spec_of()).parse(plain)
 
 
+@pytest.mark.parametrize(
+    "rotary",
+    [
+        {"layout": "pairs", "width": 6, "base": 50.0},
+        {"scaling": "yarn", "factor": 4.0, "original_length": 16},
+    ],
+    ids=["pairs", "yarn"],
+)
+def test_rotary_positions_of_every_kind(write: Write, rotary: dict[str, Any]) -> None:
+    changes = {
+        f"{stack}__block__self_attention__rotary": rotary for stack in ("encoder", "decoder")
+    }
+    path = write(edited(**changes))
+    settings = SearchSettings.parse({"beam": 3, "min_length": 70, "max_length": 80})
+    expected = heedful.load(path, device="cpu").translate(
+        texts()[:4], settings=settings, batch_size=1
+    )
+    assert [*map(content, load(path).translate(texts()[:4], settings))] == [*map(content, expected)]
+
+
 @pytest.mark.parametrize("eagerness", [1.0, 3.0, 5.0])
 def test_models_that_would_rather_end(write: Write, eagerness: float) -> None:
     path = write(edited(output_bias=True))
@@ -217,7 +238,6 @@ def test_sinusoids_are_those_of_training(layout: Any, width: int) -> None:
 
 
 NEEDING_MORE: list[Any] = [
-    spec_of(positions="rotary"),
     spec_of(positions="alibi"),
     spec_of(positions="t5"),
     spec_of(positions="relative_keys"),
@@ -291,6 +311,17 @@ def test_files_that_do_not_fit_are_left_to_pytorch_which_says_so(write: Write) -
     config = json.loads((path / "config.json").read_text())
     (path / "config.json").write_text(json.dumps({**config, "schema_version": 99}))
     assert LeanPipeline.load(path, device="cpu") is None
+
+
+def test_rotary_widths_that_no_head_has_are_refused_as_ever(write: Write) -> None:
+    path = write()
+    config = json.loads((path / "config.json").read_text())
+    own = config["model"]["encoder"]["block"]["self_attention"]
+    own["rotary"] = {"width": 5}
+    (path / "config.json").write_text(json.dumps(config))
+    assert LeanPipeline.load(path, device="cpu") is None
+    with pytest.raises(ConfigError, match="cannot be rotated in 5"):
+        heedful.load(path, device="cpu")
 
 
 def test_a_model_without_numbers_is_refused_as_ever(write: Write) -> None:

@@ -6,7 +6,7 @@ import ctypes
 import math
 from collections.abc import Mapping, Sequence
 
-from heedful.decode.lean.arrays import Floats, address, empty, workspace
+from heedful.decode.lean.arrays import Floats, Integers, address, empty, workspace
 from heedful.decode.lean.linear import LinearMap
 from heedful.decode.lean.weights import Unserved, Weights
 from heedful.models.spec import StackSpec
@@ -14,6 +14,7 @@ from heedful.nn.kinds import GATED
 from heedful.nn.native.library import ACTIVATIONS, kernels
 from heedful.nn.native.structures import AttentionLayer, Layer, Pass, Seen
 from heedful.nn.native.structures import Norm as DescribedNorm
+from heedful.nn.native.turning import Turning
 from heedful.nn.spec import AttentionSpec, NormSpec
 
 
@@ -68,6 +69,7 @@ class Layers:
         layers = [self._layer(f"{name}.blocks.{i}", width) for i in range(self.count)]
         self._layers = (ctypes.POINTER(Layer) * self.count)(*map(ctypes.pointer, layers))
         self._held += layers
+        self._turning = Turning(self.head_width, own.rotary) if own.rotary else None
         self._final_norm = None
         if spec.final_norm is not None:
             self._final_norm = Norm(weights, f"{name}.final_norm", spec.final_norm, width)
@@ -76,6 +78,7 @@ class Layers:
     def __call__(
         self,
         x: Floats,
+        positions: Integers,
         own: Seen,
         places: tuple[Sequence[int], Sequence[int]] | None = None,
         taken: int = 0,
@@ -86,6 +89,7 @@ class Layers:
 
         Args:
             x: of one sentence.
+            positions: [R], of each.
             own: what self-attention sees.
             places: where each layer's keys and values are put, and stand; if they are kept.
             taken: slots that hold earlier ones.
@@ -99,6 +103,9 @@ class Layers:
         if memory is not None:
             described.memory_keys, described.memory_values = (table(*each) for each in memory)
         library, rows, y = kernels(), len(x), empty(x.shape)
+        if self._turning is not None:
+            turns = self._turning.at(positions.ctypes.data, rows)
+            described.turns = turns
         space = workspace(library.heedful_pass_room(described, rows))
         library.heedful_pass(described, address(x), rows, address(y), address(space))
         return y if self._final_norm is None else self._final_norm(y)
@@ -189,7 +196,6 @@ def check_stack(spec: StackSpec, width: int) -> None:
 def _is_plain(spec: AttentionSpec, width: int) -> bool:
     return (
         spec.softcap is None
-        and spec.rotary is None
         and spec.position_bias is None
         and _head_width(spec, width) % kernels().heedful_lanes() == 0
     )

@@ -19,7 +19,7 @@ from heedful.decode.segments import Warn, cut_texts
 from heedful.decode.settings import SearchSettings
 from heedful.decode.translation import Translation
 from heedful.device import RunningPrecision
-from heedful.errors import ModelError
+from heedful.errors import UserError
 from heedful.models.directory import (
     WEIGHTS_FILE,
     find_model_directory,
@@ -79,7 +79,7 @@ class LeanPipeline:
             translator = LeanTranslator(spec, weights, int8=precision == "int8")
             tokenizers = load_tokenizers(directory, spec)
             assert tokenizers is not None
-        except (Unserved, ModelError):
+        except (Unserved, UserError):
             return None
         pipeline = cls(translator, tokenizers)
         return pipeline if pipeline._reads_all() else None

@@ -80,6 +80,7 @@ class LeanTranslator:
         positions = np.arange(len(ids))
         states = self.encoder(
             self.source_input(ids, positions),
+            positions,
             Seen(batch=1, num_queries=len(ids), num_keys=len(ids)),
         )
         return Continuations(self, [each(states) for each in self.decoder.memory_maps])
@@ -152,7 +153,7 @@ class Continuations:
             value_slot=both,
         )
         keys, values = (self._places(kind) for kind in range(2))
-        states = layers(x, own, (keys, values), self._used, cross, self._over)
+        states = layers(x, positions, own, (keys, values), self._used, cross, self._over)
         self._used, self._length = stop, self._length + 1
         scale = translator.spec.output_scale
         return translator.output(states if scale is None else states * np.float32(scale))

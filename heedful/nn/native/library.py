@@ -56,6 +56,10 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
         None,
         [POINTER(Layer), c_void_p, c_int64, POINTER(Seen), POINTER(Seen), c_void_p, c_void_p],
     ),
+    "heedful_waves": (
+        None,
+        [c_void_p, c_int64, c_void_p, c_int64, c_float, c_void_p, c_void_p],
+    ),
     "heedful_turn": (None, [POINTER(Turns), c_void_p, *[c_int64] * 4]),
     "heedful_pass_room": (c_int64, [POINTER(Pass), c_int64]),
     "heedful_pass": (None, [POINTER(Pass), c_void_p, c_int64, c_void_p, c_void_p]),

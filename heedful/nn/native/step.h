@@ -60,6 +60,18 @@ int heedful_embed(const int64_t *ids, const int64_t *positions, int64_t rows, co
     return 1;
 }
 
+// Cosine and sine, [rows, pairs] each, of the angles that pairs of these frequencies are turned by at
+// each position, times `temperature`.
+void heedful_waves(const int64_t *positions, int64_t rows, const float *frequencies, int64_t pairs,
+                   float temperature, float *cosine, float *sine) {
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < pairs; i++) {
+            float angle = (float)positions[row] * frequencies[i];
+            *cosine++ = cosf(angle) * temperature;
+            *sine++ = sinf(angle) * temperature;
+        }
+}
+
 // Turn `heads` vectors of `width` numbers each, which begin the rows of `projected`, `step` apart.
 void heedful_turn(const Turns *turns, float *projected, int64_t rows, int64_t step, int64_t heads,
                   int64_t width) {
