@@ -119,6 +119,15 @@ def reuse_freed() -> None:
         choose(_MMAP_THRESHOLD, _LARGEST_REUSED)
 
 
+def ask_for_huge_pages() -> None:
+    """Have PyTorch put large tensors into large pages, where Linux gives those to who asks.
+
+    What a product of matrices reads lies in thousands of pages of 4 KiB, more than a processor
+    knows the places of. PyTorch reads the variable with its first tensor; what a person set stays.
+    """
+    os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
+
+
 class Trimmer:
     """Keeps the holes of a long run's heap from adding up.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import resource
 import subprocess
 import sys
@@ -31,6 +32,55 @@ def group(folder: Path, files: dict[str, str]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
         (folder / name).write_text(content)
+
+
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+WRITE_TOY = """
+import random
+from pathlib import Path
+draw = random.Random(1)
+lines = [" ".join(draw.choices("abcdef", k=5)) + "\\n" for _ in range(64)]
+for name in ("toy.en", "toy.de"):
+    Path(name).write_text("".join(lines))
+"""
+TRAIN = """
+from heedful.cli.main import main
+shape = "--model.width 16 --model.num-heads 2 --model.feedforward 16 --tokenizer.kind characters"
+words = "train run --train toy.en toy.de --valid toy.en toy.de --max-steps 1 --device cpu"
+assert main([*words.split(), *shape.split()]) == 0
+"""
+LOAD = """
+import heedful
+heedful.load("run", device="cpu")
+"""
+LOOK = """
+import os, torch
+held = torch.ones(16 << 20)
+with open("/proc/self/smaps_rollup") as file:
+    print(sum(int(line.split()[1]) for line in file if line.startswith("AnonHugePages")) >> 10)
+"""
+
+
+@pytest.mark.skipif(
+    not HUGE_PAGES.is_file() or "[never]" in HUGE_PAGES.read_text(),
+    reason="a system that gives no large pages",
+)
+def test_large_tensors_stand_in_large_pages(tmp_path: Path) -> None:
+    def megabytes(program: str, **variables: str) -> int:
+        done = subprocess.run(
+            [sys.executable, "-c", program + LOOK],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **variables},
+        )
+        return int(done.stdout.split()[-1])
+
+    assert megabytes(WRITE_TOY + TRAIN) >= 32
+    assert megabytes(LOAD) >= 32
+    if "[madvise]" in HUGE_PAGES.read_text():
+        assert megabytes(LOAD, THP_MEM_ALLOC_ENABLE="0") < 32
 
 
 def test_without_a_limit_it_is_what_the_system_has(tmp_path: Path) -> None:

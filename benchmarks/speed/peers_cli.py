@@ -141,6 +141,7 @@ class Commands:
         """What a command says; its environment is that of its project alone."""
         threads = str(self.arguments.threads)
         variables = dict(os.environ, OMP_NUM_THREADS=threads, MKL_NUM_THREADS=threads)
+        variables["THP_MEM_ALLOC_ENABLE"] = "1"  # as Heedful asks for itself
         if name != "heedful":
             variables.pop("PYTHONPATH", None)
         began = time.monotonic()

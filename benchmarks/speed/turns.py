@@ -38,6 +38,7 @@ class Worker:
         self.name = script.removesuffix(".py")
         self.log = log
         environment = dict(os.environ, TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1")
+        environment["THP_MEM_ALLOC_ENABLE"] = "1"  # as Heedful asks for itself
         environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(threads))
         if python is not None:
             environment.pop("PYTHONPATH", None)  # a peer has nothing to do with our packages

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from heedful.errors import ModelError
 from heedful.interop.hf_files import CONFIG_FILE, read_json_file
+from heedful.memory import ask_for_huge_pages
 from heedful.models.checkpoint import load_model
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
     Raises:
         ModelError: when it is none of these, damaged or unknown.
     """
+    ask_for_huge_pages()
     if is_hugging_face(path):
         from heedful.interop.directory import import_model  # a model of ours needs none of it
 

@@ -15,6 +15,7 @@ from heedful.device import Precision, resolve_device, resolve_precision
 from heedful.durable import replace_synced
 from heedful.errors import DataError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.memory import ask_for_huge_pages
 from heedful.nn.moe import adds_penalties
 from heedful.text.pair import TokenizerPair
 from heedful.train.beginning import first_origin, grows
@@ -63,6 +64,7 @@ def run_training(
     Raises:
         UserError: and its kinds, for everything a person can mend.
     """
+    ask_for_huge_pages()
     with locked(run_dir):
         if resume:
             settings = budget_of_run(run_dir, settings)
