@@ -184,7 +184,7 @@ static void NAME(multiply_pairs)(const Attended *of, Rows left, int64_t head, co
         NAME(configure)(count, STEP);
         for (int64_t s = 0; s < keys; s += TILE_COLUMNS)
             NAME(multiply_matrices)(
-                HALVES, count, (const char *)(at + row * left.row), left.row * 2,
+                HALVES, count, (const char *)(at + row * left.row), left.row * 2, 4 * STEP,
                 (const char *)(turned + s), keys * 4, of->width / 2, (char *)(to + row * keys + s),
                 keys * 4, 0, 0, 0, (Meanwhile){0});
     }

@@ -333,7 +333,7 @@ static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t
             besides.now = (NAME(IntegerTile)){row, count, tile, columns};
             besides.done = 0;
             NAME(multiply_matrices)(
-                INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4,
+                INTEGERS, count, (const char *)given->rounded + row * fours * 4, fours * 4, 4 * STEP,
                 NAME(columns_at)(layer, tile), WIDTH * 4, fours, (char *)sums, TILE_COLUMNS * 4, 0,
                 0, 0, meanwhile);
             besides.before = besides.now;

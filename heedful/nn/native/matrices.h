@@ -60,7 +60,7 @@ typedef struct {
 
 // Steps are in bytes; `more` says that there are more than 16 rows.
 static inline __attribute__((always_inline)) void NAME(multiply_steps)(
-    int kind, int more, const char *left, int64_t row_step, const char *right, int64_t unit_step,
+    int kind, int more, const char *left, int64_t row_step, int64_t left_step, const char *right, int64_t unit_step,
     int64_t steps, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
     Meanwhile meanwhile) {
     const char *left_below = left + 16 * row_step;
@@ -88,8 +88,8 @@ static inline __attribute__((always_inline)) void NAME(multiply_steps)(
             ADD_MATRICES(2, 5, 6);
             ADD_MATRICES(3, 5, 7);
         }
-        left += 4 * STEP;
-        left_below += 4 * STEP;
+        left += left_step;
+        left_below += left_step;
         right += STEP * unit_step;
         for (int64_t byte = 0; byte < STEP * next_step; byte += 64)
             __builtin_prefetch(next + byte, 0, 2);
@@ -101,23 +101,23 @@ static inline __attribute__((always_inline)) void NAME(multiply_steps)(
     if (more) STORE_MATRIX(3, below + 64, sums_step);
 }
 
-// Some units of up to 32 rows, `row_step` apart, times those of 32 columns, `unit_step` apart: sums,
-// `sums_step` apart, which start at zero or are added to. Meanwhile a part of what is read next is
+// Some units of up to 32 rows, `row_step` apart, STEP of them `left_step` after those before, times those
+// of 32 columns, `unit_step` apart: sums, `sums_step` apart, which start at zero or are added to. Meanwhile a part of what is read next is
 // brought near, `next_step` for every unit, and what `meanwhile` says is done. All steps are in bytes.
 // Registers are configured for so many rows and whole steps, before and after.
 static inline __attribute__((always_inline)) void NAME(multiply_matrices)(
-    int kind, int64_t rows, const char *left, int64_t row_step, const char *right, int64_t unit_step,
-    int64_t units, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
+    int kind, int64_t rows, const char *left, int64_t row_step, int64_t left_step,
+    const char *right, int64_t unit_step, int64_t units, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
     Meanwhile meanwhile) {
     int64_t steps = units / STEP, rest = units % STEP;
 #define MULTIPLY(more, steps, adds, next_step)                                                     \
-    NAME(multiply_steps)(kind, more, left, row_step, right, unit_step, steps, sums, sums_step, adds, \
-                         next, next_step, meanwhile)
+    NAME(multiply_steps)(kind, more, left, row_step, left_step, right, unit_step, steps, sums,     \
+                         sums_step, adds, next, next_step, meanwhile)
     if (steps && rows > 16) MULTIPLY(1, steps, adds, next_step);
     else if (steps) MULTIPLY(0, steps, adds, next_step);
     if (!rest) return;
     NAME(configure)(rows, rest);
-    left += steps * 4 * STEP;
+    left += steps * left_step;
     right += steps * STEP * unit_step;
     if (rows > 16) MULTIPLY(1, 1, adds || steps, 0);
     else MULTIPLY(0, 1, adds || steps, 0);

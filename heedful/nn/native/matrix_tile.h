@@ -12,10 +12,10 @@ static void OWN(multiply_rows)(int halves, int64_t rows, const char *left, int64
                                Besides *besides) {
     int64_t steps = (units + STEP - 1) / STEP;
     besides->at_once = (ROWS + steps - 1) / steps;
-    (void)halves, (void)unit_step;  // pairs of bfloat16, which stand side by side
+    (void)halves;
     if (rows < ROWS) NAME(configure)(rows, STEP);
-    NAME(multiply_matrices)(HALVES, rows, left, row_step, (const char *)right, WIDTH * 4, units,
-                            (char *)sums, sums_step * 4, adds, next, next_step,
+    NAME(multiply_matrices)(HALVES, rows, left, row_step, STEP * unit_step, (const char *)right,
+                            WIDTH * 4, units, (char *)sums, sums_step * 4, adds, next, next_step,
                             (Meanwhile){OWN(do_besides), besides});
     if (rows < ROWS) NAME(configure)(ROWS, STEP);
 }
@@ -26,26 +26,104 @@ static int64_t OWN(most_tiles)(int64_t units) {
     return GROUP_TILES;
 }
 
-// Units from a row to the next where a turned left side is copied to: rows that are a large power of
-// two apart would drive each other out of the cache.
-static int64_t OWN(turned_row)(int64_t units) { return NAME(filled)(units) + 16; }
+// A turned left side [K, M] is copied to [tiles, pieces of HIGH rows, ROWS, STEP units], so that it is
+// read in the order it stands in: a tile's columns alone are short pieces far apart, which takes longer
+// than half of its products.
+enum { OWN(turned_group) = 0, HIGH = 2 * STEP };
 
-// Some columns of a turned left side as rows of tiles, copied to [columns, units], filled up to whole
-// registers either way.
+// Units from a tile to the next. One piece more than it holds: tiles that are a large power of two apart
+// would drive each other out of the cache.
+static int64_t OWN(turned_tile)(int64_t units) { return ((units + STEP - 1) / STEP + 1) * STEP * ROWS; }
+
+// The same and, behind it, what is summed of it: each column's numbers by quarters of the HIGH rows.
+static int64_t OWN(turned_room)(const Production *to) {
+    int64_t units = fewer((to->depth + 1) / 2, BLOCK), tiles = (to->rows + ROWS - 1) / ROWS;
+    return tiles * (OWN(turned_tile)(units) + 4 * ROWS);
+}
+
+// Turn eight columns of HIGH rows, `step` numbers apart, to [8, STEP] units, and add what is in them to
+// `sums`: of four columns each, of each quarter of the rows. Numbers reach their quarter of a register as
+// they are loaded, which costs no shuffle, and their place in it by three.
+static inline __attribute__((always_inline)) void OWN(turn_columns)(
+    const uint16_t *from, int64_t step, uint32_t *to, Floats sums[2]) {
+    const __m512i ones = _mm512_set1_epi16(0x3f80);
+    __m512i rows[8], units[2][4];
+    for (int i = 0; i < 8; i++) {
+#define QUARTER(j) _mm_loadu_si128((const __m128i_u *)(from + (i + 8 * (j)) * step))
+        rows[i] = _mm512_castsi128_si512(QUARTER(0));
+        rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0x00f0, QUARTER(1));
+        rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0x0f00, QUARTER(2));
+        rows[i] = _mm512_mask_broadcast_i32x4(rows[i], 0xf000, QUARTER(3));
+#undef QUARTER
+    }
+    for (int i = 0; i < 4; i++) {
+        units[0][i] = _mm512_unpacklo_epi16(rows[2 * i], rows[2 * i + 1]);
+        units[1][i] = _mm512_unpackhi_epi16(rows[2 * i], rows[2 * i + 1]);
+    }
+    for (int half = 0; half < 2; half++, to += 4 * STEP) {
+        const __m512i *of = units[half];
+        for (int i = 0; i < 4; i++)
+            __asm__("vdpbf16ps %2, %1, %0" : "+v"(sums[half]) : "v"(of[i]), "v"(ones));
+        __m512i first = _mm512_unpacklo_epi32(of[0], of[1]);
+        __m512i second = _mm512_unpackhi_epi32(of[0], of[1]);
+        __m512i third = _mm512_unpacklo_epi32(of[2], of[3]);
+        __m512i fourth = _mm512_unpackhi_epi32(of[2], of[3]);
+        _mm512_storeu_si512(to, _mm512_unpacklo_epi64(first, third));
+        _mm512_storeu_si512(to + STEP, _mm512_unpackhi_epi64(first, third));
+        _mm512_storeu_si512(to + 2 * STEP, _mm512_unpacklo_epi64(second, fourth));
+        _mm512_storeu_si512(to + 3 * STEP, _mm512_unpackhi_epi64(second, fourth));
+    }
+}
+
+static float *OWN(turned_sums)(const Multiplying *given, int64_t tile) {
+    int64_t tiles = (given->to->rows + ROWS - 1) / ROWS;
+    return given->room + tiles * OWN(turned_tile)(given->units) + tile * 4 * ROWS;
+}
+
+static void OWN(turn_tiles)(void *data, int64_t first, int64_t stop) {
+    const Multiplying *given = data;
+    int64_t depth = given->depth, step = given->left.row, size = OWN(turned_tile)(given->units);
+    const uint16_t *numbers = given->left.numbers.at;
+    memset(OWN(turned_sums)(given, first), 0, (size_t)((stop - first) * 4 * ROWS) * 4);
+    for (int64_t k = 0; k < depth; k += HIGH)
+        for (int64_t tile = first; tile < stop; tile++) {
+            int64_t rows = fewer(HIGH, depth - k), from_step = step;
+            int64_t columns = fewer(ROWS, given->to->rows - tile * ROWS);
+            const uint16_t *from = numbers + k * step + tile * ROWS;
+            uint16_t whole[HIGH * ROWS];
+            if (rows < HIGH || columns % 8) {
+                memset(whole, 0, sizeof whole);
+                for (int64_t i = 0; i < rows; i++)
+                    memcpy(whole + i * ROWS, from + i * step, (size_t)columns * 2);
+                from = whole;
+                from_step = ROWS;
+            }
+            for (int64_t i = 0; i < rows; i++) fetch(given->left, k + i, (tile + 1) * ROWS);
+            uint32_t *to = (uint32_t *)given->room + tile * size + k / HIGH * STEP * ROWS;
+            Floats *sums = (Floats *)OWN(turned_sums)(given, tile);
+            for (int64_t n = 0; n < columns; n += 8)
+                OWN(turn_columns)(from + n, from_step, to + n * STEP, sums + n / 4);
+        }
+    if (!given->column_sums) return;
+    for (int64_t tile = first; tile < stop; tile++) {
+        const float *sums = OWN(turned_sums)(given, tile);
+        for (int64_t n = 0; n < ROWS && tile * ROWS + n < given->to->rows; n++)
+            for (int quarter = 0; quarter < 4; quarter++)
+                given->column_sums[tile * ROWS + n] += sums[n / 4 * 16 + quarter * 4 + n % 4];
+    }
+}
+
+static void OWN(turn_left)(Multiplying *given) {
+    int64_t tiles = (given->to->rows + ROWS - 1) / ROWS;
+    // Neighbouring tiles by one thread, which reads long rows so.
+    share(OWN(turn_tiles), given, tiles, most(1 + 4096 / (given->depth + 1), tiles / threads()));
+}
+
+// Some columns of a turned left side, as rows of tiles.
 static OWN(Left) OWN(turned_rows)(const Multiplying *given, int64_t start, int64_t end,
                                   uint32_t *room) {
-    int64_t row = OWN(turned_row)(given->units);
-    for (int64_t u = 0; u < given->units; u += LANES)
-        for (int64_t column = start; column < end; column += LANES) {
-            Bits units[LANES];
-            Floats sum = {0};
-            for (int i = 0; i < LANES; i++) {
-                units[i] = OWN(turned_units)(given, u + i, column, end, 1);
-                sum += OWN(sum_of)(units[i], 1);
-            }
-            OWN(add_sums)(given, column, end, sum);
-            NAME(transpose)(units);
-            for (int i = 0; i < LANES; i++) *(Bits *)(room + (column - start + i) * row + u) = units[i];
-        }
-    return (OWN(Left)){(const char *)room, row * 4, 4};
+    (void)end, (void)room;
+    int64_t size = OWN(turned_tile)(given->units) * 4;
+    const char *at = (const char *)given->room + start / ROWS * size;
+    return (OWN(Left)){at, STEP * 4, ROWS * 4, size, 1};
 }

@@ -6,8 +6,9 @@
 // that follow each other along the depth, the dimension that is summed over. The right side [K, N] is
 // laid out in blocks of the depth, and each block in panels of WIDTH columns, which hold for every
 // unit its WIDTH columns side by side; what is missing to whole panels and units is zero. The left
-// side [M, K] is read as it is; one that is turned, [K, M], is copied some tiles of ROWS rows at a
-// time, so that the rows of a unit stand side by side.
+// side [M, K] is read as it is; one that is turned, [K, M], is copied before: for registers of matrices
+// a block as a whole, in the order it stands in; for those of vectors some tiles of ROWS rows at a time,
+// so that the rows of a unit stand side by side.
 
 // BLOCK is how many units of depth are multiplied at once: their panel stays in the cache. GROUP_TILES
 // are the tiles of a whole block that go through all panels together; TOGETHER is how many units are
@@ -33,7 +34,7 @@ typedef struct {
     int adds;            // to what `out` holds already, which is float32 then
     int turned;
     float *column_sums;  // [M] of a turned left side, which are added to, or null
-    float *room;         // of each thread
+    float *room;         // of each thread, or where a turned left side is copied to
     int64_t tiles;       // of a group
 } OWN(Multiplying);
 #define Multiplying OWN(Multiplying)
@@ -306,37 +307,13 @@ static void OWN(do_besides)(void *data) {
         OWN(produce)(to, given->sums + from * WIDTH, before.row + from, rows, before.column);
 }
 
-// Some rows of a left side as tiles read them: unit u of row i at i·row_step + u·unit_step bytes.
+// Some rows of a left side as tiles read them, in bytes: unit u of row i of a tile at
+// i·row_step + u·unit_step, the next tile `tile_step` further.
 typedef struct {
     const char *at;
-    int64_t row_step, unit_step;
+    int64_t row_step, unit_step, tile_step;
+    int is_whole;  // whether nothing stands between the units of a tile
 } OWN(Left);
-
-// A register of units of a turned left side [K, M], of row u and the columns from `column` to `end`;
-// zero past the last row.
-static inline __attribute__((always_inline)) Bits OWN(turned_units)(
-    const Multiplying *given, int64_t u, int64_t column, int64_t end, int halves) {
-    if (u >= given->units) return (Bits){0};
-    Matrix left = given->left;
-    left.numbers.is_half = halves;
-    int64_t k = halves ? 2 * u : u;
-    fetch(left, k + AHEAD, column);
-    if (halves) fetch(left, k + AHEAD + 1, column);
-    return OWN(units_left)(left, k, column, end - column, given->depth, halves);
-}
-
-static inline Floats OWN(sum_of)(Bits units, int halves) {
-    if (!halves) return (Floats)units;
-    return (Floats)(units << 16) + (Floats)(units & 0xffff0000);
-}
-
-// To the sums of a turned left side's columns, if they are wanted.
-static inline void OWN(add_sums)(const Multiplying *given, int64_t column, int64_t end, Floats sum) {
-    float *sums = given->column_sums;
-    if (!sums) return;
-    if (end - column >= LANES) NAME(store)(sums + column, NAME(load)(sums + column) + sum);
-    else for (int64_t i = 0; i < end - column; i++) sums[column + i] += sum[i];
-}
 
 #if TILED
 #include "matrix_tile.h"
@@ -347,7 +324,9 @@ static inline void OWN(add_sums)(const Multiplying *given, int64_t column, int64
 static OWN(Left) OWN(left_rows)(const Multiplying *given, int64_t start, int64_t end, float *room) {
     if (given->turned) return OWN(turned_rows)(given, start, end, (uint32_t *)room);
     int64_t row_step = given->left.row * (given->to->halves ? 2 : 4);
-    return (OWN(Left)){(const char *)given->left.numbers.at + start * row_step, row_step, 4};
+    const char *at = (const char *)given->left.numbers.at + start * row_step;
+    return (OWN(Left)){at, row_step, 4, ROWS * row_step,
+                       row_step == 4 * given->units && given->units <= BLOCK};
 }
 
 // Sums of a tile [rows, WIDTH] from or to where they wait between blocks, `width` apart there.
@@ -358,9 +337,9 @@ static void OWN(move_sums)(float *to, int64_t to_step, const float *from, int64_
 }
 
 // Numbers of room that each thread needs: for a group's sums that wait between blocks, where `out`
-// cannot hold them, or for a group of a turned left side.
+// cannot hold them, or for what it copies of a turned left side.
 static int64_t OWN(thread_room)(const Production *to, int turned) {
-    if (turned) return OWN(turned_row)(BLOCK) * GROUP_TILES * ROWS;
+    if (turned) return OWN(turned_group);
     int64_t units = to->halves ? (to->depth + 1) / 2 : to->depth;
     return to->out.is_half && units > BLOCK ? GROUP_TILES * ROWS * to->width : 0;
 }
@@ -383,21 +362,22 @@ static void OWN(multiply_block)(const Multiplying *given, OWN(Left) left, int64_
         after = right + OWN(panel_size)(units);
         const char *next = (const char *)(ends && panel + 1 == panels ? given->panels : after);
         int64_t next_step = 4 * WIDTH / given->tiles;
-        if (!panel && left.row_step == units * left.unit_step) {
-            next = left.at + ROWS * left.row_step;
-            next_step = ROWS * left.unit_step;
+        if (!panel && left.is_whole) {
+            next = left.at + left.tile_step;
+            next_step = 4 * ROWS;
         }
         int64_t column = panel * WIDTH, columns = width - column < WIDTH ? width - column : WIDTH;
         // Where sums stay as they are, registers are filled from there and written back there.
         int direct = columns == WIDTH && (is_plain || !ends);
-        for (int64_t row = start; row < end; row += ROWS, next += units * next_step) {
+        const char *from = left.at + block * left.unit_step;
+        for (int64_t row = start; row < end;
+             row += ROWS, next += units * next_step, from += left.tile_step) {
             int64_t rows = end - row < ROWS ? end - row : ROWS;
             float *waiting = room ? room + (row - start) * width + column
                                   : (float *)to->out.at + row * width + column;
             besides.now = (OWN(Tile)){row, rows, column};
             besides.done = 0;
             if (adds && !direct) OWN(move_sums)(sums, WIDTH, waiting, width, rows, columns);
-            const char *from = left.at + (row - start) * left.row_step + block * left.unit_step;
             OWN(multiply_rows)(to->halves, rows, from, left.row_step, left.unit_step,
                                (const float *)right, units, direct ? waiting : sums,
                                direct ? width : WIDTH, adds, next, next_step, &besides);
@@ -441,7 +421,7 @@ static void OWN(multiply_all)(Multiplying *given) {
 // Numbers of room that a product needs.
 static int64_t OWN(product_room)(const Production *to, int turned) {
     int64_t right = turned ? OWN(right_units)(BLOCK, to->width, 0) : 0;
-    return right + threads() * OWN(thread_room)(to, turned);
+    return right + threads() * OWN(thread_room)(to, turned) + (turned ? OWN(turned_room)(to) : 0);
 }
 
 static void OWN(product)(const Production *to, Matrix left, const uint32_t *panels, float *room) {
@@ -471,6 +451,7 @@ static void OWN(turned_product)(const Production *to, Matrix left, Matrix right,
             .column_sums = sums, .panels = laid, .units = to->halves ? (depth + 1) / 2 : depth,
             .adds = to->adds || k, .room = room + OWN(right_units)(BLOCK, to->width, 0),
         };
+        OWN(turn_left)(&given);
         OWN(multiply_all)(&given);
     }
 }

@@ -76,14 +76,41 @@ static int64_t OWN(most_tiles)(int64_t units) {
     return GROUP_TILES * BLOCK / (units < BLOCK ? units : BLOCK) / 8 * 8;
 }
 
-static int64_t OWN(turned_row)(int64_t units) { return units; }
-
 static void OWN(begin_tiles)(void) {}
 static void OWN(end_tiles)(void) {}
 
+// A turned left side is copied group by group.
+enum { OWN(turned_group) = BLOCK * GROUP_TILES * ROWS };
+static int64_t OWN(turned_room)(const Production *to) { return (void)to, 0; }
+static void OWN(turn_left)(Multiplying *given) { (void)given; }
+
+// A register of units of a turned left side [K, M], of row u and the columns from `column` to `end`.
+static inline __attribute__((always_inline)) Bits OWN(turned_units)(
+    const Multiplying *given, int64_t u, int64_t column, int64_t end, int halves) {
+    Matrix left = given->left;
+    left.numbers.is_half = halves;
+    int64_t k = halves ? 2 * u : u;
+    fetch(left, k + AHEAD, column);
+    if (halves) fetch(left, k + AHEAD + 1, column);
+    return OWN(units_left)(left, k, column, end - column, given->depth, halves);
+}
+
+static inline Floats OWN(sum_of)(Bits units, int halves) {
+    if (!halves) return (Floats)units;
+    return (Floats)(units << 16) + (Floats)(units & 0xffff0000);
+}
+
+// To the sums of a turned left side's columns, if they are wanted.
+static inline void OWN(add_sums)(const Multiplying *given, int64_t column, int64_t end, Floats sum) {
+    float *sums = given->column_sums;
+    if (!sums) return;
+    if (end - column >= LANES) NAME(store)(sums + column, NAME(load)(sums + column) + sum);
+    else for (int64_t i = 0; i < end - column; i++) sums[column + i] += sum[i];
+}
+
 // Some columns of a turned left side as rows of tiles, copied to [units, columns], filled up to whole
 // registers.
-static inline __attribute__((always_inline)) void OWN(turn_left)(
+static inline __attribute__((always_inline)) void OWN(turn_group)(
     const Multiplying *given, int64_t start, int64_t end, uint32_t *to, int halves) {
     for (int64_t u = 0; u < given->units; u++)
         for (int64_t column = start; column < end; column += LANES, to += LANES) {
@@ -95,7 +122,7 @@ static inline __attribute__((always_inline)) void OWN(turn_left)(
 
 static OWN(Left) OWN(turned_rows)(const Multiplying *given, int64_t start, int64_t end,
                                   uint32_t *room) {
-    if (given->to->halves) OWN(turn_left)(given, start, end, room, 1);
-    else OWN(turn_left)(given, start, end, room, 0);
-    return (OWN(Left)){(const char *)room, 4, NAME(filled)(end - start) * 4};
+    if (given->to->halves) OWN(turn_group)(given, start, end, room, 1);
+    else OWN(turn_group)(given, start, end, room, 0);
+    return (OWN(Left)){(const char *)room, 4, NAME(filled)(end - start) * 4, ROWS * 4, 0};
 }
