@@ -60,9 +60,9 @@ typedef struct {
 
 // Steps are in bytes; `more` says that there are more than 16 rows.
 static inline __attribute__((always_inline)) void NAME(multiply_steps)(
-    int kind, int more, const char *left, int64_t row_step, int64_t left_step, const char *right, int64_t unit_step,
-    int64_t steps, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
-    Meanwhile meanwhile) {
+    int kind, int more, const char *left, int64_t row_step, int64_t left_step, const char *right,
+    int64_t unit_step, int64_t steps, char *sums, int64_t sums_step, int adds, const char *next,
+    int64_t next_step, Meanwhile meanwhile) {
     const char *left_below = left + 16 * row_step;
     char *below = sums + 16 * sums_step;
     if (adds) {
@@ -101,14 +101,15 @@ static inline __attribute__((always_inline)) void NAME(multiply_steps)(
     if (more) STORE_MATRIX(3, below + 64, sums_step);
 }
 
-// Some units of up to 32 rows, `row_step` apart, STEP of them `left_step` after those before, times those
-// of 32 columns, `unit_step` apart: sums, `sums_step` apart, which start at zero or are added to. Meanwhile a part of what is read next is
-// brought near, `next_step` for every unit, and what `meanwhile` says is done. All steps are in bytes.
-// Registers are configured for so many rows and whole steps, before and after.
+// Some units of up to 32 rows, `row_step` apart, STEP of them `left_step` after those before, times
+// those of 32 columns, `unit_step` apart: sums, `sums_step` apart, which start at zero or are added to.
+// Meanwhile a part of what is read next is brought near, `next_step` for every unit, and what `meanwhile`
+// says is done. All steps are in bytes. Registers are configured for so many rows and whole steps, before
+// and after.
 static inline __attribute__((always_inline)) void NAME(multiply_matrices)(
     int kind, int64_t rows, const char *left, int64_t row_step, int64_t left_step,
-    const char *right, int64_t unit_step, int64_t units, char *sums, int64_t sums_step, int adds, const char *next, int64_t next_step,
-    Meanwhile meanwhile) {
+    const char *right, int64_t unit_step, int64_t units, char *sums, int64_t sums_step, int adds,
+    const char *next, int64_t next_step, Meanwhile meanwhile) {
     int64_t steps = units / STEP, rest = units % STEP;
 #define MULTIPLY(more, steps, adds, next_step)                                                     \
     NAME(multiply_steps)(kind, more, left, row_step, left_step, right, unit_step, steps, sums,     \

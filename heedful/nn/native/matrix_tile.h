@@ -27,13 +27,15 @@ static int64_t OWN(most_tiles)(int64_t units) {
 }
 
 // A turned left side [K, M] is copied to [tiles, pieces of HIGH rows, ROWS, STEP units], so that it is
-// read in the order it stands in: a tile's columns alone are short pieces far apart, which takes longer
-// than half of its products.
+// read in the order it stands in: a group's columns alone are short pieces far apart, and to wait for them
+// took a quarter to a half of the products' time.
 enum { OWN(turned_group) = 0, HIGH = 2 * STEP };
 
 // Units from a tile to the next. One piece more than it holds: tiles that are a large power of two apart
 // would drive each other out of the cache.
-static int64_t OWN(turned_tile)(int64_t units) { return ((units + STEP - 1) / STEP + 1) * STEP * ROWS; }
+static int64_t OWN(turned_tile)(int64_t units) {
+    return ((units + STEP - 1) / STEP + 1) * STEP * ROWS;
+}
 
 // The same and, behind it, what is summed of it: each column's numbers by quarters of the HIGH rows.
 static int64_t OWN(turned_room)(const Production *to) {
