@@ -39,8 +39,8 @@ static int64_t OWN(turned_tile)(int64_t units) {
 
 // The same and, behind it, what is summed of it: each column's numbers by quarters of the HIGH rows.
 static int64_t OWN(turned_room)(const Production *to) {
-    int64_t units = fewer((to->depth + 1) / 2, BLOCK), tiles = (to->rows + ROWS - 1) / ROWS;
-    return tiles * (OWN(turned_tile)(units) + 4 * ROWS);
+    int64_t units = fewer((to->depth + 1) / 2, BLOCK);
+    return OWN(tiles_of)(to) * (OWN(turned_tile)(units) + 4 * ROWS);
 }
 
 // Turn eight columns of HIGH rows, `step` numbers apart, to [8, STEP] units, and add what is in them to
@@ -78,8 +78,8 @@ static inline __attribute__((always_inline)) void OWN(turn_columns)(
 }
 
 static float *OWN(turned_sums)(const Multiplying *given, int64_t tile) {
-    int64_t tiles = (given->to->rows + ROWS - 1) / ROWS;
-    return given->room + tiles * OWN(turned_tile)(given->units) + tile * 4 * ROWS;
+    int64_t behind = OWN(tiles_of)(given->to) * OWN(turned_tile)(given->units);
+    return given->room + behind + tile * 4 * ROWS;
 }
 
 static void OWN(turn_tiles)(void *data, int64_t first, int64_t stop) {
@@ -116,9 +116,7 @@ static void OWN(turn_tiles)(void *data, int64_t first, int64_t stop) {
 }
 
 static void OWN(turn_left)(Multiplying *given) {
-    int64_t tiles = (given->to->rows + ROWS - 1) / ROWS;
-    // Neighbouring tiles by one thread, which reads long rows so.
-    share(OWN(turn_tiles), given, tiles, most(1 + 4096 / (given->depth + 1), tiles / threads()));
+    OWN(share_columns)(OWN(turn_tiles), given, OWN(tiles_of)(given->to), given->depth);
 }
 
 // Some columns of a turned left side, as rows of tiles.

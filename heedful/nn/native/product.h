@@ -40,6 +40,7 @@ typedef struct {
 #define Multiplying OWN(Multiplying)
 
 static inline int64_t OWN(panels_of)(int64_t width) { return (width + WIDTH - 1) / WIDTH; }
+static inline int64_t OWN(tiles_of)(const Production *to) { return (to->rows + ROWS - 1) / ROWS; }
 
 // From a panel of so many units to the next. One unit more than it holds: panels that are a large
 // power of two apart would drive each other out of the cache while they are laid out.
@@ -189,11 +190,14 @@ static void OWN(lay_panels)(void *data, int64_t first, int64_t stop) {
     }
 }
 
+// Work on so many panels or tiles of rows: neighbouring ones by one thread, which reads long rows so.
+static void OWN(share_columns)(Work work, void *data, int64_t count, int64_t rows) {
+    share(work, data, count, most(1 + 4096 / (rows + 1), count / threads()));
+}
+
 static void OWN(lay_right)(Matrix from, int64_t depth, int64_t width, int halves, uint32_t *to) {
     OWN(Laying) given = {from, depth, width, halves, to};
-    // Neighbouring panels by one thread, which reads long rows so.
-    int64_t panels = OWN(panels_of)(width), even = panels / threads();
-    share(OWN(lay_panels), &given, panels, most(1 + 4096 / (depth + 1), even));
+    OWN(share_columns)(OWN(lay_panels), &given, OWN(panels_of)(width), depth);
 }
 
 // As `put`.
@@ -412,7 +416,7 @@ static void OWN(multiply_groups)(void *data, int64_t first, int64_t stop) {
 
 static void OWN(multiply_all)(Multiplying *given) {
     const Production *to = given->to;
-    given->tiles = even_tiles((to->rows + ROWS - 1) / ROWS, OWN(most_tiles)(given->units));
+    given->tiles = even_tiles(OWN(tiles_of)(to), OWN(most_tiles)(given->units));
     int64_t rows = given->tiles * ROWS, groups = (to->rows + rows - 1) / rows;
     int64_t work = rows * given->units * to->width + 1, worth = 1 << 19;
     share(OWN(multiply_groups), given, groups, work < worth ? (worth + work - 1) / work : 1);
