@@ -346,7 +346,7 @@ static int best_level(void) {
 }
 
 static int multiplies_halves(void) {
-    return level == 3 || (level == 2 && __builtin_cpu_supports("avx512bf16"));
+    return level != 2 || __builtin_cpu_supports("avx512bf16");
 }
 
 #elif defined(__aarch64__)

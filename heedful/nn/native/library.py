@@ -219,7 +219,7 @@ def multiplies(kind: str, width: int, *, in_one: bool = False) -> bool:
         in_one: whether the call does all of a sub-layer.
     """
     library = kernels()
-    if library is None or library.heedful_lanes() < 16 or kind not in ("float32", "bfloat16"):
+    if library is None or library.heedful_lanes() < 8 or kind not in ("float32", "bfloat16"):
         return False
     if width < (_NARROWEST_IN_ONE if in_one else narrowest(kind)):
         return False

@@ -3,10 +3,19 @@
 
 typedef float OWN(Unit) __attribute__((aligned(2), may_alias));
 
+#define WHOLE(units, part) (units)
 #define ADD_ONE(sum, a, b) (sum += a * b)
 #if LANES == 16
 // As _mm512_dpbf16_ps, for which GCC 12 copies every sum through memory.
 #define ADD_PAIRS(sum, a, b) __asm__("vdpbf16ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+#define ALL_PAIRS ALL_TILES(paired, 1, WHOLE, ADD_PAIRS)
+#else
+// Without an instruction for pairs, first the lower and then the upper number of each unit, as float32
+// ones: the same products, which are exact, and as many multiplications as float32 takes.
+static inline Floats OWN(half)(Floats units, int upper) {
+    return upper ? (Floats)((Bits)units & 0xffff0000) : (Floats)((Bits)units << 16);
+}
+#define ALL_PAIRS ALL_TILES(paired, 2, OWN(half), ADD_ONE)
 #endif
 
 // Unrolled before anything else is decided, or the sums would not stay in registers.
@@ -14,7 +23,7 @@ typedef float OWN(Unit) __attribute__((aligned(2), may_alias));
 
 // Some units of a tile's rows times those of a panel: sums of `count` rows `sums_step` apart, which
 // start at zero or are added to. Meanwhile a part of what is read next is brought near.
-#define MULTIPLY_TILE(kind, count, ADD)                                                          \
+#define MULTIPLY_TILE(kind, count, PARTS, PART, ADD)                                             \
     static void OWN(kind##count)(const char *left, int64_t row_step, int64_t unit_step,         \
                                   const float *right, int64_t units, float *sums,                \
                                   int64_t sums_step, int adds, const char *next,                 \
@@ -25,35 +34,37 @@ typedef float OWN(Unit) __attribute__((aligned(2), may_alias));
             EACH(i, count) EACH(j, PANEL)                                                        \
                 held[i][j] = NAME(load)(sums + i * sums_step + j * LANES);                       \
         for (int64_t u = 0; u < units; u++, left += unit_step, right += WIDTH) {                 \
-            Floats row[PANEL];                                                                   \
             __builtin_prefetch(next, 0, 2);                                                      \
             next += next_step;                                                                   \
-            EACH(j, PANEL) row[j] = NAME(load)(right + j * LANES);                               \
-            EACH(i, count) {                                                                     \
-                Floats one = NAME(every)(*(const OWN(Unit) *)(left + i * row_step));            \
-                EACH(j, PANEL) ADD(held[i][j], one, row[j]);                                     \
+            EACH(part, PARTS) {                                                                  \
+                Floats row[PANEL];                                                               \
+                EACH(j, PANEL) row[j] = PART(NAME(load)(right + j * LANES), part);               \
+                EACH(i, count) {                                                                 \
+                    Floats one = NAME(every)(*(const OWN(Unit) *)(left + i * row_step));        \
+                    one = PART(one, part);                                                       \
+                    EACH(j, PANEL) ADD(held[i][j], one, row[j]);                                 \
+                }                                                                                \
+                if (PARTS > 1) __asm__("" : "+r"(left)); /* or all would be kept between parts */ \
             }                                                                                    \
         }                                                                                        \
         EACH(i, count) EACH(j, PANEL)                                                            \
             NAME(store)(sums + i * sums_step + j * LANES, held[i][j]);                           \
     }
-#define ALL_TILES(kind, ADD)                                                                  \
-    MULTIPLY_TILE(kind, 1, ADD) MULTIPLY_TILE(kind, 2, ADD) MULTIPLY_TILE(kind, 3, ADD)       \
-    MULTIPLY_TILE(kind, 4, ADD) MULTIPLY_TILE(kind, 5, ADD) MULTIPLY_TILE(kind, 6, ADD)       \
+#define ALL_TILES(kind, ...)                                                                  \
+    MULTIPLY_TILE(kind, 1, __VA_ARGS__) MULTIPLY_TILE(kind, 2, __VA_ARGS__)                   \
+    MULTIPLY_TILE(kind, 3, __VA_ARGS__) MULTIPLY_TILE(kind, 4, __VA_ARGS__)                   \
+    MULTIPLY_TILE(kind, 5, __VA_ARGS__) MULTIPLY_TILE(kind, 6, __VA_ARGS__)                   \
     static void (*const OWN(kind##_tiles)[])(const char *, int64_t, int64_t, const float *,  \
                                               int64_t, float *, int64_t, int, const char *,   \
                                               int64_t)                                        \
         = {OWN(kind##1), OWN(kind##2), OWN(kind##3), OWN(kind##4), OWN(kind##5),         \
            OWN(kind##6)};
-ALL_TILES(single, ADD_ONE)
-#ifdef ADD_PAIRS
-ALL_TILES(paired, ADD_PAIRS)
-#define TILES_FOR(halves) (halves ? OWN(paired_tiles) : OWN(single_tiles))
+ALL_TILES(single, 1, WHOLE, ADD_ONE)
+ALL_PAIRS
+#undef ALL_PAIRS
 #undef ADD_PAIRS
-#else
-#define TILES_FOR(halves) OWN(single_tiles)
-#endif
 #undef ADD_ONE
+#undef WHOLE
 #undef ALL_TILES
 #undef MULTIPLY_TILE
 #undef EACH
@@ -63,13 +74,11 @@ static inline void OWN(multiply_rows)(int halves, int64_t rows, const char *left
                                       int64_t unit_step, const float *right, int64_t units,
                                       float *sums, int64_t sums_step, int adds, const char *next,
                                       int64_t next_step, Besides *besides) {
-    (void)halves;  // not every processor multiplies them
     besides->at_once = ROWS;  // the same registers multiply and produce
     OWN(do_besides)(besides);
-    TILES_FOR(halves)[rows - 1](left, row_step, unit_step, right, units, sums, sums_step, adds, next,
-                                next_step);
+    (halves ? OWN(paired_tiles) : OWN(single_tiles))[rows - 1](
+        left, row_step, unit_step, right, units, sums, sums_step, adds, next, next_step);
 }
-#undef TILES_FOR
 
 // So many that the units of a block stay in the cache, and such that their rows fill registers.
 static int64_t OWN(most_tiles)(int64_t units) {
