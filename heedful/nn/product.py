@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.device import own_products
-from heedful.nn.native.library import multiplies
+from heedful.nn.native.library import emulates_halves, multiplies
 from heedful.nn.native.product import RightSide, turned_product
 
 _FEWEST_ROWS = 64
@@ -92,13 +92,14 @@ def product_dtype(
 ) -> torch.dtype | None:
     """The type in which kernels in C multiply x [..., K] with weight [N, K]; None if they do not.
 
-    They do where gradients are wanted and the matrices are large enough, unless `own_products` says
-    that they must not. Where one call does all of a sub-layer, `in_one`, smaller ones are.
+    They do where gradients are wanted, or PyTorch would be slow without them too, and the matrices
+    are large enough, unless `own_products` says that they must not. Where one call does all of a
+    sub-layer, `in_one`, smaller ones are.
     """
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or x.device.type != "cpu":
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or not own_products.get():
         return None
     dtype = asked_dtype(x)
-    if not own_products.get():
+    if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_halves()):
         return None
     if not multiplies(_name(dtype), min(weight.shape), in_one=in_one):
         return None

@@ -8,16 +8,20 @@ import torch
 import torch.nn.functional as F
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.device import Precision, own_products
 from heedful.nn import product
+from heedful.nn.attend import attend
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.low_rank import LowRank
+from heedful.nn.masks import Causal
 from heedful.nn.native import library
 from heedful.nn.native import product as native_product
 from heedful.nn.native.product import RightSide, turned_product
+from heedful.nn.positions import Positions
 from heedful.nn.product import Linear, linear
 from heedful.nn.spec import FeedForwardSpec
 
@@ -395,6 +399,82 @@ def test_weights_that_are_put_together_are_multiplied_and_learned():
     close(y.detach(), plain(x).detach().double())
     y.square().sum().backward()
     assert change.up["up"].grad.abs().sum() > 0
+
+
+@pytest.fixture
+def emulated():
+    """Registers of eight numbers, as on processors without instructions for bfloat16."""
+    found = library.kernels().heedful_begin(1)
+    yield
+    library.kernels().heedful_begin(3)
+    assert found == 1
+
+
+@pytest.mark.usefixtures("emulated")
+def test_what_pytorch_would_emulate_is_never_left_to_it():
+    assert library.multiplies("float32", 256)
+    assert not library.multiplies("float32", 255)
+    assert library.multiplies("bfloat16", 16)
+    x, weight = draw(70, 48), draw(32, 48, seed=1).requires_grad_()
+    with torch.autocast("cpu", HALF):
+        learned = linear(x, weight, None)
+        with torch.no_grad():
+            assert product.product_dtype(x, weight) == HALF
+            found = linear(x, weight, None)
+            with own(False):
+                assert product.product_dtype(x, weight) is None
+    assert found.dtype == HALF
+    assert torch.equal(found, learned)
+    close(found, x.to(HALF).double() @ weight.detach().to(HALF).double().t(), HALF)
+    with torch.no_grad():
+        assert product.product_dtype(draw(70, 512), draw(512, 512)) is None
+
+
+class _Multiplied(TorchDispatchMode):
+    """Keeps the types that batched products are asked for in."""
+
+    def __init__(self):
+        super().__init__()
+        self.kinds = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.bmm.default:
+            self.kinds += [each.dtype for each in args]
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.usefixtures("emulated")
+def test_attention_by_plain_products_multiplies_bfloat16_numbers_as_float32():
+    torch.manual_seed(0)
+    parts = [torch.randn(2, 3, 20, 16).to(HALF).requires_grad_() for _ in range(3)]
+    up = torch.randn(2, 3, 20, 16).to(HALF)
+    positions = Positions.of_self(torch.arange(20).repeat(2, 1))
+    with _Multiplied() as multiplied:
+        y = attend(*parts, positions, Causal(), kernel="matmul")
+        found = [y.detach(), *torch.autograd.grad(y, parts, up)]
+    assert len(multiplied.kinds) == 2 * 6, "two products, and two of the gradient of each"
+    assert set(multiplied.kinds) == {torch.float32}
+    q, k, v = exact = [each.detach().double().requires_grad_() for each in parts]
+    hidden = torch.ones(20, 20).triu(1).bool()
+    weights = torch.softmax((q @ k.mT / 4).masked_fill(hidden, -torch.inf), -1)
+    truth = [weights @ v, *torch.autograd.grad(weights @ v, exact, up.double())]
+    for one, other in zip(found, truth, strict=True):
+        assert one.dtype == HALF
+        assert (one - other).norm() <= 2**-7 * other.norm()
+
+
+@pytest.mark.usefixtures("emulated")
+def test_losses_in_bfloat16_are_those_of_pytorchs_products():
+    hidden, weight = draw(200, 64), draw(300, 64, seed=1) * 0.1
+    targets, found = torch.arange(200), []
+    for used in (True, False):
+        mine = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
+        with own(used), torch.autocast("cpu", HALF):
+            loss, _ = smoothed_cross_entropy(linear(mine[0], mine[1][:64], None), mine[1], targets)
+        found.append([loss.detach(), *torch.autograd.grad(loss, mine)])
+    assert abs(found[0][0] / found[1][0] - 1) < 2**-11
+    for one, other in zip(found[0][1:], found[1][1:], strict=True):
+        assert (one - other).norm() <= 2**-7 * other.norm()
 
 
 def test_kernels_that_cannot_are_not_asked(monkeypatch):

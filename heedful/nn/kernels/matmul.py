@@ -14,6 +14,7 @@ from heedful.nn.kernels.request import (
     soft_cap,
     total_bias,
 )
+from heedful.nn.native.library import emulates_halves
 
 name = "matmul"
 
@@ -34,19 +35,27 @@ def run(request: AttentionRequest) -> Tensor:
     # The queries of all heads that share a key head stand one below the other.
     rows = request.num_groups * num_queries
     with full_precision(request.q):
-        q = (request.q * request.scale).reshape(batch * kv_heads, rows, width)
-        k = request.k.reshape(batch * kv_heads, num_keys, width)
-        v = request.v.reshape(batch * kv_heads, num_keys, request.v.shape[-1])
+        q = _widened(request.q * request.scale).reshape(batch * kv_heads, rows, width)
+        k = _widened(request.k).reshape(batch * kv_heads, num_keys, width)
+        v = _widened(request.v).reshape(batch * kv_heads, num_keys, request.v.shape[-1])
         scores = torch.bmm(q, k.mT).view(batch, heads, num_queries, num_keys)
         scores = soft_cap(scores.to(request.precision), request.softcap)
         # In place is safe: neither a product nor a conversion keeps its result for the backward.
         for added in (total_bias(request), hidden_scores(request, scores.dtype)):
             if added is not None:
                 scores.add_(added)
-        weights = _softmax(scores).to(v.dtype)
-        weights = dropout(weights, request.dropout, training=request.dropout > 0)
+        weights = _softmax(scores).to(request.v.dtype)
+        weights = _widened(dropout(weights, request.dropout, training=request.dropout > 0))
         output = torch.bmm(weights.view(batch * kv_heads, rows, num_keys), v)
-        return clear_blind_rows(output.view(batch, heads, num_queries, -1), request)
+        output = output.to(request.v.dtype).view(batch, heads, num_queries, -1)
+        return clear_blind_rows(output, request)
+
+
+def _widened(x: Tensor) -> Tensor:
+    """The same numbers in float32 where PyTorch is slow with products of bfloat16."""
+    if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.bfloat16:
+        return x
+    return x.float() if emulates_halves() else x
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -12,8 +12,12 @@
 
 // BLOCK is how many units of depth are multiplied at once: their panel stays in the cache. GROUP_TILES
 // are the tiles of a whole block that go through all panels together; TOGETHER is how many units are
-// laid out of one panel before the next.
+// laid out of one panel before the next. A panel of half as many narrow registers fits the nearest cache.
+#if LANES == 8
+#define BLOCK 512
+#else
 #define BLOCK 1024
+#endif
 #if TILED
 #define TOGETHER 16
 #define GROUP_TILES 4
