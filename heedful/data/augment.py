@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grid_sample
 
+from heedful.data.encoded import Indices
 from heedful.data.image_spec import AugmentSpec
-from heedful.data.order import Indices
 
 ERASED_AREA = (0.02, 0.33)
 """Share of an image that a hidden rectangle has at least and at most (Zhong 2020)."""

@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from heedful.data.encoded import EncodedPairs
-from heedful.data.order import Indices
+from heedful.data.encoded import EncodedPairs, Indices
 from heedful.data.parts import rows_of
 from heedful.text.pair import TokenizerPair
 from heedful.text.protocol import TextTokenizer
@@ -95,8 +94,9 @@ def make_batch(
         ConfigError: for BPE-dropout with a tokenizer that has no merges.
     """
     tokenizers = pairs.tokenizers
-    sources: Sequences = [pairs.source(int(i)) for i in indices]
-    targets: Sequences = [pairs.target(int(i)) for i in indices]
+    numbers = np.asarray(indices, np.int64)
+    sources: Sequences = pairs.ids_of("source", numbers)
+    targets: Sequences = pairs.ids_of("target", numbers)
     if bpe_dropout is not None and bpe_dropout.probability > 0:
         texts = [pairs.text_of(int(i)) for i in indices]
         sources = [
@@ -197,7 +197,7 @@ def pad(
     tokens = np.full(positions.shape, filler, dtype=np.int64)
     inner = real & (positions >= before) & (positions < lengths - after)
     if inner.any():
-        tokens[inner] = np.concatenate([np.asarray(row, np.int64) for row in rows])
+        tokens[inner] = np.concatenate(rows)
     if first is not None:
         tokens[positions == 0] = first
     if last is not None:

@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from heedful.data.check_report import BatchReport, CheckReport, CorpusReport, Finding, Role
 from heedful.data.corpus import Side
-from heedful.data.encoded import EncodedCorpus, EncodedPairs
+from heedful.data.encoded import EncodedCorpus, EncodedPairs, Indices
 from heedful.data.files import FileFacts
-from heedful.data.order import Indices, epoch_batches
+from heedful.data.order import epoch_batches
 from heedful.data.selection import Selection, select_pairs
 from heedful.data.spec import DataSpec
 from heedful.errors import DataError

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from heedful.data.order import Indices, plan_batches
+from heedful.data.encoded import Indices
+from heedful.data.order import plan_batches
 from heedful.data.parts import rows_of
 from heedful.data.spec import DataSpec
 

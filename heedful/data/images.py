@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from heedful.data.encoded import Indices
 from heedful.data.image_corpora import ImageReader
 from heedful.data.image_files import Pixels, wrong_size
-from heedful.data.order import Indices
 from heedful.data.store import SCHEMA_VERSION, Array, DamagedStore, read_store, writing
 from heedful.errors import DataError
 

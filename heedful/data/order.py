@@ -12,11 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.encoded import EncodedPairs
+from heedful.data.encoded import EncodedPairs, Indices
 from heedful.data.selection import Selection
 from heedful.data.spec import DataSpec
-
-Indices = npt.NDArray[np.int64]
 
 
 def epoch_batches(

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.data.order import Indices, plan_batches
+from heedful.data.encoded import Indices
+from heedful.data.order import plan_batches
 from heedful.data.parts import rows_of
 from heedful.data.spec import DataSpec
 from heedful.data.stream import EncodedTexts

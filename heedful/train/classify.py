@@ -26,7 +26,7 @@ from heedful.train.validation import Validator
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from heedful.data.order import Indices
+    from heedful.data.encoded import Indices
     from heedful.data.stream import EncodedTexts
     from heedful.device import Precision
     from heedful.events import Events

@@ -34,7 +34,7 @@ from heedful.train.validation import Validator
 
 if TYPE_CHECKING:
     from heedful.data.batches import PairBatch
-    from heedful.data.order import Indices
+    from heedful.data.encoded import Indices
     from heedful.data.rows import Rows
     from heedful.data.stream import EncodedTexts
     from heedful.device import Precision

@@ -17,7 +17,7 @@ from heedful.train.labels import LabelObjective, Scorer
 from heedful.train.validation import Measured, Validator
 
 if TYPE_CHECKING:
-    from heedful.data.order import Indices
+    from heedful.data.encoded import Indices
     from heedful.device import Precision
     from heedful.events import Events
     from heedful.models.family import HeadSpec

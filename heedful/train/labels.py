@@ -14,7 +14,7 @@ from heedful.train.objective import Context, LossSum
 from heedful.train.validation import Measured
 
 if TYPE_CHECKING:
-    from heedful.data.order import Indices
+    from heedful.data.encoded import Indices
     from heedful.device import Precision
     from heedful.train.settings import ValidationSettings
 

@@ -24,7 +24,7 @@ from heedful.train.task_settings import check_room, check_task_settings
 from heedful.train.validation import Validator
 
 if TYPE_CHECKING:
-    from heedful.data.order import Indices
+    from heedful.data.encoded import Indices
     from heedful.data.stream import EncodedTexts
     from heedful.device import Precision
     from heedful.events import Events

@@ -9,7 +9,7 @@ from heedful.data.rows import Rows, cut_texts, plan_rows, validation_rows
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from heedful.data.order import Indices
+    from heedful.data.encoded import Indices
     from heedful.data.stream import EncodedTexts
     from heedful.text.protocol import TextTokenizer
     from heedful.train.settings import RunSettings

@@ -9,8 +9,7 @@ from heedful.data.batches import BpeDropout, PairBatch, make_batch
 from heedful.data.order import epoch_batches
 
 if TYPE_CHECKING:
-    from heedful.data.encoded import EncodedPairs
-    from heedful.data.order import Indices
+    from heedful.data.encoded import EncodedPairs, Indices
     from heedful.data.selection import Selection
     from heedful.train.settings import RunSettings
 

@@ -45,6 +45,12 @@ def check_content(encoded: EncodedPairs, pairs: list[tuple[str, str]]) -> None:
         assert encoded.source_lengths[i] == len(encoded.source(i))
         assert encoded.target_lengths[i] == len(encoded.target(i))
         assert encoded.text_of(i) == (source, target)
+    order = np.arange(len(pairs)) * 7 % len(pairs)  # those of several corpora, in no order
+    for side, name in enumerate(("source", "target")):
+        tokenizer = getattr(encoded.tokenizers, name)
+        found = encoded.ids_of(name, order)
+        assert [ids.tolist() for ids in found] == [tokenizer.encode(pairs[i][side]) for i in order]
+    assert encoded.ids_of("source", order[:0]) == []
 
 
 def test_several_corpora_are_numbered_through(tmp_path: Path) -> None:
