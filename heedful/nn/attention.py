@@ -50,6 +50,10 @@ class KeyValues:
         """Where they stand."""
         return Places.of(self.keys, self.values)
 
+    def plain(self) -> KeyValues:
+        """The same as nothing but two tensors."""
+        return self
+
     def select(self, sentences: Tensor) -> KeyValues:
         """Those of the given sentences ([B'] indices), in that order."""
         return KeyValues(
@@ -82,6 +86,10 @@ class LearnedKeyValues(KeyValues):
     def _key_values(self) -> KeyValues:
         with torch.enable_grad():  # whoever asks first, they are kept for all
             return self._apart(self.memory)
+
+    def plain(self) -> KeyValues:
+        """The same as nothing but two tensors."""
+        return self._key_values
 
     @property
     def keys(self) -> Tensor:

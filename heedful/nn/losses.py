@@ -18,6 +18,9 @@ from heedful.nn.product import asked_dtype, product_dtype
 
 _CHUNK_ELEMENTS = 1 << 23
 """Numbers held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
+_ELEMENTS_ELSEWHERE = 1 << 27
+"""The same on a GPU, which large products keep busy; after each chunk all of the weight's gradient
+is added to."""
 _TENSORS_HELD = {1: 2, 2: 9}
 """Tensors of a chunk's logits' size that one pass and two passes hold at a time."""
 
@@ -129,7 +132,8 @@ class _FusedLoss(torch.autograd.Function):
         loss, nll, divergence = (
             torch.zeros((), dtype=output.wide, device=hidden.device) for _ in range(3)
         )
-        rows = max(1, _CHUNK_ELEMENTS // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
+        held = _CHUNK_ELEMENTS if hidden.device.type == "cpu" else _ELEMENTS_ELSEWHERE
+        rows = max(1, held // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
         # Held over all chunks: fresh memory of this size costs more than what is computed in it.
         buffers = output.buffers(min(rows, targets.shape[0]), 2 * len(passes))
         for start in range(0, targets.shape[0], rows):

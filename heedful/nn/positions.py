@@ -94,6 +94,8 @@ class Positions:
 
         `compute` must depend on this value and on what `name` says, and on nothing else.
         """
+        if torch.compiler.is_dynamo_compiling():  # the next block's graph would be another one
+            return compute()
         if name not in self._derived:
             self._derived[name] = compute()
         return cast("_T", self._derived[name])
@@ -163,7 +165,7 @@ class SinusoidalPositions(nn.Module):
         held = self.table(positions)
         if held is not None:
             table, first = held
-            return nn.functional.embedding(positions + first, table.to(positions.device))
+            return nn.functional.embedding(positions + first, table)
         if torch.compiler.is_dynamo_compiling():  # one kernel computes them all, and need not look
             waves = _sinusoids(positions.flatten(), self.width, self.layout)
             waves = waves.unflatten(0, positions.shape)
@@ -185,7 +187,7 @@ class SinusoidalPositions(nn.Module):
         if last >= _TABLE_ROWS:
             return None
         rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
-        return _sinusoid_table(self.width, self.layout, rows), 1
+        return _sinusoid_table(self.width, self.layout, rows, positions.device), 1
 
 
 class LearnedPositions(nn.Module):
@@ -236,11 +238,13 @@ class LearnedPositions(nn.Module):
 
 
 @functools.lru_cache(maxsize=8)
-def _sinusoid_table(width: int, layout: Literal["pairs", "halves"], rows: int) -> Tensor:
+def _sinusoid_table(
+    width: int, layout: Literal["pairs", "halves"], rows: int, device: torch.device
+) -> Tensor:
     """[rows + 1, D]: zeros, for position −1, and the encodings of positions 0 to rows − 1."""
     with torch.inference_mode(False):
         waves = _sinusoids(torch.arange(rows), width, layout)
-        return torch.cat([waves.new_zeros(1, width), waves])
+        return torch.cat([waves.new_zeros(1, width), waves]).to(device)
 
 
 def _sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:

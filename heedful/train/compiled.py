@@ -1,14 +1,18 @@
 """Training's pass through a model, compiled by PyTorch for any sizes.
 
-What is compiled is the model's `forward`, with the backward pass that belongs to it. The loss stays
-as it is, for it is fused already and works in chunks; so do seeds, accumulation, clipping and the
-optimiser, and every pass that is looked into. Padding stays in, as a graph cannot hold as many rows
-as there happen to be tokens. Which kernel computes an attention is part of the graph.
+What is compiled are the model's blocks, with the backward pass that belongs to each: as they are
+alike, one graph serves all of a stack, and is made in a fraction of the time that one of the whole
+model takes. A model without blocks is compiled as a whole. The loss stays as it is, for it is fused
+already and works in chunks; so do seeds, accumulation, clipping and the optimiser, and every pass
+that is looked into. Padding stays in, as a graph cannot hold as many rows as there happen to be
+tokens. Which kernel computes an attention is part of the graph.
 """
 
 from __future__ import annotations
 
+import functools
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
@@ -18,6 +22,10 @@ import torch
 from torch import nn
 
 from heedful.errors import RunError
+from heedful.models.block import Block
+from heedful.nn.attention import KeyValues
+from heedful.nn.capture import Capture
+from heedful.nn.unpadding import sequences_apart
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -45,19 +53,24 @@ class CompiledPass:
         self.asked_for = asked_for
         self.graphs = 0
         self._told = 0
-        self._plain: Callable[..., Any] = model.forward
-        own = _with_code_of_its_own(model.forward)
+        blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
+        self._parts = blocks or [model]
+        own = _with_code_of_its_own(self._parts[0])
         self._compiled = torch.compile(own, dynamic=True, backend=self._compile)
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """A context in which the model runs compiled, unless something of a pass is captured."""
-        own = vars(self.model)
-        own["forward"] = self._forward
+        for part in self._parts:
+            vars(part)["forward"] = functools.partial(self._forward, part)
         try:
-            yield
+            with sequences_apart(), warnings.catch_warnings():
+                # The compiler looks at what comes of the block before as it does at parameters.
+                warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not")
+                yield
         finally:
-            del own["forward"]
+            for part in self._parts:
+                del vars(part)["forward"]
 
     @contextmanager
     def told(self, step: int) -> Iterator[None]:
@@ -96,11 +109,14 @@ class CompiledPass:
             raise RunError(what, where="compile = on", remedy=remedy) from error
         self.events.warn(f"{what}. Training goes on uncompiled")
 
-    def _forward(self, *inputs: Any, **options: Any) -> Any:
-        if options.get("capture") is not None:
-            return self._plain(*inputs, **options)
+    def _forward(self, part: nn.Module, *inputs: Any, **options: Any) -> Any:
+        if any(_looks(each) for each in (*inputs, *options.values())):
+            return type(part).forward(part, *inputs, **options)
+        options.pop("address", None)  # by which a graph would serve one block alone
+        if isinstance(memory := options.get("memory"), KeyValues):
+            options["memory"] = memory.plain()
         with _bounded():
-            return self._compiled(*inputs, **options)
+            return self._compiled(part, *inputs, **options)
 
     def _compile(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
         compiled: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
@@ -108,11 +124,17 @@ class CompiledPass:
         return compiled
 
 
-def _with_code_of_its_own(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; PyTorch counts graphs by code, which all models of a class share."""
+def _looks(given: object) -> bool:
+    """Whether what a pass was given is, or holds, what asks for its inside."""
+    return isinstance(given, Capture) or getattr(given, "capture", None) is not None
 
-    def call(*inputs: Any, **options: Any) -> Any:
-        return function(*inputs, **options)
+
+def _with_code_of_its_own(like: nn.Module) -> Callable[..., Any]:
+    """The pass of modules of a class; PyTorch counts graphs by code, which all of them share."""
+    forward = type(like).forward
+
+    def call(part: nn.Module, *inputs: Any, **options: Any) -> Any:
+        return forward(part, *inputs, **options)
 
     return FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from heedful.nn.kernels.request import (
     AttentionRequest,
@@ -13,6 +16,8 @@ from heedful.nn.kernels.request import (
 )
 
 name = "sdpa"
+
+_PLANLESS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 def unsupported(request: AttentionRequest) -> str | None:
@@ -26,7 +31,9 @@ def unsupported(request: AttentionRequest) -> str | None:
 
 def run(request: AttentionRequest) -> Tensor:
     """Hand the request to PyTorch, mask and biases in one tensor."""
-    with full_precision(request.q):
+    # Not the comparison itself, which in a graph is a symbol.
+    grouped = {"enable_gqa": True} if request.num_groups > 1 else {}
+    with full_precision(request.q), _planless(request.q):
         output = nn.functional.scaled_dot_product_attention(
             request.q,
             request.k,
@@ -34,9 +41,18 @@ def run(request: AttentionRequest) -> Tensor:
             attn_mask=_mask(request),
             dropout_p=request.dropout,
             scale=request.scale,
-            enable_gqa=request.num_groups > 1,
+            **grouped,
         )
         return clear_blind_rows(output, request)
+
+
+def _planless(q: Tensor) -> AbstractContextManager[None]:
+    """A context without cuDNN's kernel, which takes a tenth of a second or more for a plan of each
+    new shape: of sentences every batch has its own, and of decoding every step."""
+    if q.device.type != "cuda":
+        return nullcontext()
+    planless: AbstractContextManager[None] = sdpa_kernel(_PLANLESS)
+    return planless
 
 
 def _mask(request: AttentionRequest) -> Tensor | None:
