@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from heedful.errors import ConfigError
 from heedful.memory import reuse_freed
 from heedful.models.block import Block
 from heedful.models.causal_lm import CausalLM
+from heedful.models.graphed_stack import GraphedStack, record_on_gpu
 from heedful.models.native_block import NativeBlock, runs_natively
 from heedful.models.native_stack import NativeStack, passes_natively
 from heedful.models.stack import Stack
@@ -86,11 +88,16 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
             decoder.settle(linear)
         _run_natively(model)
         return replace(precision, stored=True)
-    if decoder is None or precision.device != "cpu":
+    if decoder is None or precision.device not in ("cpu", "cuda"):
         return precision
     if precision.name == "bf16":
         decoder.to(torch.bfloat16)
         precision = replace(precision, stored=True)
+    if precision.device == "cuda":
+        pool = torch.cuda.graph_pool_handle()
+        record = functools.partial(record_on_gpu, pool=pool)
+        decoder.decoder.running = GraphedStack(decoder.decoder, record)
+        return precision
     if precision.name == "fp32" and library.kernels() is not None:
         decoder.settle(NativeLinear)
         _run_natively(decoder)

@@ -134,7 +134,8 @@ class Stack(nn.Module):
     def _is_whole(self) -> bool:
         """Whether nothing of the blocks was taken away or is to be seen."""
         blocks = cast("Iterable[Block]", self.blocks)
-        return all(block.running is not None and not block.cut for block in blocks)
+        seen = any(block.running is None for block in blocks) if self.runs_natively else False
+        return not seen and not any(block.cut for block in blocks)
 
     def _rows(self, sight: Sight) -> RealRows | None:
         """Where the rows of a pass stand, if it goes without its padding."""

@@ -6,6 +6,8 @@ length, E head width.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor, nn
 
@@ -62,7 +64,7 @@ class Rotary(nn.Module):
         Returns:
             [B, L, rotated / 2] float32 each.
         """
-        frequencies = torch.tensor(self.frequencies, device=positions.device)
+        frequencies = _on(positions.device, self.frequencies)
         angles = positions[..., None].to(torch.float32) * frequencies
         return angles.cos() * self.temperature, angles.sin() * self.temperature
 
@@ -77,3 +79,16 @@ class Rotary(nn.Module):
         if self.layout == "pairs":
             return torch.stack([first, second], dim=-1).flatten(-2)
         return torch.cat([first, second], dim=-1)
+
+
+def _on(device: torch.device, frequencies: tuple[float, ...]) -> Tensor:
+    """The frequencies there; to bring them to a GPU anew would wait for it."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(frequencies, device=device)
+    return _kept_on(device, frequencies)
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_on(device: torch.device, frequencies: tuple[float, ...]) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(frequencies, device=device)
