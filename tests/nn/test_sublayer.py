@@ -151,9 +151,17 @@ def rounded(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.double() + (x.to(dtype).double() - x.double()).detach()
 
 
-def mapped(x: Tensor, map: Parameters, dtype: torch.dtype) -> Tensor:
+def mapped(
+    x: Tensor, map: Parameters, dtype: torch.dtype, biases: dict[Tensor, Tensor] | None = None
+) -> Tensor:
+    """The map by its definition; `biases` gets the bias of each row, as if each had its own."""
     y = torch.einsum("...k,nk->...n", rounded(x, dtype), rounded(map.weight, dtype))
-    return y if map.bias is None else y + map.bias.double()
+    if map.bias is None:
+        return y
+    of_rows = map.bias.double().expand_as(y).clone()
+    if biases is not None:
+        biases[map.bias] = of_rows
+    return y + of_rows
 
 
 def normed_by_definition(whole: Tensor, norm: nn.Module | None) -> Tensor:
@@ -184,11 +192,15 @@ def map_of(out_width: int, in_width: int, bias: bool) -> Parameters:
     return Parameters(weight, leaf(out_width) if bias else None)
 
 
-def near(found: Tensor, wanted: Tensor, exactness: float) -> None:
-    """As a whole; where nothing is wanted, what rounding leaves is next to nothing."""
+def near(found: Tensor, wanted: Tensor, exactness: float, summed: float = 0.0) -> None:
+    """As a whole; where nothing is wanted, what rounding leaves is next to nothing.
+
+    A sum is as far off as what was added (of length `summed`) was rounded, though it cancels.
+    """
     assert found.isfinite().all()
     apart = (found.double() - wanted.double()).norm()
-    assert apart <= exactness * (wanted.double().norm() + 0.1 * found.numel() ** 0.5)
+    length = max(float(wanted.double().norm()), summed)
+    assert apart <= exactness * (length + 0.1 * found.numel() ** 0.5)
 
 
 class Case(NamedTuple):
@@ -219,8 +231,11 @@ def check(case: Case, dtype: torch.dtype, middle: Callable[[Tensor], Tensor]) ->
         found = joined(*case)
     assert found is not None
     assert {each.grad_fn.name() for each in found} == {"_JoinedBackward"}
-    change = mapped(middle(mapped(case.read, case.first, dtype)), case.second, dtype)
-    if ending.probability:  # no number that is added is zero
+    biases: dict[Tensor, Tensor] = {}
+    between = middle(mapped(case.read, case.first, dtype, biases))
+    change = mapped(between, case.second, dtype, biases)
+    if ending.probability:  # what is added and kept is seen, unless it is lost in rounding
+        assume(((change == 0) | (change.abs() > 1e-6 * case.x.abs())).all())
         change = change * (found[0] != case.x) / (1 - ending.probability)
     whole = case.x.double() + change
     normed = normed_by_definition(whole, ending.norm)
@@ -232,10 +247,12 @@ def check(case: Case, dtype: torch.dtype, middle: Callable[[Tensor], Tensor]) ->
         near(one, other, exactness)
     ups = [torch.randn_like(each) for each in outputs]
     gradients = torch.autograd.grad(outputs, case.learned, ups)
-    right = torch.autograd.grad(wanted, case.learned, [up.double() for up in ups])
-    for each, one, other in zip(case.learned, gradients, right, strict=True):
+    sought = [*case.learned, *biases.values()]
+    right = torch.autograd.grad(wanted, sought, [up.double() for up in ups])
+    of_rows = dict(zip(biases, right[len(case.learned) :], strict=True))
+    for each, one, other in zip(case.learned, gradients, right, strict=False):
         assert one.dtype == each.dtype
-        near(one, other, exactness)
+        near(one, other, exactness, float(of_rows[each].norm()) if each in of_rows else 0.0)
 
 
 def ending_of(norm: str, placement: str, drops: bool) -> Ending:
