@@ -52,6 +52,7 @@ def test_products_in_float32(sizes, seed, bias, then):
 
 
 @pytest.mark.skipif(not library.multiplies_int8(), reason="no kernels for 8-bit products here")
+@pytest.mark.usefixtures("level")
 @given(sizes=SIZES, seed=st.integers(0, 99), bias=st.booleans(), scale=st.sampled_from([1e-3, 1e3]))
 @settings(max_examples=60)
 @torch.inference_mode()
@@ -73,7 +74,7 @@ def test_products_in_8_bits_are_exact_products_of_rounded_rows(sizes, seed, bias
 
 
 @pytest.mark.skipif(
-    "AMX" not in (library.instructions() or ""), reason="no registers for matrices here"
+    "AVX-512" not in (library.instructions() or ""), reason="no two sets of instructions here"
 )
 @given(
     rows=st.integers(1, 100),
@@ -84,16 +85,29 @@ def test_products_in_8_bits_are_exact_products_of_rounded_rows(sizes, seed, bias
 )
 @settings(max_examples=60)
 @torch.inference_mode()
-def test_registers_for_matrices_give_the_same_integers(rows, width, out, then, seed):
+def test_every_set_of_instructions_gives_the_same_integers(rows, width, out, then, seed):
     x, weight = drawn(rows, width, seed=seed), drawn(out, width, seed=seed + 1)
+    x[seed % rows] *= 1e6
     found = []
     try:
-        for level in (3, 2):
+        for level in (1, 2, 3):
             library.kernels().heedful_begin(level)
             found.append(NativeLinear(weight, drawn(out, seed=seed + 2), then, int8=True)(x))
     finally:
         library.kernels().heedful_begin(3)
-    assert torch.equal(*found)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.skipif(not library.multiplies_int8(), reason="no kernels for 8-bit products here")
+@pytest.mark.usefixtures("level")
+@pytest.mark.parametrize("width", [63, 64])
+@torch.inference_mode()
+def test_8_bits_at_their_largest_do_not_saturate(width):
+    found = NativeLinear(torch.ones(70, width), None, int8=True)(torch.ones(9, width))
+    assert torch.equal(found, torch.full((9, 70), float(width)))
+    found = NativeLinear(-torch.ones(70, width), None, int8=True)(torch.ones(9, width))
+    assert torch.equal(found, torch.full((9, 70), -float(width)))
 
 
 @pytest.mark.usefixtures("level")

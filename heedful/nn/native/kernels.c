@@ -239,7 +239,7 @@ typedef struct {
     char *memory;  // null while only the size is wanted
     size_t size;
     float *normed, *mixed, *queries, *inner, *gate, *scores, *largest;
-    uint8_t *rounded;
+    void *rounded;
 } Workspace;
 
 static void *take(Workspace *space, int64_t bytes) {
@@ -254,9 +254,12 @@ static void *take(Workspace *space, int64_t bytes) {
 
 static int64_t padded(int64_t width) { return (width + 15) / 16 * 16; }
 
-// Of a linear layer, where the widest input has `width` numbers.
+static int level = -1;  // which set of instructions is used
+
+// Of a linear layer, where the widest input has `width` numbers; two bytes for each without
+// instructions for 8 bits.
 static void lay_out_rounding(Workspace *space, int is_int8, int64_t rows, int64_t width) {
-    space->rounded = take(space, is_int8 ? rows * padded(width) : 0);
+    space->rounded = take(space, is_int8 ? rows * padded(width) * (level < 2 ? 2 : 1) : 0);
     space->largest = take(space, is_int8 ? rows * 4 : 0);
 }
 
@@ -273,8 +276,6 @@ static void lay_out(Workspace *space, const Layer *layer, int64_t rows, int64_t 
     space->scores = take(space, threads() * GROUP * padded(num_keys) * 4);
     lay_out_rounding(space, layer->up.scale != 0, rows, most(most(width, mixed), inner));
 }
-
-static int level = -1;  // which set of instructions is used
 
 // Fetch what will be written, rows of so many bytes, while the sums are not there yet.
 static inline void expect(const void *first, int64_t rows, int64_t row_step, int64_t bytes) {
@@ -300,13 +301,11 @@ static inline void expect(const void *first, int64_t rows, int64_t row_step, int
 BEGIN_TARGET("GCC target(\"avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,fma\")")
 #include "level.h"
 END_TARGET
-#undef HAS_INT8
 #undef HAS_TILES
 #undef LANES
 #undef PANEL
 #undef NAME
 
-#define HAS_INT8 0
 #define HAS_TILES 0
 #define LANES 8
 #define PANEL 2
@@ -371,8 +370,8 @@ static int multiplies_halves(void) { return 0; }
 #define CALL_PRODUCT(name, halves, arguments) CALL(name, arguments)
 #endif
 
-// Choose the set of instructions: 3 has registers for matrices, 2 has 8-bit products, 1 has neither, 0
-// is none. Not above `most`.
+// Choose the set of instructions: 3 has registers for matrices, 2 has products of 8 bits, 1 (AVX2 or
+// NEON) neither, 0 is none. Not above `most`.
 int heedful_begin(int most) {
     int best = best_level();
     level = most < best ? most : best;

@@ -1,13 +1,27 @@
 // Kernels for one set of instructions: see `kernels.c`, which defines LANES (float32 numbers of a
 // register), ROWS and PANEL (rows and registers of columns of a product that are held in registers),
 // HAS_INT8 and NAME. A panel holds PANEL · LANES rows of a weight [N, K]: for every k, their k-th
-// numbers side by side; in 8 bits, for every four k. What is missing to a whole panel is zero.
+// numbers side by side; in 8 bits, for every AT_ONCE k, whose products one instruction adds. What is
+// missing to a whole panel is zero.
 
 typedef float NAME(Floats) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 typedef int32_t NAME(Ints) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 #define Floats NAME(Floats)
 #define Ints NAME(Ints)
 #define WIDTH (PANEL * LANES)
+#if HAS_INT8
+#if LANES == 16
+#define AT_ONCE 4
+typedef uint8_t NAME(Rounded);  // 128 more than a number rounded to 8 bits
+#else
+#define AT_ONCE 2
+typedef int16_t NAME(Rounded);  // the same, as wide as these processors multiply without saturation
+#endif
+#define Rounded NAME(Rounded)
+typedef int32_t NAME(Some) __attribute__((aligned(1), may_alias));  // AT_ONCE of them
+#else
+#define AT_ONCE 1
+#endif
 
 static inline Floats NAME(load)(const float *from) { return *(const Floats *)from; }
 static inline void NAME(store)(float *to, Floats x) { *(Floats *)to = x; }
@@ -110,13 +124,20 @@ static inline Floats NAME(activate)(int kind, Floats x, Floats *slope) {
     return y;
 }
 
+// To the nearest integers, ties to the even one.
+#if LANES == 16
+static inline Ints NAME(nearest)(Floats x) { return (Ints)_mm512_cvtps_epi32((__m512)x); }
+#elif LANES == 8
+static inline Ints NAME(nearest)(Floats x) { return (Ints)_mm256_cvtps_epi32((__m256)x); }
+#endif
+
 static int NAME(lanes)(void) { return LANES; }
 
 // Up to whole registers.
 static int64_t NAME(filled)(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
 static int64_t NAME(packed_size)(int64_t in_width, int64_t out_width, int is_int8) {
-    int64_t depth = is_int8 ? (in_width + 3) / 4 * 4 : in_width;
+    int64_t depth = is_int8 ? (in_width + AT_ONCE - 1) / AT_ONCE * AT_ONCE : in_width;
     return (out_width + WIDTH - 1) / WIDTH * WIDTH * depth;
 }
 
@@ -129,9 +150,9 @@ static void NAME(pack_float)(const float *weight, int64_t in_width, int64_t out_
 
 static void NAME(pack_int8)(const int8_t *weight, int64_t in_width, int64_t out_width, int8_t *to) {
     for (int64_t first = 0; first < out_width; first += WIDTH)
-        for (int64_t k = 0; k < in_width; k += 4)
+        for (int64_t k = 0; k < in_width; k += AT_ONCE)
             for (int64_t n = first; n < first + WIDTH; n++)
-                for (int64_t i = k; i < k + 4; i++)
+                for (int64_t i = k; i < k + AT_ONCE; i++)
                     *to++ = n < out_width && i < in_width ? weight[n * in_width + i] : 0;
 }
 
@@ -140,7 +161,7 @@ static void NAME(pack_int8)(const int8_t *weight, int64_t in_width, int64_t out_
 typedef struct {
     const Linear *layer;
     const float *x;          // [rows, K]
-    const uint8_t *rounded;  // [rows, K'] of 8 bits: 128 more than the rounded number
+    const void *rounded;     // [rows, K'] of 8 bits, as `Rounded`
     const float *largest;    // [rows] of 8 bits
     int64_t rows;
     float *y;
@@ -180,7 +201,7 @@ static inline Floats NAME(piece)(const float *of, int64_t column, int64_t size) 
 #define TAKE_OUT(Register, finish, count)                                            \
     Register done[count][PANEL];                                                     \
     for (int i = 0; i < count; i++)                                                  \
-        for (int j = 0; j < PANEL; j++) done[i][j] = held[i][j];                     \
+        for (int j = 0; j < PANEL; j++) done[i][j] = (Register)held[i][j];           \
     for (int i = 0; i < count; i++)                                                  \
         for (int j = 0; j < PANEL; j++) {                                            \
             int64_t column = panel * WIDTH + j * LANES;                              \
@@ -218,47 +239,66 @@ FLOAT_TILE(1) FLOAT_TILE(2) FLOAT_TILE(3) FLOAT_TILE(4) FLOAT_TILE(5) FLOAT_TILE
 
 #if HAS_INT8
 // Integer products as numbers again.
-static inline void NAME(scale_back)(const Product *given, __m512i products, int64_t row,
+static inline void NAME(scale_back)(const Product *given, Ints products, int64_t row,
                                     int64_t column) {
     const Linear *layer = given->layer;
-    __m512i extra = (__m512i)NAME(piece)((const float *)layer->correction, column,
-                                         layer->out_width);
-    Floats y = (Floats)_mm512_cvtepi32_ps(_mm512_sub_epi32(products, extra)), zero = {0};
+    Ints extra = (Ints)NAME(piece)((const float *)layer->correction, column, layer->out_width);
+    Floats y = __builtin_convertvector(products - extra, Floats), zero = {0};
     Floats bias = layer->bias ? NAME(piece)(layer->bias, column, layer->out_width) : zero;
     y = y * given->largest[row] * NAME(piece)(layer->scale, column, layer->out_width) + bias;
     NAME(finish)(given, y, row, column);
 }
 
-// As _mm512_dpbusd_epi32, for which GCC 12 copies every sum through memory.
-#define MULTIPLY_FOURS(sum, a, b) __asm__("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b))
+// Add products of the AT_ONCE numbers at `from` and those of the columns. Compilers are not asked: GCC
+// 12 copies sums through memory, with 8 bits every one, with 16 those that want for a register.
+#if LANES == 16
+#define Codes __m512i
+static inline Codes NAME(codes)(const int8_t *from) { return _mm512_loadu_si512(from); }
+#define ADD_PRODUCTS(sums, from, columns)                                                  \
+    __m512i one = _mm512_set1_epi32(*(const NAME(Some) *)(from));                          \
+    for (int j = 0; j < PANEL; j++)                                                        \
+        __asm__("vpdpbusd %2, %1, %0" : "+v"((sums)[j]) : "v"(one), "v"((columns)[j]))
+#else
+#define Codes __m256i
+static inline Codes NAME(codes)(const int8_t *from) {
+    return _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)from));
+}
+#define ADD_PRODUCTS(sums, from, columns)                                                  \
+    __m256i one, other;                                                                    \
+    __asm__("vpbroadcastd %4, %2\n\t"                                                      \
+            "vpmaddwd %5, %2, %3\n\t"                                                      \
+            "vpmaddwd %6, %2, %2\n\t"                                                      \
+            "vpaddd %3, %0, %0\n\t"                                                        \
+            "vpaddd %2, %1, %1"                                                            \
+            : "+x"((sums)[0]), "+x"((sums)[1]), "=&x"(one), "=&x"(other)                   \
+            : "m"(*(const NAME(Some) *)(from)), "x"((columns)[0]), "x"((columns)[1]))
+#endif
 
 #define INT8_TILE(count)                                                                         \
     static inline __attribute__((always_inline)) void NAME(int8_tile##count)(                    \
         const Product *given, int64_t row, int64_t panel) {                                      \
         const Linear *layer = given->layer;                                                      \
-        int64_t fours = (layer->in_width + 3) / 4;                                               \
-        const int8_t *weight = (const int8_t *)layer->panels + panel * fours * 4 * WIDTH;        \
-        const uint8_t *x = given->rounded + row * fours * 4;                                     \
-        __m512i held[count][PANEL];                                                              \
+        int64_t steps = (layer->in_width + AT_ONCE - 1) / AT_ONCE;                             \
+        const int8_t *weight =                                                                   \
+            (const int8_t *)layer->panels + panel * steps * AT_ONCE * WIDTH;                    \
+        const char *x = (const char *)given->rounded + row * steps * 4;                          \
+        Codes held[count][PANEL];                                                                \
         for (int i = 0; i < count; i++)                                                          \
-            for (int j = 0; j < PANEL; j++) held[i][j] = _mm512_setzero_si512();                 \
-        for (int64_t k = 0; k < fours; k++, weight += 4 * WIDTH) {                               \
-            __m512i columns[PANEL];                                                              \
+            for (int j = 0; j < PANEL; j++) held[i][j] = (Codes){0};                             \
+        for (int64_t k = 0; k < steps; k++, weight += AT_ONCE * WIDTH) {                        \
+            Codes columns[PANEL];                                                                \
             for (int j = 0; j < PANEL; j++)                                                      \
-                columns[j] = _mm512_loadu_si512(weight + 4 * j * LANES);                         \
+                columns[j] = NAME(codes)(weight + AT_ONCE * j * LANES);                         \
             for (int i = 0; i < count; i++) {                                                    \
-                int32_t four;                                                                    \
-                memcpy(&four, x + (i * fours + k) * 4, 4);                                       \
-                __m512i one = _mm512_set1_epi32(four);                                           \
-                for (int j = 0; j < PANEL; j++)                                                  \
-                    MULTIPLY_FOURS(held[i][j], one, columns[j]);                                 \
+                ADD_PRODUCTS(held[i], x + (i * steps + k) * 4, columns);                         \
             }                                                                                    \
         }                                                                                        \
-        TAKE_OUT(__m512i, scale_back, count)                                                     \
+        TAKE_OUT(Ints, scale_back, count)                                                        \
     }
 INT8_TILE(1) INT8_TILE(2) INT8_TILE(3) INT8_TILE(4) INT8_TILE(5) INT8_TILE(6)
 #undef INT8_TILE
-#undef MULTIPLY_FOURS
+#undef ADD_PRODUCTS
+#undef Codes
 #endif
 
 #undef TAKE_OUT
@@ -304,7 +344,7 @@ static void NAME(do_besides_integers)(void *data) {
     expect(given->y + (now.row + from) * width + now.column, rows, width * 4, now.columns * 4);
     for (int64_t i = from; i < fewer(of->done, before.rows); i++)
         for (int64_t n = 0; n < before.columns; n += LANES)
-            NAME(scale_back)(given, _mm512_loadu_si512(of->sums + i * TILE_COLUMNS + n),
+            NAME(scale_back)(given, *(const Ints *)(of->sums + i * TILE_COLUMNS + n),
                              before.row + i, before.column + n);
 }
 
@@ -382,27 +422,26 @@ static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
 
 #if HAS_INT8
 // Round rows to 8 bits by the largest number of each.
-static void NAME(round_rows)(const float *x, int64_t rows, int64_t width, uint8_t *to,
+static void NAME(round_rows)(const float *x, int64_t rows, int64_t width, Rounded *to,
                              float *largest) {
-    int64_t padded = (width + 3) / 4 * 4;
-    for (int64_t row = 0; row < rows; row++, x += width, to += padded) {
-        __m512 most = _mm512_setzero_ps();
+    typedef Rounded Register __attribute__((vector_size(sizeof(Rounded) * LANES), aligned(1)));
+    int64_t depth = (width + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+    for (int64_t row = 0; row < rows; row++, x += width, to += depth) {
+        Floats most = {0};
         int64_t i = 0;
-        for (; i + 16 <= width; i += 16)
-            most = _mm512_max_ps(most, _mm512_abs_ps(_mm512_loadu_ps(x + i)));
-        float found = _mm512_reduce_max_ps(most);
+        for (; i + LANES <= width; i += LANES)
+            most = NAME(larger)(most, (Floats)((Ints)NAME(load)(x + i) & INT32_MAX));
+        float found = NAME(largest)(most);
         for (; i < width; i++) found = fabsf(x[i]) > found ? fabsf(x[i]) : found;
         if (found < 1e-30f) found = 1e-30f;
         largest[row] = found;
         float factor = 127.0f / found;
-        for (i = 0; i + 16 <= width; i += 16) {
-            __m512i whole = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + i),
-                                                             _mm512_set1_ps(factor)));
-            whole = _mm512_add_epi32(whole, _mm512_set1_epi32(128));
-            _mm_storeu_si128((__m128i *)(to + i), _mm512_cvtepi32_epi8(whole));
+        for (i = 0; i + LANES <= width; i += LANES) {
+            Ints whole = NAME(nearest)(NAME(load)(x + i) * factor) + 128;
+            *(Register *)(to + i) = __builtin_convertvector(whole & 255, Register);
         }
         for (; i < width; i++) to[i] = (uint8_t)(128 + (int)nearbyintf(x[i] * factor));
-        for (; i < padded; i++) to[i] = 128;
+        for (; i < depth; i++) to[i] = 128;
     }
 }
 #endif
@@ -841,3 +880,5 @@ static inline __attribute__((always_inline)) void NAME(transpose)(Bits rows[LANE
 #undef Floats
 #undef Ints
 #undef WIDTH
+#undef AT_ONCE
+#undef Rounded
