@@ -62,7 +62,8 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
     Args:
         model: on its device.
         precision: bfloat16 becomes the type of decoders' weights, which saves converting them and
-            what they are multiplied with at every step; int8 that of all products' weights.
+            what they are multiplied with at every step (where there are no products of it, numbers
+            are as coarse, but products are float32's); int8 that of all products' weights.
 
     Returns:
         The precision to run it in.
@@ -101,8 +102,12 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
     if precision.name == "fp32" and library.kernels() is not None:
         decoder.settle(NativeLinear)
         _run_natively(decoder)
-    elif packs():
+    elif packs(torch.bfloat16 if precision.name == "bf16" else torch.float32):
         decoder.settle(PackedLinear)
+    elif precision.name == "bf16" and library.kernels() is not None:
+        decoder.settle(NativeLinear)
+        reason = "no bfloat16 products here: numbers are rounded to it, products are of float32"
+        precision = replace(precision, reason=reason)
     return precision
 
 

@@ -156,10 +156,19 @@ def replace_linear(module: nn.Module, linear: Linear) -> None:
             replace_linear(child, linear)
 
 
-@functools.lru_cache(maxsize=1)
-def packs() -> bool:
-    """Whether this PyTorch has the products of packed weights here."""
-    return torch.backends.mkldnn.is_available() and hasattr(_mkldnn, "_reorder_linear_weight")
+@functools.lru_cache(maxsize=2)
+def packs(dtype: torch.dtype = torch.float32) -> bool:
+    """Whether this PyTorch has products of packed weights of this type here.
+
+    Of bfloat16 it has none where the processor has no instructions that they could be made of.
+    """
+    if not torch.backends.mkldnn.is_available() or not hasattr(_mkldnn, "_reorder_linear_weight"):
+        return False
+    try:
+        PackedLinear(torch.ones(16, 16, dtype=dtype), None)
+    except RuntimeError:
+        return False
+    return True
 
 
 @functools.lru_cache(maxsize=1)

@@ -19,7 +19,8 @@ from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn.native import best, library
-from heedful.nn.running_weights import multiplies_int8, packs
+from heedful.nn.native.linear import NativeLinear
+from heedful.nn.running_weights import PackedLinear, multiplies_int8, packs
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec
 
@@ -28,7 +29,9 @@ TEXTS = ["a dog", "two cats look, and sit by the lake", "Hund!", "the See", "dog
 SHAPE = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 64}
 
 needs_packing = pytest.mark.skipif(not packs(), reason="this PyTorch packs no weights")
-needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="no exact 8-bit products here")
+needs_int8 = pytest.mark.skipif(
+    not library.multiplies_int8() and not multiplies_int8(), reason="no exact 8-bit products here"
+)
 
 
 def make(**dials):
@@ -76,11 +79,39 @@ def test_a_lower_precision_scores_translations_nearly_the_same(name):
     found = low.translate(TEXTS, max_length=12, beam=2)
     assert all(translation.tokens for translation in found)
     targets = plain.translate(TEXTS, max_length=12, beam=2)
-    exact, rounded = plain.score(TEXTS, targets), low.score(TEXTS, targets)
-    apart = [
+    assert 0.0 < furthest(plain.score(TEXTS, targets), low.score(TEXTS, targets)) < 0.1
+
+
+def furthest(exact, rounded) -> float:
+    """How far apart the scores of a token are at most."""
+    return max(
         abs(a.score - b.score) / len(a.token_scores) for a, b in zip(exact, rounded, strict=True)
-    ]
-    assert 0.0 < max(apart) < 0.1
+    )
+
+
+def test_bfloat16_where_nothing_multiplies_it(monkeypatch):
+    if library.kernels() is None:
+        pytest.skip("no kernels here")
+    plain = TranslationPipeline(*make())
+    targets = plain.translate(TEXTS, max_length=12, beam=2)
+    exact = plain.score(TEXTS, targets)
+    usual = furthest(exact, running("bf16").score(TEXTS, targets))
+    monkeypatch.setattr("heedful.decode.precision.packs", lambda dtype: dtype != torch.bfloat16)
+    low = running("bf16")
+    assert isinstance(low.models[0].running_output, NativeLinear)
+    assert "products are of float32" in low.precision.describe()
+    assert 0.0 < furthest(exact, low.score(TEXTS, targets)) < 2 * usual
+    assert any(translation.tokens for translation in low.translate(TEXTS, max_length=12, beam=2))
+
+
+def test_what_pytorch_cannot_pack_it_does_not_pack(monkeypatch):
+    def refuse(weight):
+        raise RuntimeError("mkldnn_reorder_linear_weight: bf16 path needs the cpu support")
+
+    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", refuse)
+    with pytest.raises(RuntimeError):
+        PackedLinear(torch.ones(2, 2), None)
+    assert not packs.__wrapped__(torch.bfloat16)
 
 
 @needs_int8

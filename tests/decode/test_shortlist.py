@@ -28,6 +28,7 @@ from heedful.errors import ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.nn.native import library
 from heedful.nn.running_weights import multiplies_int8
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec
@@ -42,7 +43,9 @@ CORPUS = ["a dog runs by the lake.", "two cats sit, and look.", "Der Hund läuft
 TEXTS = ["a dog", "", "two cats look, and sit by the lake", "Hund!", "the See", "dog. cat"]
 SHAPE = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 64}
 
-needs_int8 = pytest.mark.skipif(not multiplies_int8(), reason="no exact 8-bit products here")
+needs_int8 = pytest.mark.skipif(
+    not library.multiplies_int8() and not multiplies_int8(), reason="no exact 8-bit products here"
+)
 
 
 @cache
