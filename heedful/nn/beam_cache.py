@@ -117,7 +117,7 @@ class _Part(NamedTuple):
         head = torch.arange(heads, device=held.device)[:, None]
         places = ((sentences[:, None, None] * heads + head) * capacity) + self.slots[:, None]
         found = held.reshape(-1, width).index_select(0, places.flatten())
-        return found.view(len(sentences), heads, -1, width)
+        return found.view(len(sentences), heads, self.width, width)
 
     def put(self, held: Tensor, place: Tensor) -> None:
         """What is wanted of the store's keys or values, without a copy on the way."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -82,6 +84,19 @@ def test_every_continuation_sees_its_own_past(data, crowded):
             (cache,), lineage = choose_beams([cache], lineage, torch.tensor(rows))
             model = [[list(model[r // width][r % width]) for r in row] for row in rows]
             width = wide
+
+
+@torch.no_grad()
+def test_a_layer_whose_heads_were_all_removed_has_the_slots_of_the_others(monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "HEADS", 0)
+    lineage = Lineage(Lineage.empty(2, torch.device("cpu")).positions, crowded=2)
+    cache, width = BeamCache(), 1
+    for at in range(6):
+        cache, lineage, positions = grown(cache, lineage, [[1] * width] * 2, at)
+        assert cache.keys.shape == (2, 0, positions.key.shape[1], WIDTH)
+        rows = torch.tensor([[0, 0, 0], [width, width, width]])
+        (cache,), lineage = choose_beams([cache], lineage, rows)
+        width = 3
 
 
 @torch.no_grad()

@@ -199,7 +199,7 @@ def near(found: Tensor, wanted: Tensor, exactness: float, summed: float = 0.0) -
     """
     assert found.isfinite().all()
     apart = (found.double() - wanted.double()).norm()
-    length = max(float(wanted.double().norm()), summed)
+    length = max(float(wanted.detach().double().norm()), summed)
     assert apart <= exactness * (length + 0.1 * found.numel() ** 0.5)
 
 
