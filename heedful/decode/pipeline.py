@@ -17,6 +17,8 @@ from heedful.decode.ensemble import Ensemble
 from heedful.decode.feed import Feed, decoded
 from heedful.decode.fitting import parts_of
 from heedful.decode.forced import score_targets
+from heedful.decode.lean.pipeline import LeanPipeline, searches
+from heedful.decode.lean.running import runs_untouched, sharing_weights
 from heedful.decode.limits import check_fits, longest_output
 from heedful.decode.precision import ready_to_run
 from heedful.decode.protocol import Specials, StepModel
@@ -67,6 +69,7 @@ class TranslationPipeline:
         self.model: StepModel[Any] = (
             self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         )
+        self._lean: tuple[LeanPipeline | None] | None = None  # not looked for yet
         target = tokenizers.target
         self.specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
 
@@ -170,39 +173,20 @@ class TranslationPipeline:
         cut = cut_texts(
             texts, self.tokenizers.source, self.max_length, warn=warn, first_line=first_line
         )
-        work = self._work(cut, prefixes, first_line)
-        lengths = [len(item.segment.ids) + 1 for item in work]
-        most: BatchRoom = {
-            "width": settings.n_best if settings.sampling else settings.beam,
-            "batch_tokens": batch_tokens,
-            "batch_size": batch_size,
-        }
-        batches = plan_batches(lengths, **most)
-        feed = Feed(
-            [number for batch in batches for number in batch],
-            lambda number: room_of_batch(lengths[number], **most),
-            joins=continuous_batching and not settings.sampling and self.shortlist is None,
-            warn=warn,
-            place=lambda number: f"line {work[number].name // _PIECES_OF_A_TEXT}",
-        )
-        asked = Asked(
-            self.model,
-            self.tokenizers,
-            work,
-            settings,
-            longest_output(self._specs, settings),
-            aligned=alignment,
-            shortlist=self.shortlist,
-        )
-        found: dict[int, Found] = {}
-        with self._running():
-            count = batches_at_once(self.device, len(batches))
-            searches = side_by_side(lambda: self._search(feed, asked), count, self._in_thread)
-            for part, results in searches:
-                found.update(zip(part, results, strict=True))
-                if progress is not None:
-                    progress(len(found), len(work))
-        ordered = iter([found[i] for i in range(len(work))])
+        alone = None if alignment or prefixes is not None else self._alone(cut, settings)
+        if alone is not None:
+            ordered = iter([alone])
+            if progress is not None:
+                progress(1, 1)
+        else:
+            work = self._work(cut, prefixes, first_line)
+            most: BatchRoom = {
+                "width": settings.n_best if settings.sampling else settings.beam,
+                "batch_tokens": batch_tokens,
+                "batch_size": batch_size,
+            }
+            joins = continuous_batching and not settings.sampling and self.shortlist is None
+            ordered = iter(self._together(work, settings, most, alignment, joins, warn, progress))
         translations = [
             assemble(text, [next(ordered) for _ in text.segments], self.tokenizers.target)
             for text in cut
@@ -318,6 +302,67 @@ class TranslationPipeline:
                 name = (first_line + number) * _PIECES_OF_A_TEXT + i
                 work.append(Work(segment, name, () if i else prefix))
         return work
+
+    def _alone(self, cut: Sequence[CutText], settings: SearchSettings) -> Found | None:
+        """What is found for the only piece of some texts; None where a batch is to be made.
+
+        A step takes PyTorch's operations, and the search in batches, longer than the arithmetic
+        of a small model. The same kernels and the same search tell the same bits.
+        """
+        pieces = [segment for text in cut for segment in text.segments]
+        if len(pieces) != 1 or len(self.models) > 1 or self.shortlist is not None:
+            return None
+        if not searches(settings) or not runs_untouched(self.models[0]):
+            return None
+        if self._lean is None:
+            translator = sharing_weights(self.models[0])
+            lean = LeanPipeline(translator, self.tokenizers) if translator else None
+            self._lean = (lean if lean is not None and lean.reads_all() else None,)
+        if self._lean[0] is None:
+            return None
+        try:
+            return self._lean[0].find(pieces[0], settings)
+        except MemoryError:  # of which a batch can say what to do
+            return None
+
+    def _together(
+        self,
+        work: Sequence[Work],
+        settings: SearchSettings,
+        most: BatchRoom,
+        alignment: bool,
+        joins: bool,
+        warn: Warn | None,
+        progress: Told | None,
+    ) -> list[Found]:
+        """What is found for pieces of texts in batches, in their order."""
+        lengths = [len(item.segment.ids) + 1 for item in work]
+        batches = plan_batches(lengths, **most)
+        feed = Feed(
+            [number for batch in batches for number in batch],
+            lambda number: room_of_batch(lengths[number], **most),
+            joins=joins,
+            warn=warn,
+            place=lambda number: f"line {work[number].name // _PIECES_OF_A_TEXT}",
+        )
+        asked = Asked(
+            self.model,
+            self.tokenizers,
+            work,
+            settings,
+            longest_output(self._specs, settings),
+            aligned=alignment,
+            shortlist=self.shortlist,
+        )
+        found: dict[int, Found] = {}
+        with self._running():
+            count = batches_at_once(self.device, len(batches))
+            searched = side_by_side(lambda: self._search(feed, asked), count, self._in_thread)
+            for part, results in searched:
+                found.update(zip(part, results, strict=True))
+                if progress is not None:
+                    progress(len(found), len(work))
+        return [found[i] for i in range(len(work))]
 
     def _search(self, feed: Feed, asked: Asked) -> Iterator[tuple[list[int], list[Found]]]:
         """What is found for some of the work at a time, by its numbers."""

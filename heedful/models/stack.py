@@ -111,7 +111,8 @@ class Stack(nn.Module):
         caches: Sequence[AnyCache],
     ) -> tuple[Tensor, tuple[AnyCache, ...]]:
         """What all blocks make of x, and the caches with x's tokens appended."""
-        if self.running is not None and sight.capture is None and self._is_whole:
+        if sight.capture is None and self.runs_in_one:
+            assert self.running is not None
             found = self.running(x, sight, memory, caches)
             if found is not None:
                 return found
@@ -131,11 +132,13 @@ class Stack(nn.Module):
         return x, tuple(grown)
 
     @property
-    def _is_whole(self) -> bool:
-        """Whether nothing of the blocks was taken away or is to be seen."""
+    def runs_in_one(self) -> bool:
+        """Whether all blocks are run at once, and nothing of them was taken away."""
+        if self.running is None:
+            return False
         blocks = cast("Iterable[Block]", self.blocks)
-        seen = any(block.running is None for block in blocks) if self.runs_natively else False
-        return not seen and not any(block.cut for block in blocks)
+        taken = any(block.running is None for block in blocks) if self.runs_natively else False
+        return not taken and not any(block.cut for block in blocks)
 
     def _rows(self, sight: Sight) -> RealRows | None:
         """Where the rows of a pass stand, if it goes without its padding."""

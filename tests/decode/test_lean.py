@@ -18,11 +18,15 @@ import heedful
 from heedful.decode.lean import pipeline as lean_pipeline
 from heedful.decode.lean.linear import LinearMap
 from heedful.decode.lean.pipeline import LeanPipeline, searches
+from heedful.decode.lean.running import sharing_weights
 from heedful.decode.lean.translator import sinusoids
 from heedful.decode.pipeline import TranslationPipeline
+from heedful.decode.segments import cut_texts
 from heedful.decode.settings import SearchSettings
+from heedful.decode.shortlist import Shortlist
 from heedful.decode.translation import Translation
-from heedful.errors import ConfigError, ModelError
+from heedful.errors import ConfigError, ModelError, UserError
+from heedful.inspect import ablated
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec
@@ -391,3 +395,142 @@ def test_tokenizers_are_the_models(write: Write) -> None:
     (found,) = load(write()).translate(["ab cd"], SearchSettings(beam=1, max_length=4))
     ids = [tokenizers().target.pieces([i])[0] for i in range(tokenizers().target.size)]
     assert set(found.tokens) <= set(ids)
+
+
+def by_itself(
+    pipeline: TranslationPipeline, line: str, monkeypatch: pytest.MonkeyPatch, **options: Any
+) -> Translation:
+    """What is found for one line where batches are forbidden."""
+    with monkeypatch.context() as forbidding:
+        forbidding.setattr(TranslationPipeline, "_together", None)
+        return pipeline.translate([line], **options)[0]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("dials", DIALS, ids=lambda dials: "-".join(map(str, dials)) or "plain")
+def test_a_loaded_model_translates_one_sentence_so(
+    write: Write, dials: dict[str, Any], precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if precision == "int8" and not multiplies_int8():
+        pytest.skip("no kernels for 8-bit integers here")
+    whole = heedful.load(write(spec_of(**dials), seed=4), device="cpu", precision=precision)
+    for asked in SEARCHES:
+        settings = SearchSettings.parse(asked)
+        lines = texts()[3:6]
+        expected = whole.translate(lines, settings=settings, batch_size=1)
+        found = [by_itself(whole, line, monkeypatch, settings=settings) for line in lines]
+        assert [*map(content, found)] == [*map(content, expected)]
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"output_bias": True, "share_embeddings": "inputs"}, {"share_embeddings": "none"}],
+    ids=["bias", "three tables"],
+)
+def test_weights_are_shared_not_copied(write: Write, parts: Any) -> None:
+    whole = heedful.load(write(edited(**parts)), device="cpu")
+    model = whole.models[0]
+    few = sharing_weights(model)
+    assert few is not None
+    assert isinstance(model.running_output, NativeLinear)
+    assert few.output.described.panels == model.running_output.panels.data_ptr()
+    assert few.source_input.table.ctypes.data == model.source_embedding.weight.data_ptr()
+    assert few.target_input.table.ctypes.data == model.target_embedding.weight.data_ptr()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"alignment": True},
+        {"prefixes": [texts()[9]]},
+        {"sampling": True, "seed": 3},
+        {"no_repeat_ngram": 2},
+        {"coverage_penalty": 0.3},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_what_is_asked_for_besides_takes_a_batch(
+    write: Write, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = heedful.load(write(), device="cpu")
+    assert whole.translate([texts()[0]], **options)
+    with pytest.raises(TypeError):
+        by_itself(whole, texts()[0], monkeypatch, **options)
+
+
+def test_several_pieces_or_models_take_a_batch(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write()
+    whole, both = heedful.load(path, device="cpu"), heedful.load([path, path], device="cpu")
+    bfloat = heedful.load(path, device="cpu", precision="bf16")
+    plain = TranslationPipeline(*load_translator(path))
+    assert by_itself(whole, "ab", monkeypatch) == whole.translate(["ab", "c"])[0]
+    for pipeline, text in ((whole, "ab\nc"), (both, "ab"), (bfloat, "ab"), (plain, "ab")):
+        assert pipeline.translate([text])
+        with pytest.raises(TypeError):
+            by_itself(pipeline, text, monkeypatch)
+    assert whole.translate([" \n"]) == [""]
+
+
+def test_a_shortlist_holds_for_one_sentence_too(write: Write) -> None:
+    whole = heedful.load(write(), device="cpu")
+    size, likely = tokenizers().target.size, np.empty(0, np.int64)
+    ends, common = np.zeros(tokenizers().source.size + 1, np.int64), np.arange(3, 9)
+    short = Shortlist(common, ends, likely, size, False, "")
+    narrow = TranslationPipeline(whole.models, tokenizers(), shortlist=short)
+    (found,) = narrow.translate([texts()[0]], min_length=8, max_length=12)
+    assert set(found.tokens) <= set(tokenizers().target.pieces(common.tolist()))
+    assert found != whole.translate([texts()[0]], min_length=8, max_length=12)[0]
+
+
+def test_a_sentence_beyond_learned_positions_is_refused_as_ever(write: Write) -> None:
+    whole = heedful.load(write(NEEDING_MORE[-1]), device="cpu")
+    line, source = " ".join(texts()[:30]), tokenizers().source
+    cuts = [(line[:end], cut_texts([line[:end]], source, 64)[0]) for end in range(1, len(line))]
+    piece = next(text for text, cut in cuts if len(cut.segments[0].ids) == 64)
+    with pytest.raises(UserError) as one:
+        whole.translate([piece], max_length=3)
+    with pytest.raises(UserError) as several:
+        whole.translate([piece] * 2, max_length=3)
+    assert type(one.value) is type(several.value)
+
+
+@pytest.mark.parametrize("part", ["encoder.positions", "decoder.1.self.residual"])
+def test_what_is_taken_away_is_missed(write: Write, part: str) -> None:
+    whole = heedful.load(write(), device="cpu")
+    line, options = texts()[0], {"min_length": 8, "max_length": 12}
+    before = whole.translate([line], **options)
+    with ablated(whole.models[0], [part]):
+        (without,) = whole.translate([line], **options)
+        assert content(without) == content(whole.translate([line, line], **options)[0])
+    assert content(without) != content(before[0])
+    assert content(whole.translate([line], **options)[0]) == content(before[0])
+
+
+def test_who_watches_a_module_is_called(write: Write) -> None:
+    whole = heedful.load(write(), device="cpu")
+    seen: list[object] = []
+    whole.models[0].decoder.register_forward_hook(lambda *given: seen.append(given))
+    assert whole.translate(["ab"])
+    assert seen
+
+
+def test_progress_is_told_of_one_sentence_and_memory_may_run_out(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = heedful.load(write(), device="cpu")
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+
+    expected = whole.translate(["ab"], progress=progress)
+    assert told == [(1, 1)]
+
+    def run_out(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(LeanPipeline, "find", run_out)
+    assert whole.translate(["ab"], progress=progress) == expected
+    assert told == [(1, 1)] * 2

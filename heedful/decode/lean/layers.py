@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from heedful.decode.lean.arrays import Floats, Integers, address, empty, workspace
 from heedful.decode.lean.linear import LinearMap
-from heedful.decode.lean.weights import Unserved, Weights
+from heedful.decode.lean.weights import AnyWeights, Unserved
 from heedful.models.spec import StackSpec
 from heedful.nn.kinds import GATED
 from heedful.nn.native.library import ACTIVATIONS, kernels
@@ -28,7 +28,7 @@ class Norm:
         width: of a vector.
     """
 
-    def __init__(self, weights: Weights, name: str, spec: NormSpec, width: int) -> None:
+    def __init__(self, weights: AnyWeights, name: str, spec: NormSpec, width: int) -> None:
         weight = weights.take(f"{name}.weight", width)
         bias = weights.take(f"{name}.bias", width) if spec.kind == "layer" else None
         self.held = weight, bias
@@ -53,7 +53,7 @@ class Layers:
     """
 
     def __init__(
-        self, weights: Weights, name: str, spec: StackSpec, width: int, *, int8: bool
+        self, weights: AnyWeights, name: str, spec: StackSpec, width: int, *, int8: bool
     ) -> None:
         self.spec = spec.block
         self.int8 = int8
@@ -160,11 +160,7 @@ class Layers:
 
     def _linear(self, heights: Mapping[str, int], in_width: int, *, has_bias: bool) -> LinearMap:
         """The maps of these names and output widths, as one."""
-        named = {f"{name}.weight": height for name, height in heights.items()}
-        weight, bias = self._weights.joined(named, in_width), None
-        if has_bias:
-            bias = self._weights.joined({f"{n}.bias": height for n, height in heights.items()})
-        made = LinearMap(weight, bias, int8=self.int8)
+        made = self._weights.linear(heights, in_width, has_bias=has_bias, int8=self.int8)
         self._held.append(made)
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Self
 
 import numpy as np
 
@@ -41,8 +42,16 @@ class LinearMap:
             panels = empty((size,))
             pack, packed = library.heedful_pack_float, weight
         pack(address(packed), in_width, self.out_width, address(panels))
-        self.held = panels, bias, scale, correction
-        self.described = Linear(*map(address, self.held), in_width, self.out_width)
+        parts = panels, bias, scale, correction
+        self.held: object = parts
+        self.described = Linear(*map(address, parts), in_width, self.out_width)
+
+    @classmethod
+    def sharing(cls, described: Linear, held: object) -> Self:
+        """A map that is laid out already, and who holds its numbers."""
+        made = cls.__new__(cls)
+        made.held, made.described, made.out_width = held, described, described.out_width
+        return made
 
     def __call__(self, x: Floats) -> Floats:
         """[R, K] to [R, N]."""

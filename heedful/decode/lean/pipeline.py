@@ -12,10 +12,10 @@ from typing import Self
 from heedful.decode.assembly import Found, assemble, distinct, warn_of_cuts
 from heedful.decode.lean.search import search
 from heedful.decode.lean.translator import LeanTranslator
-from heedful.decode.lean.weights import Unserved
+from heedful.decode.lean.weights import Unserved, Weights
 from heedful.decode.limits import longest_output
 from heedful.decode.protocol import Specials
-from heedful.decode.segments import Warn, cut_texts
+from heedful.decode.segments import Segment, Warn, cut_texts
 from heedful.decode.settings import SearchSettings
 from heedful.decode.translation import Translation
 from heedful.device import RunningPrecision
@@ -75,14 +75,15 @@ class LeanPipeline:
             spec = read_spec(directory)
             if not isinstance(spec, TranslatorSpec) or not _have_threads() or kernels() is None:
                 return None
-            weights = directory / WEIGHTS_FILE
-            translator = LeanTranslator(spec, weights, int8=precision == "int8")
+            with Weights(directory / WEIGHTS_FILE) as weights:
+                translator = LeanTranslator(spec, weights, int8=precision == "int8")
+                weights.finish()
             tokenizers = load_tokenizers(directory, spec)
             assert tokenizers is not None
         except (Unserved, UserError):
             return None
         pipeline = cls(translator, tokenizers)
-        return pipeline if pipeline._reads_all() else None
+        return pipeline if pipeline.reads_all() else None
 
     def serves(self, texts: Sequence[str]) -> bool:
         """Whether texts are so few that this is the fastest way to translate them."""
@@ -110,31 +111,32 @@ class LeanPipeline:
         """
         assert searches(settings)
         source, target = self._tokenizers.source, self._tokenizers.target
-        spec = self._translator.spec
-        cut = cut_texts(texts, source, spec.max_length, warn=warn, first_line=first_line)
-        longest = longest_output([spec], settings)
-        several = settings.n_best > 1
-        translations: list[Translation] = []
-        for text in cut:
-            found: list[Found] = []
-            for segment in text.segments:
-                hypotheses = search(
-                    self._translator,
-                    framed(source, segment.ids),
-                    settings,
-                    self._specials,
-                    longest=longest,
-                    kept=settings.beam if several else 1,
-                )
-                if several:
-                    hypotheses = distinct(hypotheses, target)[: settings.n_best]
-                found.append(Found(hypotheses))
-            translations.append(assemble(text, found, target))
+        most = self._translator.spec.max_length
+        cut = cut_texts(texts, source, most, warn=warn, first_line=first_line)
+        translations = [
+            assemble(text, [self.find(segment, settings) for segment in text.segments], target)
+            for text in cut
+        ]
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
 
-    def _reads_all(self) -> bool:
+    def find(self, segment: Segment, settings: SearchSettings) -> Found:
+        """The best translations of a piece of a text."""
+        several = settings.n_best > 1
+        hypotheses = search(
+            self._translator,
+            framed(self._tokenizers.source, segment.ids),
+            settings,
+            self._specials,
+            longest=longest_output([self._translator.spec], settings),
+            kept=settings.beam if several else 1,
+        )
+        if several:
+            hypotheses = distinct(hypotheses, self._tokenizers.target)[: settings.n_best]
+        return Found(hypotheses)
+
+    def reads_all(self) -> bool:
         """Whether the longest pieces of a text have positions."""
         spec, source = self._translator.spec, self._tokenizers.source
         positions = spec.embedding.positions.max_length

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from heedful.decode.lean.arrays import Floats, Integers, address, aligned, empty
 from heedful.decode.lean.layers import Layers, Norm, check_stack
-from heedful.decode.lean.linear import LinearMap
-from heedful.decode.lean.weights import Unserved, Weights
+from heedful.decode.lean.weights import AnyWeights, Unserved
 from heedful.models.spec import TranslatorSpec
 from heedful.nn.native.library import kernels, multiplies_int8
 from heedful.nn.native.structures import Seen
@@ -30,14 +28,14 @@ class LeanTranslator:
 
     Args:
         spec: of the model.
-        file: its weights.
+        weights: its own.
         int8: whether products are of 8-bit integers.
 
     Raises:
         Unserved: when the model needs PyTorch, or its weights do not fit it.
     """
 
-    def __init__(self, spec: TranslatorSpec, file: Path, *, int8: bool) -> None:
+    def __init__(self, spec: TranslatorSpec, weights: AnyWeights, *, int8: bool) -> None:
         if int8 and not multiplies_int8():
             raise Unserved
         masks = [
@@ -53,22 +51,20 @@ class LeanTranslator:
             check_stack(stack, spec.width)
         self.spec = spec
         width, share = spec.width, spec.share_embeddings
-        with Weights(file) as weights:
-            target = weights.take("target_embedding.weight", spec.target_vocabulary, width)
-            source = output = target
-            if share in ("target", "none"):
-                source = weights.take("source_embedding.weight", spec.source_vocabulary, width)
-            if share in ("inputs", "none"):
-                output = weights.take("output_projection.weight", spec.target_vocabulary, width)
-            bias = None
-            if spec.output_bias:
-                bias = weights.take("output_bias", spec.target_vocabulary)
-            self.source_input = _Input(weights, "source_input", spec.embedding, source)
-            self.target_input = _Input(weights, "target_input", spec.embedding, target)
-            self.encoder = Layers(weights, "encoder", spec.encoder, width, int8=int8)
-            self.decoder = Layers(weights, "decoder", spec.decoder, width, int8=int8)
-            self.output = LinearMap(output, bias, int8=int8)
-            weights.finish()
+        target = weights.take("target_embedding.weight", spec.target_vocabulary, width)
+        source = output = target
+        if share in ("target", "none"):
+            source = weights.take("source_embedding.weight", spec.source_vocabulary, width)
+        if share in ("inputs", "none"):
+            output = weights.take("output_projection.weight", spec.target_vocabulary, width)
+        bias = None
+        if spec.output_bias:
+            bias = weights.take("output_bias", spec.target_vocabulary)
+        self.source_input = _Input(weights, "source_input", spec.embedding, source)
+        self.target_input = _Input(weights, "target_input", spec.embedding, target)
+        self.encoder = Layers(weights, "encoder", spec.encoder, width, int8=int8)
+        self.decoder = Layers(weights, "decoder", spec.decoder, width, int8=int8)
+        self.output = weights.output(output, bias, int8=int8)
 
     def begin(self, source: Sequence[int]) -> Continuations:
         """Read a sentence.
@@ -202,7 +198,7 @@ class _Input:
         table: of the vocabulary, [V, D].
     """
 
-    def __init__(self, weights: Weights, name: str, spec: EmbeddingSpec, table: Floats) -> None:
+    def __init__(self, weights: AnyWeights, name: str, spec: EmbeddingSpec, table: Floats) -> None:
         width = table.shape[1]
         self.table = table
         self.scale = math.sqrt(width) if spec.scale else 1.0

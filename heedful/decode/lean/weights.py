@@ -5,16 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from heedful.decode.lean.arrays import Floats, aligned
+from heedful.decode.lean.linear import LinearMap
 
 
 class Unserved(Exception):
     """Whoever wants this is to use PyTorch, which can do it or says what is wrong."""
+
+
+class AnyWeights(Protocol):
+    """Weights of a model by their names."""
+
+    def take(self, name: str, *shape: int) -> Floats:
+        """The weight of this name and shape."""
+
+    def linear(
+        self, heights: Mapping[str, int], in_width: int, *, has_bias: bool, int8: bool
+    ) -> LinearMap:
+        """The linear maps of these names and output widths, as one."""
+
+    def output(self, table: Floats, bias: Floats | None, *, int8: bool) -> LinearMap:
+        """The map that scores every token, by its row of a table [V, D] and bias [V]."""
 
 
 class Weights:
@@ -59,9 +75,23 @@ class Weights:
         self._taken.add(name)
         return aligned(self._file.get_tensor(name))
 
-    def joined(self, heights: Mapping[str, int], *width: int) -> Floats:
+    def linear(
+        self, heights: Mapping[str, int], in_width: int, *, has_bias: bool, int8: bool
+    ) -> LinearMap:
+        """The linear maps of these names and output widths, as one."""
+        weight, bias = self._joined(heights, ".weight", in_width), None
+        if has_bias:
+            bias = self._joined(heights, ".bias")
+        return LinearMap(weight, bias, int8=int8)
+
+    def output(self, table: Floats, bias: Floats | None, *, int8: bool) -> LinearMap:
+        """The map that scores every token, by its row of a table [V, D] and bias [V]."""
+        return LinearMap(table, bias, int8=int8)
+
+    def _joined(self, heights: Mapping[str, int], kind: str, *width: int) -> Floats:
         """Weights of these names and heights, and of one width if any, one below the other."""
-        return aligned(np.concatenate([self.take(n, h, *width) for n, h in heights.items()]))
+        found = [self.take(name + kind, height, *width) for name, height in heights.items()]
+        return aligned(np.concatenate(found))
 
     def finish(self) -> None:
         """Check that all were taken.
