@@ -186,7 +186,6 @@ class _Graph:
         self._reads: list[weakref.ref[KeyValues]] = []
         self._follows: list[weakref.ref[Store]] = []
         self._used = 0
-        self._rows = 0
         self.replay = record(self._compute)
 
     def step(
@@ -197,10 +196,7 @@ class _Graph:
         rows, tokens = positions.query.shape
         stop = positions.key.shape[1]
         used = stop - tokens
-        if rows != self._rows:
-            for each in (self.query, self.key, self.source):
-                each.fill_(NOTHING_HERE)
-        elif stop < self._used:
+        if stop < self._used:  # so nothing stands beyond what is in use
             self.key.fill_(NOTHING_HERE)
         self._tell_memory(rows, sight, memory)
         claims = [
@@ -208,7 +204,7 @@ class _Graph:
             for cache, held in zip(caches, self.held, strict=True)
         ]
         stores = [store for _, store in claims]
-        if not self._is_next(rows, used, stores):
+        if not self._is_next(used, stores):
             for held, store in zip(self.held, stores, strict=True):
                 held.keys[:rows, :, :used] = store.keys[:, :, :used]
                 held.values[:rows, :, :used] = store.values[:, :, :used]
@@ -224,12 +220,12 @@ class _Graph:
         for held, store in zip(self.held, stores, strict=True):
             store.keys[:, :, used:stop] = held.keys[:rows, :, used:stop]
             store.values[:, :, used:stop] = held.values[:rows, :, used:stop]
-        self._follows, self._used, self._rows = list(map(weakref.ref, stores)), stop, rows
+        self._follows, self._used = list(map(weakref.ref, stores)), stop
         return y, tuple(cache for cache, _ in claims)
 
-    def _is_next(self, rows: int, used: int, stores: Sequence[Store]) -> bool:
+    def _is_next(self, used: int, stores: Sequence[Store]) -> bool:
         """Whether these are the keys and values of this graph's latest step."""
-        if (rows, used) != (self._rows, self._used) or len(stores) != len(self._follows):
+        if used != self._used or len(stores) != len(self._follows):
             return False
         return all(of() is store for of, store in zip(self._follows, stores, strict=True))
 
@@ -237,7 +233,7 @@ class _Graph:
         if sight.memory_positions is None:
             return
         length = sight.memory_positions.key.shape[1]
-        known = len(self._reads) == len(memory) and rows == self._rows
+        known = len(self._reads) == len(memory)
         if known and all(of() is one for of, one in zip(self._reads, memory, strict=True)):
             return
         self.source.fill_(NOTHING_HERE)

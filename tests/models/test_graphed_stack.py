@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from heedful.models.block import Sight
 from heedful.models.causal_lm import CausalLM
 from heedful.models.cut import without_heads
 from heedful.models.graphed_stack import MOST_GRAPHS, GraphedStack, Shape
 from heedful.models.shape import TranslatorShape
 from heedful.models.shapes import causal_lm_spec
 from heedful.models.translator import Translator
+from heedful.nn import beam_cache
+from heedful.nn.beam_cache import BeamCache, Lineage
+from heedful.nn.positions import Positions
 
 PIECES = 50
 KINDS = {
@@ -89,6 +94,9 @@ def searched(model: Translator, source: Tensor, positions: Tensor, steps: int = 
         2: [[1, 0, 1], [9, 11, 10]],
         5: [[2, 2, 0]],
         9: [[1, 0]],
+        13: [[0, 1, 1]],
+        18: [[2, 2]],
+        20: [[1, 0]],
     }
     for step in range(steps):
         logits, state = model.step(state, tokens)
@@ -114,6 +122,7 @@ def test_a_search_gives_what_blocks_give(name) -> None:
     batches = [
         (ids(4, 9, seed=5), padded([9, 4, 1, 7], 9)),
         (ids(3, 20, seed=6), padded([20] * 3, 20)),
+        (ids(3, 17, seed=7), padded([17, 3, 11], 17)),
     ]
     wanted = [searched(model, *batch)[0] for batch in batches]
     recorder = graphed(model)
@@ -121,6 +130,37 @@ def test_a_search_gives_what_blocks_give(name) -> None:
         for batch, logits in zip(batches, wanted, strict=True):
             close(searched(model, *batch)[0], logits)
     assert recorder.replays > 100
+
+
+@torch.inference_mode()
+def test_slots_that_nobody_needs_any_more_are_dropped(monkeypatch) -> None:
+    monkeypatch.setattr(beam_cache, "_CROWDED", 8)
+    empty = Lineage.empty
+    monkeypatch.setattr(Lineage, "empty", lambda *given: replace(empty(*given), crowded=8))
+    model, batch = translator(), (ids(4, 9, seed=5), padded([9, 4, 1, 7], 9))
+    wanted, state = searched(model, *batch)
+    assert state.lineage.positions.shape[1] < 50  # of 63
+    graphed(model)
+    for _ in range(3):
+        close(searched(model, *batch)[0], wanted)
+
+
+@torch.inference_mode()
+def test_what_was_given_stays() -> None:
+    model = translator()
+    stack, x = model.decoder, torch.randn(2, 1, 16)
+    graphed(model)
+    memory = stack.project_memory(torch.randn(2, 3, 16), padded([3, 2], 3))
+    for _ in range(2):
+        lineage, caches = Lineage.empty(2, x.device), [BeamCache()] * 2
+        given = []
+        for step in range(3):
+            lineage, own = lineage.append(torch.full((2, 1), step))
+            sight = Sight(own, Positions(own.query, padded([3, 2], 3)))
+            y, caches = stack(x * (step + 1), sight, memory=memory, caches=caches)
+            given.append((y, y.clone()))
+    for y, before in given:
+        assert torch.equal(y, before)
 
 
 @torch.inference_mode()
@@ -160,9 +200,9 @@ def test_a_state_stays_what_it_is() -> None:
         for step in range(12):
             tokens = ids(3, 1, seed=step)
             first, following = each.step(one, tokens)
-            again, _ = each.step(one, 53 - tokens)
             beside, other = each.step(other, tokens)
             once_more, _ = each.step(one, tokens)
+            again, _ = each.step(one, 53 - tokens)
             assert torch.equal(first, once_more)
             logits += [first, again, beside]
             one = following
