@@ -94,13 +94,11 @@ class MatmulRates:
         fp32: float32 as PyTorch does it by default.
         onednn: float32 through oneDNN, None also where it is not as exact.
         bf16: under bfloat16 autocast, casts included.
-        int8: products of 8-bit integers alone.
     """
 
     fp32: float
     onednn: float | None
     bf16: float | None
-    int8: float | None = None
 
 
 def resolve_device(name: str = "auto") -> torch.device:
@@ -211,8 +209,7 @@ def measure_matmul(width: int) -> MatmulRates:
         routes["onednn"] = _onednn_route
     if torch.backends.mkldnn.is_available():
         routes["bf16"] = functools.partial(torch.autocast, "cpu", torch.bfloat16)
-    small = [torch.ones(shape, dtype=torch.int8) for shape in (x.shape, weight.shape)]
-    best = dict.fromkeys([*routes, "int8"], float("inf"))
+    best = dict.fromkeys(routes, float("inf"))
     with torch.no_grad():
         for _ in range(8):
             for name, route in routes.items():
@@ -220,12 +217,9 @@ def measure_matmul(width: int) -> MatmulRates:
                     start = time.perf_counter()
                     torch.nn.functional.linear(x, weight)
                     best[name] = min(best[name], time.perf_counter() - start)
-            start = time.perf_counter()
-            torch._int_mm(small[0], small[1].t())
-            best["int8"] = min(best["int8"], time.perf_counter() - start)
     work = 2e-9 * rows * width * width
     rates = {name: work / seconds for name, seconds in best.items()}
-    return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"), rates["int8"])
+    return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"))
 
 
 @contextmanager

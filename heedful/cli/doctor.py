@@ -76,8 +76,8 @@ def _machine() -> dict[str, Any]:
 
 
 def _precision(width: int) -> dict[str, Any]:
+    from heedful.decode.precision import measure_int8
     from heedful.device import measure_matmul, resolve_device, resolve_precision
-    from heedful.nn.running_weights import multiplies_int8
     from heedful.train.products import measure_products
 
     rates = measure_matmul(width)
@@ -87,7 +87,7 @@ def _precision(width: int) -> dict[str, Any]:
         "fp32_gflops": _rate(rates.fp32),
         "fp32_through_onednn_gflops": _rate(rates.onednn),
         "bf16_gflops": _rate(rates.bf16),
-        "int8_gflops": _rate(rates.int8 if multiplies_int8() else None),
+        "int8_gflops": _rate(measure_int8(width)),
         "chosen_by_auto": chosen.describe(),
         "training_by_torch_gflops": _rate(products.torch if products else None),
         "training_by_own_kernels_gflops": _rate(products.own if products else None),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from heedful.device import Precision, RunningPrecision, resolve_precision
+from heedful.device import Precision, RunningPrecision, measured_width, resolve_precision
 from heedful.errors import ConfigError
 from heedful.memory import reuse_freed
 from heedful.models.block import Block
@@ -23,6 +24,7 @@ from heedful.nn.native import library
 from heedful.nn.native.linear import Int8NativeLinear, NativeLinear
 from heedful.nn.running_weights import (
     Int8Linear,
+    Linear,
     PackedLinear,
     multiplies_int8,
     packs,
@@ -31,6 +33,9 @@ from heedful.nn.running_weights import (
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+
+_ROWS = 256
+"""Of a batch of some dozen sentences, each continued in a few ways."""
 
 
 def ready_to_run(model: AnyModel, precision: RunningPrecision, device: torch.device) -> Precision:
@@ -75,14 +80,13 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
     if decoder is not None and precision.device == "cpu":
         reuse_freed()
     if precision.name == "int8":
-        native = library.multiplies_int8()
-        if not native and not multiplies_int8():
+        linear = int8_linear()
+        if linear is None:
             raise ConfigError(
                 "This processor or this PyTorch has no exact products of 8-bit integers",
                 where="precision = int8",
                 remedy="Use auto, fp32 or bf16",
             )
-        linear = Int8NativeLinear if native else Int8Linear
         if decoder is None:
             replace_linear(model, linear)
         else:
@@ -109,6 +113,37 @@ def keep_in(model: AnyModel, precision: Precision) -> Precision:
         reason = "no bfloat16 products here: numbers are rounded to it, products are of float32"
         precision = replace(precision, reason=reason)
     return precision
+
+
+def int8_linear() -> Linear | None:
+    """What multiplies in 8 bits here; None where nothing does exactly."""
+    if library.multiplies_int8():
+        return Int8NativeLinear
+    return Int8Linear if multiplies_int8() else None
+
+
+def measure_int8(width: int) -> float | None:
+    """Time a linear layer of `width` in 8 bits, rounding included: its rate in GFLOP/s.
+
+    Args:
+        width: D.
+
+    Returns:
+        The best of eight turns; None where there are no such products.
+    """
+    linear = int8_linear()
+    if linear is None:
+        return None
+    width = measured_width(width)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(_ROWS, width, generator=generator)
+    layer, best = linear(torch.randn(width, width, generator=generator), None), float("inf")
+    with torch.inference_mode():
+        for _ in range(8):
+            begun = time.perf_counter()
+            layer(x)
+            best = min(best, time.perf_counter() - begun)
+    return 2e-9 * _ROWS * width * width / best
 
 
 def _run_natively(model: AnyModel) -> None:

@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 import heedful
 from heedful.cli.verbs import VERBS
 from heedful.models.sizes import preset_names
+from heedful.nn.native import library
+from heedful.nn.running_weights import multiplies_int8
 
 
 def summary(done) -> dict:
@@ -76,6 +78,8 @@ def test_doctor(run) -> None:
     facts = summary(run("doctor", "--json", "--width", "64"))
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["precision"]["fp32_gflops"] > 0
+    exact = multiplies_int8() or library.multiplies_int8()
+    assert ((facts["precision"]["int8_gflops"] or 0) > 0) == exact
     assert "compiled (" in facts["compiling"]["chosen_by_auto"]
     assert facts["compiling"]["compiler"]
     assert run("doctor", "--width", "0").status == 2
