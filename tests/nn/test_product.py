@@ -102,7 +102,7 @@ def test_products_are_those_of_float64(
             left, out, bias=extra, activation=activation, slopes=slopes, gate=gate
         )
     finally:
-        library.kernels().heedful_begin(3)
+        library.kernels.cache_clear()
     wanted = left.double() @ right.to(dtype).double()
     if bias:
         wanted += extra
@@ -167,7 +167,7 @@ def test_nothing_is_written_past_the_room(level, dtype, depth, rows, width, turn
                     torch.ones(rows, 2 * depth, dtype=dtype), torch.empty(rows, width, dtype=HALF)
                 )
     finally:
-        library.kernels().heedful_begin(3)
+        library.kernels.cache_clear()
         torch.set_num_threads(threads)
     assert len(asked) == 1
     assert bool((asked[0][-BEYOND:] == -7.0).all())
@@ -194,7 +194,7 @@ def test_turned_products_are_those_of_float64(level, dtype, depth, rows, width, 
         before, sums = out.clone(), torch.full((rows,), torch.nan)
         turned_product(left, right, out, sums=sums, adds=adds)
     finally:
-        library.kernels().heedful_begin(3)
+        library.kernels.cache_clear()
     wanted = left.double().t() @ right.double() + (before if adds else 0.0)
     scale = (left.double().abs().t() @ right.double().abs()).max() + before.abs().max()
     assert (out - wanted).abs().max() <= bound(depth) * scale
@@ -236,7 +236,7 @@ def test_what_is_infinite_stays_so(level, activation):
         laid, out, slopes = RightSide(right, torch.float32), torch.empty(2, 20), torch.empty(2, 20)
         laid.multiplied(left, out, activation=activation, slopes=slopes)
     finally:
-        library.kernels().heedful_begin(3)
+        library.kernels.cache_clear()
     assert torch.equal(out, torch.tensor([torch.inf, 0.0])[:, None].expand(2, 20))
 
 
@@ -406,7 +406,7 @@ def emulated():
     """Registers of eight numbers, as on processors without instructions for bfloat16."""
     found = library.kernels().heedful_begin(1)
     yield
-    library.kernels().heedful_begin(3)
+    library.kernels.cache_clear()
     assert found == 1
 
 
