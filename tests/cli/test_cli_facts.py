@@ -11,9 +11,8 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful.cli.verbs import VERBS
+from heedful.decode.precision import int8_linear
 from heedful.models.sizes import preset_names
-from heedful.nn.native import library
-from heedful.nn.running_weights import multiplies_int8
 
 
 def summary(done) -> dict:
@@ -78,7 +77,7 @@ def test_doctor(run) -> None:
     facts = summary(run("doctor", "--json", "--width", "64"))
     assert facts["versions"]["torch"] == torch.__version__
     assert facts["precision"]["fp32_gflops"] > 0
-    exact = multiplies_int8() or library.multiplies_int8()
+    exact = int8_linear() is not None
     assert ((facts["precision"]["int8_gflops"] or 0) > 0) == exact
     assert "compiled (" in facts["compiling"]["chosen_by_auto"]
     assert facts["compiling"]["compiler"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import heedful
 from heedful.decode.candidates import _largest, best_candidates, log_probabilities, log_totals
 from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.precision import keep_in, ready_to_run
+from heedful.decode.precision import int8_linear, keep_in, ready_to_run
 from heedful.device import MatmulRates, Precision, resolve_precision
 from heedful.errors import ConfigError
 from heedful.models.checkpoint import save_model
@@ -20,7 +20,7 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn.native import best, library
 from heedful.nn.native.linear import NativeLinear
-from heedful.nn.running_weights import PackedLinear, multiplies_int8, packs
+from heedful.nn.running_weights import PackedLinear, packs
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec
 
@@ -29,9 +29,7 @@ TEXTS = ["a dog", "two cats look, and sit by the lake", "Hund!", "the See", "dog
 SHAPE = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 64}
 
 needs_packing = pytest.mark.skipif(not packs(), reason="this PyTorch packs no weights")
-needs_int8 = pytest.mark.skipif(
-    not library.multiplies_int8() and not multiplies_int8(), reason="no exact 8-bit products here"
-)
+needs_int8 = pytest.mark.skipif(int8_linear() is None, reason="no exact 8-bit products here")
 
 
 def make(**dials):

@@ -18,7 +18,7 @@ from heedful.data.batches import pad
 from heedful.decode.alternatives import find_alternatives
 from heedful.decode.ensemble import Ensemble
 from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.precision import keep_in
+from heedful.decode.precision import int8_linear, keep_in
 from heedful.decode.protocol import Specials
 from heedful.decode.search import search
 from heedful.decode.settings import SearchSettings
@@ -28,8 +28,6 @@ from heedful.errors import ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.nn.native import library
-from heedful.nn.running_weights import multiplies_int8
 from heedful.text.pair import train_pair
 from heedful.text.spec import TokenizerSpec
 
@@ -43,9 +41,7 @@ CORPUS = ["a dog runs by the lake.", "two cats sit, and look.", "Der Hund läuft
 TEXTS = ["a dog", "", "two cats look, and sit by the lake", "Hund!", "the See", "dog. cat"]
 SHAPE = {"width": 32, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 64}
 
-needs_int8 = pytest.mark.skipif(
-    not library.multiplies_int8() and not multiplies_int8(), reason="no exact 8-bit products here"
-)
+needs_int8 = pytest.mark.skipif(int8_linear() is None, reason="no exact 8-bit products here")
 
 
 @cache

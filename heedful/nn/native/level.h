@@ -136,8 +136,11 @@ static int NAME(lanes)(void) { return LANES; }
 // Up to whole registers.
 static int64_t NAME(filled)(int64_t count) { return (count + LANES - 1) / LANES * LANES; }
 
+// In how many steps products of 8 bits go through a row.
+static inline int64_t NAME(steps)(int64_t in_width) { return (in_width + AT_ONCE - 1) / AT_ONCE; }
+
 static int64_t NAME(packed_size)(int64_t in_width, int64_t out_width, int is_int8) {
-    int64_t depth = is_int8 ? (in_width + AT_ONCE - 1) / AT_ONCE * AT_ONCE : in_width;
+    int64_t depth = is_int8 ? NAME(steps)(in_width) * AT_ONCE : in_width;
     return (out_width + WIDTH - 1) / WIDTH * WIDTH * depth;
 }
 
@@ -278,17 +281,17 @@ static inline Codes NAME(codes)(const int8_t *from) {
     static inline __attribute__((always_inline)) void NAME(int8_tile##count)(                    \
         const Product *given, int64_t row, int64_t panel) {                                      \
         const Linear *layer = given->layer;                                                      \
-        int64_t steps = (layer->in_width + AT_ONCE - 1) / AT_ONCE;                             \
+        int64_t steps = NAME(steps)(layer->in_width);                                            \
         const int8_t *weight =                                                                   \
-            (const int8_t *)layer->panels + panel * steps * AT_ONCE * WIDTH;                    \
+            (const int8_t *)layer->panels + panel * steps * AT_ONCE * WIDTH;                     \
         const char *x = (const char *)given->rounded + row * steps * 4;                          \
         Codes held[count][PANEL];                                                                \
         for (int i = 0; i < count; i++)                                                          \
             for (int j = 0; j < PANEL; j++) held[i][j] = (Codes){0};                             \
-        for (int64_t k = 0; k < steps; k++, weight += AT_ONCE * WIDTH) {                        \
+        for (int64_t k = 0; k < steps; k++, weight += AT_ONCE * WIDTH) {                         \
             Codes columns[PANEL];                                                                \
             for (int j = 0; j < PANEL; j++)                                                      \
-                columns[j] = NAME(codes)(weight + AT_ONCE * j * LANES);                         \
+                columns[j] = NAME(codes)(weight + AT_ONCE * j * LANES);                          \
             for (int i = 0; i < count; i++) {                                                    \
                 ADD_PRODUCTS(held[i], x + (i * steps + k) * 4, columns);                         \
             }                                                                                    \
@@ -325,7 +328,7 @@ typedef struct {
 
 // Where the units of a tile's columns are, each WIDTH of them from the next.
 static const char *NAME(columns_at)(const Linear *layer, int64_t column) {
-    int64_t fours = (layer->in_width + 3) / 4;
+    int64_t fours = NAME(steps)(layer->in_width);
     return (const char *)layer->panels + (column / WIDTH * fours * WIDTH + column % WIDTH) * 4;
 }
 
@@ -351,7 +354,7 @@ static void NAME(do_besides_integers)(void *data) {
 // Integer products of some panels with all rows.
 static void NAME(multiply_integers)(const Product *given, int64_t first, int64_t stop) {
     const Linear *layer = given->layer;
-    int64_t fours = (layer->in_width + 3) / 4, rows = given->rows;
+    int64_t fours = NAME(steps)(layer->in_width), rows = given->rows;
     int64_t steps = (fours + STEP - 1) / STEP, height = fewer(rows, TILE_ROWS);
     int64_t end = fewer(stop * WIDTH, layer->out_width);
     int32_t rooms[2][TILE_ROWS * TILE_COLUMNS] __attribute__((aligned(64))), *sums = rooms[0];
@@ -425,7 +428,7 @@ static void NAME(multiply)(void *data, int64_t first, int64_t stop) {
 static void NAME(round_rows)(const float *x, int64_t rows, int64_t width, Rounded *to,
                              float *largest) {
     typedef Rounded Register __attribute__((vector_size(sizeof(Rounded) * LANES), aligned(1)));
-    int64_t depth = (width + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+    int64_t depth = NAME(steps)(width) * AT_ONCE;
     for (int64_t row = 0; row < rows; row++, x += width, to += depth) {
         Floats most = {0};
         int64_t i = 0;
