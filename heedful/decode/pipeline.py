@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ from heedful.decode.fitting import parts_of
 from heedful.decode.forced import score_targets
 from heedful.decode.lean.pipeline import LeanPipeline, searches
 from heedful.decode.lean.running import runs_untouched, sharing_weights
+from heedful.decode.lean.weights import Unserved
 from heedful.decode.limits import check_fits, longest_output
 from heedful.decode.precision import ready_to_run
 from heedful.decode.protocol import Specials, StepModel
@@ -69,7 +71,6 @@ class TranslationPipeline:
         self.model: StepModel[Any] = (
             self.models[0] if len(self.models) == 1 else Ensemble(self.models)
         )
-        self._lean: tuple[LeanPipeline | None] | None = None  # not looked for yet
         target = tokenizers.target
         self.specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
 
@@ -309,20 +310,22 @@ class TranslationPipeline:
         A step takes PyTorch's operations, and the search in batches, longer than the arithmetic
         of a small model. The same kernels and the same search tell the same bits.
         """
+        if len(self.models) > 1 or self.shortlist is not None or not searches(settings):
+            return None
         pieces = [segment for text in cut for segment in text.segments]
-        if len(pieces) != 1 or len(self.models) > 1 or self.shortlist is not None:
-            return None
-        if not searches(settings) or not runs_untouched(self.models[0]):
-            return None
-        if self._lean is None:
-            translator = sharing_weights(self.models[0])
-            lean = LeanPipeline(translator, self.tokenizers) if translator else None
-            self._lean = (lean if lean is not None and lean.reads_all() else None,)
-        if self._lean[0] is None:
+        if len(pieces) != 1 or not runs_untouched(self.models[0]) or self._lean is None:
             return None
         try:
-            return self._lean[0].find(pieces[0], settings)
+            return self._lean.find(pieces[0], settings, longest_output(self._specs, settings))
         except MemoryError:  # of which a batch can say what to do
+            return None
+
+    @functools.cached_property
+    def _lean(self) -> LeanPipeline | None:
+        """The same model for one sentence, where it needs no more; asked once it runs."""
+        try:
+            return LeanPipeline(sharing_weights(self.models[0]), self.tokenizers)
+        except Unserved:
             return None
 
     def _together(

@@ -344,8 +344,9 @@ def test_a_model_without_numbers_is_refused_as_ever(write: Write) -> None:
 
 def test_lengths_beyond_learned_positions_are_refused_as_ever(write: Write) -> None:
     path = write(spec_of(positions="learned", max_length=30))
-    with pytest.raises(ConfigError, match="max_length = 31"):
-        load(path).translate(["ab"], SearchSettings(max_length=31))
+    for line in ("ab", " "):
+        with pytest.raises(ConfigError, match="max_length = 31"):
+            load(path).translate([line], SearchSettings(max_length=31))
     settings = SearchSettings(min_length=30)
     (found,) = load(path).translate(texts()[:1], settings)
     (expected,) = heedful.load(path, device="cpu").translate(texts()[:1], settings=settings)

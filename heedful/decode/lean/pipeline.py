@@ -46,6 +46,9 @@ class LeanPipeline:
     Args:
         translator: the model.
         tokenizers: of source and target.
+
+    Raises:
+        Unserved: when the longest pieces of a text would have no positions.
     """
 
     def __init__(self, translator: LeanTranslator, tokenizers: TokenizerPair) -> None:
@@ -53,6 +56,8 @@ class LeanPipeline:
         self._tokenizers = tokenizers
         target = tokenizers.target
         self._specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+        if not self._reads_all():
+            raise Unserved
 
     @classmethod
     def load(
@@ -80,10 +85,9 @@ class LeanPipeline:
                 weights.finish()
             tokenizers = load_tokenizers(directory, spec)
             assert tokenizers is not None
+            return cls(translator, tokenizers)
         except (Unserved, UserError):
             return None
-        pipeline = cls(translator, tokenizers)
-        return pipeline if pipeline.reads_all() else None
 
     def serves(self, texts: Sequence[str]) -> bool:
         """Whether texts are so few that this is the fastest way to translate them."""
@@ -113,30 +117,31 @@ class LeanPipeline:
         source, target = self._tokenizers.source, self._tokenizers.target
         most = self._translator.spec.max_length
         cut = cut_texts(texts, source, most, warn=warn, first_line=first_line)
+        longest = longest_output([self._translator.spec], settings)
         translations = [
-            assemble(text, [self.find(segment, settings) for segment in text.segments], target)
+            assemble(text, [self.find(each, settings, longest) for each in text.segments], target)
             for text in cut
         ]
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
 
-    def find(self, segment: Segment, settings: SearchSettings) -> Found:
-        """The best translations of a piece of a text."""
+    def find(self, segment: Segment, settings: SearchSettings, longest: int | None) -> Found:
+        """The best translations of a piece of a text, from `longest_output` of these settings."""
         several = settings.n_best > 1
         hypotheses = search(
             self._translator,
             framed(self._tokenizers.source, segment.ids),
             settings,
             self._specials,
-            longest=longest_output([self._translator.spec], settings),
+            longest=longest,
             kept=settings.beam if several else 1,
         )
         if several:
             hypotheses = distinct(hypotheses, self._tokenizers.target)[: settings.n_best]
         return Found(hypotheses)
 
-    def reads_all(self) -> bool:
+    def _reads_all(self) -> bool:
         """Whether the longest pieces of a text have positions."""
         spec, source = self._translator.spec, self._tokenizers.source
         positions = spec.embedding.positions.max_length

@@ -9,7 +9,6 @@ import torch
 from heedful.decode.lean.arrays import Floats
 from heedful.decode.lean.linear import LinearMap
 from heedful.decode.lean.translator import LeanTranslator
-from heedful.decode.lean.weights import Unserved
 from heedful.models.translator import Translator
 from heedful.nn.native.linear import NativeLinear
 from heedful.nn.product import unwatched
@@ -64,18 +63,18 @@ def _shared(layer: object) -> LinearMap:
     return LinearMap.sharing(layer.described, layer)
 
 
-def sharing_weights(model: Translator) -> LeanTranslator | None:
-    """The same translator without PyTorch's operations; None of one that needs more than it has.
+def sharing_weights(model: Translator) -> LeanTranslator:
+    """The same translator without PyTorch's operations.
 
     Args:
         model: one that `runs_untouched`.
+
+    Raises:
+        Unserved: when it needs them.
     """
     output = model.running_output
-    int8 = isinstance(output, NativeLinear) and output.scale is not None
-    try:
-        return LeanTranslator(model.spec, RunningWeights(model), int8=int8)
-    except Unserved:
-        return None
+    assert isinstance(output, NativeLinear)
+    return LeanTranslator(model.spec, RunningWeights(model), int8=output.scale is not None)
 
 
 def runs_untouched(model: Translator) -> bool:
