@@ -18,6 +18,7 @@ from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
 from heedful.nn.native.norm import norm_rows
 from heedful.nn.norms import build_norm
+from heedful.nn.product import multiplied_in_one
 from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
 
 AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
@@ -90,7 +91,7 @@ class Stack(nn.Module):
         """
         if self.position_bias is not None:
             sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
-        rows = None if caches else self._rows(sight)
+        rows = None if caches else self._rows(x, sight)
         if rows is not None:
             x, sight = rows.pack(x), dataclasses.replace(sight, rows=rows)
         offer(sight.capture, f"{self.name}.embedding", x)
@@ -140,17 +141,20 @@ class Stack(nn.Module):
         taken = any(block.running is None for block in blocks) if self.runs_natively else False
         return not taken and not any(block.cut for block in blocks)
 
-    def _rows(self, sight: Sight) -> RealRows | None:
-        """Where the rows of a pass stand, if it goes without its padding."""
+    def _rows(self, x: Tensor, sight: Sight) -> RealRows | None:
+        """Where the rows of a pass over x [B, L, D] stand, if it goes without its padding."""
+        positions = sight.self_positions.query
         if self.training:
-            return real_rows(sight.self_positions.query) if sight.capture is None else None
+            if sight.capture is not None:
+                return None
+            return real_rows(positions, as_they_stand=multiplied_in_one(x))
         if sight.biases or not all(block.runs_unpadded for block in self.blocks):
             return None
         if sight.capture is not None:
             shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN_RUNNING]
             if sight.capture.concerns(self.name, besides=shown):
                 return None
-        return rows_in_front(sight.self_positions.query)
+        return rows_in_front(positions)
 
     def empty_caches(self, rows: int, make: MakeCache = GrowingCache.empty) -> tuple[Cache, ...]:
         """A cache of no tokens for every block.
@@ -183,7 +187,9 @@ class Stack(nn.Module):
             positions: [B, Lk] int64; −1 is padding.
         """
         projected: list[KeyValues] = []
-        rows = real_rows(positions) if self.training else None
+        rows = None
+        if self.training:
+            rows = real_rows(positions, as_they_stand=multiplied_in_one(memory))
         if rows is not None:
             memory = rows.pack(memory)
         for block in self.blocks:

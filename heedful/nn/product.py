@@ -113,6 +113,11 @@ def product_dtype(
     return None if weight.shape[0] % 2 or weight.shape[1] % 2 else dtype
 
 
+def multiplied_in_one(x: Tensor) -> bool:
+    """Whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
+    return own_products.get() and multiplies(_name(asked_dtype(x)), x.shape[-1], in_one=True)
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

@@ -19,12 +19,15 @@ from torch import Tensor
 
 from heedful.nn.positions import NOTHING_HERE
 
-_WORTH_IT = 0.95
-"""Rows are copied in every attention: not worth it for less than a twentieth of padding."""
+_WORTH_IT = 0.98
+"""Rows are copied once on the way in and once on the way out."""
+
+_WORTH_COPYING = 0.95
+"""The same where they are copied in every attention."""
 
 _STEPS = 32
-"""Numbers of rows are rounded up to one of so many between a power of two and the next: oneDNN
-makes a plan for every new shape, 3 % of the time of a step, and keeps those of the latest."""
+"""There numbers of rows are rounded up to one of so many between a power of two and the next:
+oneDNN makes a plan for every new shape, 3 % of a step's time, and keeps those of the latest."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,13 +89,14 @@ def sequences_apart() -> Iterator[None]:
 _apart: ContextVar[bool] = ContextVar("sequences apart", default=False)
 
 
-def real_rows(positions: Tensor) -> RealRows | None:
+def real_rows(positions: Tensor, *, as_they_stand: bool = False) -> RealRows | None:
     """The rows of a batch that is being trained on; None where padding is not worth leaving out.
 
     On an accelerator it never is: to count tokens would wait for the device.
 
     Args:
         positions: [B, L] int64; −1 is padding.
+        as_they_stand: whether kernels in C work on them, which need neither plans nor copies.
     """
     if torch.compiler.is_compiling():  # first: what follows cannot be part of a graph
         return None
@@ -101,8 +105,9 @@ def real_rows(positions: Tensor) -> RealRows | None:
     flat = positions.flatten()
     index = (flat >= 0).nonzero()[:, 0]
     count = len(index)
-    rows = _rounded_up(count)
-    if count == 0 or rows > _WORTH_IT * len(flat):
+    rows = count if as_they_stand else _rounded_up(count)
+    worth = _WORTH_IT if as_they_stand else _WORTH_COPYING
+    if count == 0 or rows > worth * len(flat):
         return None
     index = torch.cat([index, index[:1].expand(rows - count)])
     return _rows_at(index, count, positions)
@@ -118,7 +123,7 @@ def rows_in_front(positions: Tensor) -> RealRows | None:
     """
     real = positions >= 0
     index = real.flatten().nonzero()[:, 0]
-    if len(index) == 0 or len(index) > _WORTH_IT * positions.numel():
+    if len(index) == 0 or len(index) > _WORTH_COPYING * positions.numel():
         return None
     if bool((real[:, 1:] > real[:, :-1]).any()):
         return None

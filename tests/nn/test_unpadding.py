@@ -32,11 +32,13 @@ def placed(lengths: list[int], side: str) -> torch.Tensor:
     return torch.tensor(rows)
 
 
-@given(LENGTHS, st.sampled_from(["left", "right"]))
-def test_rows_are_the_real_tokens_and_come_back(lengths, side):
+@given(LENGTHS, st.sampled_from(["left", "right"]), st.booleans())
+def test_rows_are_the_real_tokens_and_come_back(lengths, side, as_they_stand):
     positions = placed(lengths, side)
-    rows = real_rows(positions)
+    rows = real_rows(positions, as_they_stand=as_they_stand)
     assert rows is not None
+    assert rows.count == sum(lengths)
+    assert not as_they_stand or len(rows.index) == rows.count
     x = torch.randn(*positions.shape, 3)
     packed = rows.pack(x)
     real = positions >= 0
@@ -88,9 +90,11 @@ def test_training_is_the_same_with_padding(name, sources, seed, side):
 
     counted = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stack, "real_rows", lambda p: counted.append(real_rows(p)) or counted[-1])
+        patch.setattr(
+            stack, "real_rows", lambda p, **how: counted.append(real_rows(p, **how)) or counted[-1]
+        )
         found = learn(model)
-        patch.setattr(stack, "real_rows", lambda positions: None)
+        patch.setattr(stack, "real_rows", lambda positions, **_how: None)
         expected = learn(model)
     assert any(rows is not None for rows in counted)
     torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-9)
@@ -102,6 +106,19 @@ def test_full_batches_and_answers_keep_their_shape():
     assert real_rows(torch.arange(20).expand(4, 20)) is None
     with torch.no_grad():
         assert real_rows(placed([3, 9], "right")) is None
+        assert real_rows(placed([3, 9], "right"), as_they_stand=True) is None
+
+
+@pytest.mark.parametrize(
+    ("missing", "copied", "as_they_stand"), [(1, 0, 0), (3, 0, 97), (7, 94, 93)]
+)
+def test_little_padding_is_left_out_where_that_costs_no_copies(missing, copied, as_they_stand):
+    """How many rows 100 slots become: 94 is what 93 are rounded up to, 0 is that padding stays."""
+    positions = torch.arange(100).view(4, 25).clone()
+    positions[3, 25 - missing :] = -1
+    for which, expected in ((False, copied), (True, as_they_stand)):
+        rows = real_rows(positions, as_they_stand=which)
+        assert (0 if rows is None else len(rows.index)) == expected
 
 
 def test_few_numbers_of_rows():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from heedful.device import Precision
 from heedful.models import stack
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.nn.native.library import multiplies
 from heedful.nn.unpadding import real_rows
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.optimizers import build_optimizer
@@ -20,23 +22,42 @@ from heedful.train.settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
 
 
-def made() -> tuple[Translator, PairBatch]:
+def made(lengths: Sequence[int] = (12, 4, 3), width: int = 16) -> tuple[Translator, PairBatch]:
     torch.manual_seed(0)
-    sizes = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
-    model = Translator(TranslatorShape(**sizes, feedforward=24).expand(30, 30)).train()
-    places = torch.arange(12).expand(3, 12)
-    positions = torch.where(places < torch.tensor([[12], [4], [3]]), places, -1)
+    sizes = {"width": width, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2}
+    shape = TranslatorShape(**sizes, feedforward=3 * width // 2)
+    model = Translator(shape.expand(30, 30)).train()
+    places = torch.arange(max(lengths)).expand(len(lengths), -1)
+    positions = torch.where(places < torch.tensor(lengths)[:, None], places, -1)
     ids = torch.randint(4, 29, positions.shape)
-    return model, PairBatch(ids, positions, ids, ids, positions, torch.tensor([7, 8, 9]), 19)
+    examples = torch.arange(7, 7 + len(lengths))
+    return model, PairBatch(ids, positions, ids, ids, positions, examples, sum(lengths))
 
 
 def test_translation_leaves_padding_out(monkeypatch: pytest.MonkeyPatch) -> None:
     found = []
-    monkeypatch.setattr(stack, "real_rows", lambda p: found.append(real_rows(p)) or found[-1])
+    monkeypatch.setattr(
+        stack, "real_rows", lambda p, **how: found.append(real_rows(p, **how)) or found[-1]
+    )
     model, batch = made()
     TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()
     assert len(found) == 3  # encoder, memory, decoder
     assert all(rows is not None and rows.count == 19 for rows in found)
+
+
+@pytest.mark.parametrize(("width", "rows"), [(16, 94), (64, 93)])
+def test_only_what_pytorch_multiplies_is_rounded_up(
+    width: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if width == 64 and not multiplies("float32", width, in_one=True):
+        pytest.skip("no products in C here")
+    found = []
+    monkeypatch.setattr(
+        stack, "real_rows", lambda p, **how: found.append(real_rows(p, **how)) or found[-1]
+    )
+    model, batch = made((40, 33, 20), width)
+    TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()
+    assert [(len(each.index), each.count) for each in found if each] == 3 * [(rows, 93)]
 
 
 def test_an_example_that_goes_wrong_is_named_all_the_same() -> None:
