@@ -1,6 +1,6 @@
 """Training by command line: `heedful train` beside JoeyNMT's and eole's own commands.
 
-    python benchmarks/speed/peers_cli.py --data DIR        about 15 minutes
+    python benchmarks/speed/peers_cli.py --data DIR        about 25 minutes
 
 The base model (6 + 6 layers, 512 wide, 8 heads, feed-forward 2,048, dropout 0.1, label smoothing
 0.1, one table of embeddings) on Multi30k, English to German. Heedful cuts the raw text itself; the
@@ -8,7 +8,8 @@ others get files of the very pieces it makes of it, and a list of them. Every pr
 of at most 4,096 tokens in its own way: Heedful and JoeyNMT count padding on the longer side, eole
 as well. The commands are run in turn, `--rounds` times each; every one makes a few updates, logs
 each, and the first two are not counted: the first batch may be a small one (Heedful's is), and then
-memory is taken for the first time in the second. A run's figure is the mean over a visit's updates.
+memory is taken for the first time in the second. A run's figure is the mean over a visit's updates,
+enough of them for targets of usual length where an update takes seconds.
 Of eole's precisions the one that was faster when tried takes part.
 
 How the projects count, so that all figures are target tokens a second without padding, each
@@ -41,7 +42,7 @@ from turns import alternate, ratio, summary
 
 LIMITS = {"joeynmt": (5, 8), "eole": (3, 4)}
 WARM_UP = 2
-UPDATES = {"heedful": 6, "joeynmt": 1, "eole": 3}
+UPDATES = {"heedful": 20, "joeynmt": 1, "eole": 8}
 """Updates of a visit that count."""
 PRESET = {"base": "transformer-base", "tiny": "tiny"}
 JOEY_LOG = re.compile(r"Tokens per Sec:\s*([0-9.]+)")
