@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from heedful.errors import ConfigError
 
@@ -25,6 +25,8 @@ PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
 
 RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 """What a trained model can be run in."""
+
+Name = TypeVar("Name")
 
 own_products: ContextVar[bool] = ContextVar("own_products", default=True)
 """Whether the products of training may be those of `heedful.nn.product`."""
@@ -193,8 +195,6 @@ def resolve_precision(
 def measure_matmul(width: int) -> MatmulRates:
     """Time a linear layer of `width` in each precision on the processor, in about 0.1 seconds.
 
-    The routes take turns and each one's best time counts, so that a busy machine does not decide.
-
     Args:
         width: D.
     """
@@ -209,14 +209,14 @@ def measure_matmul(width: int) -> MatmulRates:
         routes["onednn"] = _onednn_route
     if torch.backends.mkldnn.is_available():
         routes["bf16"] = functools.partial(torch.autocast, "cpu", torch.bfloat16)
-    best = dict.fromkeys(routes, float("inf"))
+
+    def multiply(route: Callable[[], AbstractContextManager[object]]) -> None:
+        with route():
+            torch.nn.functional.linear(x, weight)
+
+    ways = {name: functools.partial(multiply, route) for name, route in routes.items()}
     with torch.no_grad():
-        for _ in range(8):
-            for name, route in routes.items():
-                with route():
-                    start = time.perf_counter()
-                    torch.nn.functional.linear(x, weight)
-                    best[name] = min(best[name], time.perf_counter() - start)
+        best = best_seconds(ways, turns=8)
     work = 2e-9 * rows * width * width
     rates = {name: work / seconds for name, seconds in best.items()}
     return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"))
@@ -266,6 +266,24 @@ def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
     usual = error()
     with _onednn_route():
         return error() <= _EXACT * usual
+
+
+def best_seconds(ways: Mapping[Name, Callable[[], object]], *, turns: int) -> dict[Name, float]:
+    """The fastest turn of each way to compute something, in seconds.
+
+    The ways take turns and the best of each counts, so that a busy machine does not decide.
+
+    Args:
+        ways: what is timed, by name.
+        turns: of each.
+    """
+    best = dict.fromkeys(ways, float("inf"))
+    for _ in range(turns):
+        for name, way in ways.items():
+            began = time.perf_counter()
+            way()
+            best[name] = min(best[name], time.perf_counter() - began)
+    return best
 
 
 def measured_width(width: int) -> int:

@@ -7,6 +7,7 @@ from heedful import device as module
 from heedful.device import (
     MatmulRates,
     Precision,
+    best_seconds,
     measure_matmul,
     resolve_device,
     resolve_precision,
@@ -92,3 +93,17 @@ def test_the_onednn_route_is_offered_only_where_it_is_exact() -> None:
 def _route() -> str | None:
     matmul = getattr(torch.backends.mkldnn, "matmul", None)
     return getattr(matmul, "fp32_precision", None)
+
+
+def test_each_ways_fastest_turn_counts(monkeypatch):
+    clock, order = [0.0], []
+    durations = {"a": iter([5.0, 2.0, 3.0]), "b": iter([1.0, 4.0, 0.5])}
+    monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
+
+    def way(name):
+        order.append(name)
+        clock[0] += next(durations[name])
+
+    found = best_seconds({name: lambda name=name: way(name) for name in durations}, turns=3)
+    assert found == {"a": 2.0, "b": 0.5}
+    assert order == ["a", "b"] * 3

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
-import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from heedful.device import Precision, RunningPrecision, measured_width, resolve_precision
+from heedful.device import (
+    Precision,
+    RunningPrecision,
+    best_seconds,
+    measured_width,
+    resolve_precision,
+)
 from heedful.errors import ConfigError
 from heedful.memory import reuse_freed
 from heedful.models.block import Block
@@ -137,13 +142,10 @@ def measure_int8(width: int) -> float | None:
     width = measured_width(width)
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(_ROWS, width, generator=generator)
-    layer, best = linear(torch.randn(width, width, generator=generator), None), float("inf")
+    layer = linear(torch.randn(width, width, generator=generator), None)
     with torch.inference_mode():
-        for _ in range(8):
-            begun = time.perf_counter()
-            layer(x)
-            best = min(best, time.perf_counter() - begun)
-    return 2e-9 * _ROWS * width * width / best
+        best = best_seconds({"int8": functools.partial(layer, x)}, turns=8)
+    return 2e-9 * _ROWS * width * width / best["int8"]
 
 
 def _run_natively(model: AnyModel) -> None:

@@ -20,10 +20,11 @@ from torch import Tensor
 from heedful.nn.positions import NOTHING_HERE
 
 _WORTH_IT = 0.98
-"""Rows are copied once on the way in and once on the way out."""
+"""Rows are copied on the way in and out, and by attention with rotary positions: with a fortieth of
+padding three blocks 512 wide gain 1 to 2 % all the same."""
 
 _WORTH_COPYING = 0.95
-"""The same where they are copied in every attention."""
+"""The same where PyTorch multiplies and attends: rows are copied in every attention."""
 
 _STEPS = 32
 """There numbers of rows are rounded up to one of so many between a power of two and the next:
@@ -96,7 +97,7 @@ def real_rows(positions: Tensor, *, as_they_stand: bool = False) -> RealRows | N
 
     Args:
         positions: [B, L] int64; −1 is padding.
-        as_they_stand: whether kernels in C work on them, which need neither plans nor copies.
+        as_they_stand: whether kernels in C multiply them, which need no plans.
     """
     if torch.compiler.is_compiling():  # first: what follows cannot be part of a graph
         return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
+import functools
 from dataclasses import dataclass, replace
 
 import torch
 
-from heedful.device import Precision, measured_width
+from heedful.device import Precision, best_seconds, measured_width
 from heedful.nn.native.library import multiplies, narrowest
 from heedful.nn.product import linear
 
@@ -52,17 +52,13 @@ def measure_products(precision: Precision, width: int) -> ProductRates | None:
     weight = torch.randn(width, width, generator=generator).requires_grad_()
     change = torch.randn(_ROWS, width, generator=generator).to(getattr(torch, kind))
 
-    def seconds(own: bool) -> float:
-        begun = time.perf_counter()
+    def multiply(own: bool) -> None:
         with replace(precision, own=own).autocast():
             y = linear(x, weight, None)
         torch.autograd.grad(y, (x, weight), change)
-        return time.perf_counter() - begun
 
-    best = {True: float("inf"), False: float("inf")}
-    for _ in range(_TURNS):
-        for own in best:
-            best[own] = min(best[own], seconds(own))
+    ways = {own: functools.partial(multiply, own) for own in (True, False)}
+    best = best_seconds(ways, turns=_TURNS)
     work = 6e-9 * _ROWS * width * width
     return ProductRates(torch=work / best[False], own=work / best[True])
 
