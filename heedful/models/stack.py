@@ -147,7 +147,7 @@ class Stack(nn.Module):
         if self.training:
             if sight.capture is not None:
                 return None
-            return real_rows(positions, as_they_stand=multiplied_in_one(x))
+            return _learned_rows(x, positions)
         if sight.biases or not all(block.runs_unpadded for block in self.blocks):
             return None
         if sight.capture is not None:
@@ -187,12 +187,15 @@ class Stack(nn.Module):
             positions: [B, Lk] int64; −1 is padding.
         """
         projected: list[KeyValues] = []
-        rows = None
-        if self.training:
-            rows = real_rows(positions, as_they_stand=multiplied_in_one(memory))
+        rows = _learned_rows(memory, positions) if self.training else None
         if rows is not None:
             memory = rows.pack(memory)
         for block in self.blocks:
             assert isinstance(block, Block) and block.cross_attention is not None
             projected.append(block.cross_attention.project_memory(memory, rows))
         return tuple(projected)
+
+
+def _learned_rows(x: Tensor, positions: Tensor) -> RealRows | None:
+    """Where the rows of x [B, L, D] stand in training, if it goes without its padding."""
+    return real_rows(positions, as_they_stand=multiplied_in_one(x))

@@ -96,7 +96,7 @@ def product_dtype(
     are large enough, unless `own_products` says that they must not. Where one call does all of a
     sub-layer, `in_one`, smaller ones are.
     """
-    if torch.compiler.is_compiling() or x.device.type != "cpu" or not own_products.get():
+    if not _may_multiply(x):
         return None
     dtype = asked_dtype(x)
     if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_halves()):
@@ -115,7 +115,12 @@ def product_dtype(
 
 def multiplied_in_one(x: Tensor) -> bool:
     """Whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
-    return own_products.get() and multiplies(_name(asked_dtype(x)), x.shape[-1], in_one=True)
+    return _may_multiply(x) and multiplies(_name(asked_dtype(x)), x.shape[-1], in_one=True)
+
+
+def _may_multiply(x: Tensor) -> bool:
+    """Whether x is where kernels in C can be asked at all: on a processor, and not in a graph."""
+    return not torch.compiler.is_compiling() and x.device.type == "cpu" and own_products.get()
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -14,8 +14,9 @@ from heedful.device import Precision
 from heedful.models import stack
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.nn import unpadding
 from heedful.nn.native.library import multiplies
-from heedful.nn.unpadding import real_rows
+from heedful.nn.unpadding import RealRows
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.settings import ObjectiveSettings, OptimizerSettings
@@ -34,11 +35,20 @@ def made(lengths: Sequence[int] = (12, 4, 3), width: int = 16) -> tuple[Translat
     return model, PairBatch(ids, positions, ids, ids, positions, examples, sum(lengths))
 
 
-def test_translation_leaves_padding_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = []
-    monkeypatch.setattr(
-        stack, "real_rows", lambda p, **how: found.append(real_rows(p, **how)) or found[-1]
-    )
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[RealRows | None]:
+    """The rows that stacks are given."""
+    found: list[RealRows | None] = []
+
+    def real_rows(*given: Any, **how: Any) -> RealRows | None:
+        found.append(unpadding.real_rows(*given, **how))
+        return found[-1]
+
+    monkeypatch.setattr(stack, "real_rows", real_rows)
+    return found
+
+
+def test_translation_leaves_padding_out(found: list[RealRows | None]) -> None:
     model, batch = made()
     TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()
     assert len(found) == 3  # encoder, memory, decoder
@@ -47,17 +57,28 @@ def test_translation_leaves_padding_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize(("width", "rows"), [(16, 94), (64, 93)])
 def test_only_what_pytorch_multiplies_is_rounded_up(
-    width: int, rows: int, monkeypatch: pytest.MonkeyPatch
+    width: int, rows: int, found: list[RealRows | None]
 ) -> None:
     if width == 64 and not multiplies("float32", width, in_one=True):
         pytest.skip("no products in C here")
-    found = []
-    monkeypatch.setattr(
-        stack, "real_rows", lambda p, **how: found.append(real_rows(p, **how)) or found[-1]
-    )
     model, batch = made((40, 33, 20), width)
     TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()
     assert [(len(each.index), each.count) for each in found if each] == 3 * [(rows, 93)]
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_a_model_is_one_graph_for_who_compiles_it(width: int) -> None:
+    """With its padding: neither are tokens counted nor kernels asked there."""
+    model, batch = made(width=width)
+    graphs = []
+
+    def keep(graph: Any, _inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    compiled = torch.compile(model, backend=keep, fullgraph=True)
+    compiled(batch.source, batch.source_positions, batch.target_input, batch.target_positions)
+    assert len(graphs) == 1
 
 
 def test_an_example_that_goes_wrong_is_named_all_the_same() -> None:

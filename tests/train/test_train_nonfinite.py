@@ -48,9 +48,8 @@ def test_finite_is_finite() -> None:
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The feed-forward of the encoder gives infinity for sources of these lengths."""
     lengths: list[int] = []
-    monkeypatch.setattr(
-        stack, "real_rows", lambda _positions, **_how: None
-    )  # or no length is to be seen
+    # With its padding, or no length is to be seen.
+    monkeypatch.setattr(stack, "real_rows", lambda _positions, **_how: None)
 
     def poison(_module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         if not _module.training:
