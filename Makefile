@@ -17,7 +17,7 @@ DEMO := build/demo
 help:
 	@sed -n 's/^# //p' Makefile
 
-$(READY): pyproject.toml constraints.txt $(wildcard heedful/nn/native/*.[ch])
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard heedful/kernels/csrc/*.[ch])
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Heedful needs Python 3.11 or newer: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -22,7 +22,7 @@ from inside import read_lines
 from report import new_parser, parse, write_result
 from speed.turns import alternate, ratio, summary
 
-from heedful.decode.pipeline import TranslationPipeline
+from heedful.pipelines.translation import TranslationPipeline
 
 MOST_PERCENT = 10
 CONTESTANTS = {"without": False, "with": True}

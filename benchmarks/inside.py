@@ -35,10 +35,10 @@ from machine import describe_machine
 from speed.turns import alternate, ratio, summary
 
 from heedful import inspect
-from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.settings import SearchSettings
 from heedful.events import Events, Terminal
 from heedful.models.checkpoint import save_model
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.search_settings import SearchSettings
 
 HERE = Path(__file__).resolve().parent
 WITHIN = 0.5

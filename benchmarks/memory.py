@@ -108,10 +108,10 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
 
 def spec_of(name: str) -> Any:
     """The model of a case."""
-    from heedful.cli.info import preset_spec
     from heedful.models.family import MaskedLMHeadSpec
+    from heedful.models.preset_files import preset_spec
     from heedful.models.shape import TranslatorShape
-    from heedful.models.shapes import causal_lm_spec, encoder_spec
+    from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 
     if name == "tiny":
         return preset_spec("tiny", VOCABULARY)
@@ -132,11 +132,9 @@ def train(case: Case, model: Any, steps: int) -> None:
     """Updates on random texts, batched as training batches them."""
     from heedful.device import Precision
     from heedful.memory import Trimmer
-    from heedful.train.language_model import CausalLMObjective
-    from heedful.train.masked import MaskedObjective
-    from heedful.train.objective import TranslationObjective
+    from heedful.train.objective import CausalLMObjective, MaskedObjective, TranslationObjective
     from heedful.train.optimizers import build_optimizer
-    from heedful.train.settings import ObjectiveSettings, OptimizerSettings
+    from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
     from heedful.train.update import Updater
 
     objectives = {"gpt": CausalLMObjective(0.0), "encoder": MaskedObjective(0.0)}
@@ -154,10 +152,8 @@ def batches(case: Case, steps: int) -> Any:
     import numpy as np
     import torch
 
-    from heedful.data.batches import PairBatch
-    from heedful.data.order import plan_batches
-    from heedful.data.rows import RowBatch
-    from heedful.data.windows import WindowBatch
+    from heedful.data.batch_plan import plan_batches
+    from heedful.data.batches import PairBatch, RowBatch, WindowBatch
 
     draw = np.random.default_rng(0)
     lengths = np.clip(np.round(draw.lognormal(2.6, 0.35, PAIRS)), 3, LONGEST).astype(np.int32)
@@ -209,14 +205,15 @@ def decode(case: Case, model: Any, steps: int) -> int:
     """
     import torch
 
-    from heedful.decode.precision import keep_in
-    from heedful.decode.protocol import Specials
-    from heedful.decode.search import search
-    from heedful.decode.settings import SearchSettings
-    from heedful.decode.side_by_side import batches_at_once, side_by_side
     from heedful.device import Precision
+    from heedful.engines.prepare import precision_of, prepare
+    from heedful.pipelines.worker_threads import batches_at_once, in_threads
+    from heedful.search.dispatch import search
+    from heedful.search.hypothesis import Specials
+    from heedful.search.search_settings import SearchSettings
 
-    precision = keep_in(model.eval(), Precision(case.precision, "cpu"))  # type: ignore[arg-type]
+    model = prepare(model.eval(), Precision(case.precision, "cpu"), donate=True)  # type: ignore[arg-type]
+    precision = precision_of(model)
     specials = Specials(pad=0, bos=1, eos=2)
 
     def work(number: int) -> None:
@@ -239,7 +236,7 @@ def decode(case: Case, model: Any, steps: int) -> int:
     numbers = range(max(8, steps // 20))
     at_once, waiting = batches_at_once(torch.device("cpu"), len(numbers)), iter(numbers)
     with precision.autocast():
-        list(side_by_side(lambda: map(work, waiting), at_once, precision.in_thread))
+        list(in_threads(lambda: map(work, waiting), at_once, precision.in_thread))
     return at_once
 
 

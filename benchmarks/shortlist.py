@@ -26,10 +26,10 @@ from inside import read_lines
 from report import new_parser, parse, say, write_result
 from speed.turns import alternate, ratio, summary
 
-from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.settings import FREQUENT, PER_TOKEN, SearchSettings
-from heedful.decode.shortlist_making import make_shortlist
-from heedful.evaluate.metrics import corpus_scores
+from heedful.evaluate.corpus_metrics import corpus_scores
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.lexical_shortlist import make_shortlist
+from heedful.search.search_settings import FREQUENT, PER_TOKEN, SearchSettings
 
 PRECISIONS = ("fp32", "int8")
 SEARCH = SearchSettings(beam=5, length_penalty=1.0)

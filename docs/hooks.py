@@ -13,8 +13,8 @@ import pydantic
 
 from heedful.cli.main import main
 from heedful.cli.verbs import VERBS
-from heedful.data.spec import CorpusSpec
-from heedful.train.settings import RunSettings
+from heedful.data.corpus_spec import CorpusSpec
+from heedful.train.run_settings import RunSettings
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from heedful.decode.encoding import EncoderPipeline
-    from heedful.decode.filling import Filler
-    from heedful.decode.image_labels import ImagePipeline
-    from heedful.decode.pipeline import TranslationPipeline
-    from heedful.decode.text_generation import GenerationPipeline
     from heedful.device import RunningPrecision
+    from heedful.pipelines.gap_filling import Filler
+    from heedful.pipelines.image_classification import ImagePipeline
+    from heedful.pipelines.text_encoding import EncoderPipeline
+    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.translation import TranslationPipeline
 
 __version__ = "0.1.0"
 
@@ -58,8 +58,8 @@ def load(
         ModelError: when the directory holds no model, one of a newer schema, or no shortlist.
         ConfigError: when the device or precision is not to be had.
     """
-    from heedful.decode.pipeline import TranslationPipeline
-    from heedful.interop.loading import load_any
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.translation import TranslationPipeline
 
     return TranslationPipeline.load(
         path, device=device, precision=precision, shortlist=shortlist, read=load_any
@@ -80,8 +80,8 @@ def load_generator(
         ModelError: when the directory holds no model, or one that continues no text.
         ConfigError: when the device or precision is not to be had.
     """
-    from heedful.decode.text_generation import GenerationPipeline
-    from heedful.interop.loading import load_any
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.text_generation import GenerationPipeline
 
     return GenerationPipeline.load(path, device=device, precision=precision, read=load_any)
 
@@ -100,8 +100,8 @@ def load_encoder(
         ModelError: when the directory holds no model, or one that is no encoder of text.
         ConfigError: when the device or precision is not to be had.
     """
-    from heedful.decode.encoding import EncoderPipeline
-    from heedful.interop.loading import load_any
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.text_encoding import EncoderPipeline
 
     return EncoderPipeline.load(path, device=device, precision=precision, read=load_any)
 
@@ -120,8 +120,8 @@ def load_filler(
         ModelError: when the directory holds no model, or one that knows no gaps.
         ConfigError: when the device or precision is not to be had.
     """
-    from heedful.decode.filling import load_filler
-    from heedful.interop.loading import load_any
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.gap_filling import load_filler
 
     return load_filler(path, device=device, precision=precision, read=load_any)
 
@@ -140,7 +140,7 @@ def load_vision(
         ModelError: when the directory holds no model, or one that does not label images.
         ConfigError: when the device or precision is not to be had.
     """
-    from heedful.decode.image_labels import ImagePipeline
-    from heedful.interop.loading import load_any
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.image_classification import ImagePipeline
 
     return ImagePipeline.load(path, device=device, precision=precision, read=load_any)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from heedful.cli.process import run
+from heedful.cli.main import run
 
 if __name__ == "__main__":
     sys.exit(run())

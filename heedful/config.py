@@ -1,7 +1,7 @@
-"""Settings as frozen values: read from TOML or flags, checked at once, written back complete.
+"""Settings as frozen values: read from TOML or flags, validated at once, written back complete.
 
-A `Config` refuses keys it does not know and says which one was meant. It never holds code or import
-paths, so a configuration file of a stranger is only data.
+A `Config` refuses unknown keys and suggests the right one. It never holds code or import paths, so
+a configuration file from elsewhere is only data.
 """
 
 from __future__ import annotations
@@ -45,9 +45,15 @@ class Config(pydantic.BaseModel):
         try:
             # Strict, so that a string or a boolean is not taken for a number. As JSON, because that
             # is where pydantic's strictness still takes lists for tuples and mappings for models.
-            return cls.model_validate_json(json.dumps(dict(values), default=str), strict=True)
+            current = json.dumps(dict(cls.upgrade(values)), default=str)
+            return cls.model_validate_json(current, strict=True)
         except pydantic.ValidationError as error:
             raise _explain(cls, error, where) from None
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return plain data in the present form; older forms are a subclass's to know."""
+        return values
 
     def plain(self) -> dict[str, Any]:
         """The settings as nested plain data (JSON types; unset optional values left out)."""
@@ -58,8 +64,14 @@ def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file.
 
     Raises:
-        ConfigError: when the file is missing, not UTF-8 or not TOML.
+        ConfigError: when the file is missing, a pipe, not UTF-8 or not TOML.
     """
+    if path.is_fifo() or path.is_socket():  # reading it may wait for ever, and happens twice
+        raise ConfigError(
+            "A named pipe or a socket in the place of a configuration file",
+            where=str(path),
+            remedy="Write the settings to a file and name that",
+        )
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -68,7 +80,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
-            f"Cannot be read: {error}", where=str(path), remedy="Mend the file"
+            f"Cannot be read: {error}", where=str(path), remedy="Correct the file"
         ) from None
     return read_toml_text(text, where=str(path))
 
@@ -78,7 +90,7 @@ def read_toml_text(text: str, *, where: str) -> dict[str, Any]:
 
     Args:
         text: the content.
-        where: what it is the content of, for the error message.
+        where: name of the file or flag, for the error message.
 
     Raises:
         ConfigError: when it is not TOML.
@@ -86,29 +98,29 @@ def read_toml_text(text: str, *, where: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"Not TOML: {error}", where=where, remedy="Mend the file") from None
+        raise ConfigError(f"Not TOML: {error}", where=where, remedy="Correct the file") from None
 
 
 def dump_toml(values: Mapping[str, Any]) -> str:
     """Write nested plain data as TOML. None has no TOML form, so such keys must be left out."""
-    lines: list[str] = []
-    _dump_table(values, (), lines)
-    return "\n".join(lines).strip() + "\n"
+    import tomli_w
+
+    return tomli_w.dumps(values)
 
 
 def flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Nested tables as one, under dotted keys."""
-    found: dict[str, Any] = {}
+    """Flatten nested tables to one with dotted keys."""
+    result: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found |= flat(value, f"{path}{key}.")
+            result |= flat(value, f"{path}{key}.")
         else:
-            found[path + key] = value
-    return found
+            result[path + key] = value
+    return result
 
 
 def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Overlay nested mappings; later ones win, tables are merged key by key, the rest replaced."""
+    """Overlay nested mappings: merge tables key by key, replace other values by later ones."""
     merged: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -118,51 +130,6 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
             else:
                 merged[key] = value
     return merged
-
-
-def _dump_table(table: Mapping[str, Any], path: tuple[str, ...], lines: list[str]) -> None:
-    plain = {k: v for k, v in table.items() if not _is_table(v)}
-    nested = {k: v for k, v in table.items() if _is_table(v)}
-    lines.extend(f"{_key(key)} = {_value(value)}" for key, value in plain.items())
-    for key, value in nested.items():
-        name = ".".join(_key(part) for part in (*path, key))
-        for item in value if isinstance(value, list) else [value]:
-            lines.append("")
-            lines.append(f"[[{name}]]" if isinstance(value, list) else f"[{name}]")
-            _dump_table(item, (*path, key), lines)
-
-
-def _is_table(value: Any) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(item, Mapping) for item in value)
-    return isinstance(value, Mapping)
-
-
-def _key(key: str) -> str:
-    bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
-    return key if bare else _value(key)
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int | float):
-        return repr(value)
-    if isinstance(value, str):
-        return _string(value)
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(_value(item) for item in value) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{_key(k)} = {_value(v)}" for k, v in value.items()) + "}"
-    raise TypeError(f"{type(value).__name__} has no TOML form")
-
-
-def _string(value: str) -> str:
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
-    quoted = "".join(
-        escapes.get(c, c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}") for c in value
-    )
-    return f'"{quoted}"'
 
 
 def _explain(

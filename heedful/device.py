@@ -1,8 +1,8 @@
-"""Device and precision, asked lazily; what pays on this processor is measured, not assumed.
+"""Device and precision, resolved lazily; `auto` measures which precision pays on a processor.
 
 On some processors PyTorch's float32 matrix product has a faster route through oneDNN that is as
 exact, or a bfloat16 unit several times faster; on others both are slower. So `auto` times them once
-and says what it found.
+and reports the rates.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import torch
 
 PrecisionName = Literal["auto", "fp32", "bf16", "fp16"]
-"""What training takes."""
+"""Precisions of training."""
 
 RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
-"""What a trained model can be run in."""
+"""Precisions of inference."""
 
 Name = TypeVar("Name")
 
 own_products: ContextVar[bool] = ContextVar("own_products", default=True)
-"""Whether the products of training may be those of `heedful.nn.product`."""
+"""True if products of training may use those of `heedful.nn.product`."""
 
 _WORTH_IT = 1.15  # below this gain the plain route is preferred: timings are noisy
 _EXACT = (
@@ -39,15 +39,15 @@ _EXACT = (
 
 @dataclass(frozen=True)
 class Precision:
-    """In which precision matrices are multiplied.
+    """The precision and route of matrix products.
 
     Args:
         name: `fp32`, `bf16`, `fp16` or `int8`.
         device: the device type, such as `cpu`.
         onednn: float32 products go through oneDNN's exact route (processors only).
-        reason: why it was chosen.
-        stored: the weights themselves are in it, so that nothing has to be converted on the way.
-        own: large products of training may be computed by kernels of Heedful's own.
+        reason: the reason for the choice.
+        stored: the weights are stored in this precision, so nothing is converted on the way.
+        own: large products of training may use Heedful's own kernels.
     """
 
     name: Literal["fp32", "bf16", "fp16", "int8"]
@@ -59,7 +59,7 @@ class Precision:
 
     @property
     def needs_scaler(self) -> bool:
-        """Whether training needs a loss scaler: float16 gradients underflow without one."""
+        """True for float16, whose gradients underflow without a loss scaler."""
         return self.name == "fp16"
 
     def autocast(self) -> AbstractContextManager[None]:
@@ -67,7 +67,7 @@ class Precision:
         return _forward(self)
 
     def in_thread(self) -> AbstractContextManager[object]:
-        """What a further thread needs besides, while `autocast` holds in the one that began it."""
+        """The context that each worker thread needs, while `autocast` holds in the main one."""
         if self.name not in ("bf16", "fp16") or self.stored:
             return nullcontext()
         import torch
@@ -82,7 +82,7 @@ class Precision:
         return _onednn_route() if self.onednn else nullcontext()
 
     def describe(self) -> str:
-        """A few words for people."""
+        """A short description."""
         route = " through oneDNN" if self.onednn else ""
         reason = f" ({self.reason})" if self.reason else ""
         return f"{self.name}{route} on {self.device}{reason}"
@@ -104,7 +104,7 @@ class MatmulRates:
 
 
 def resolve_device(name: str = "auto") -> torch.device:
-    """The device of this name.
+    """Return the device of this name.
 
     Args:
         name: `auto` (CUDA, else Apple's MPS, else the processor), `cpu`, `cuda`, `cuda:1`, `mps`.
@@ -133,11 +133,21 @@ def resolve_device(name: str = "auto") -> torch.device:
         count = int(torch.backends.mps.is_available())
     if (device.index or 0) >= count:
         raise ConfigError(
-            f"There is no device {name!r} here",
+            f"This machine has no device {name!r}",
             where="device",
-            remedy="Use auto, or check the driver and that PyTorch was built for this device",
+            remedy=f"Use {_devices_here()}, or check the driver and the build of PyTorch",
         )
     return device
+
+
+def _devices_here() -> str:
+    """The devices of this machine in words: `auto, cpu or cuda:0`."""
+    import torch
+
+    names = ["auto", "cpu", *(f"cuda:{number}" for number in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return f"{', '.join(names[:-1])} or {names[-1]}"
 
 
 def resolve_precision(
@@ -153,13 +163,13 @@ def resolve_precision(
     the same seed are the same; `auto` is for speed.
 
     Args:
-        requested: what was asked for; `auto` chooses among those that pay here.
-        device: where the model will run.
-        width: D, the size of products to measure with.
+        requested: a precision; `auto` chooses the fastest of those that pay here.
+        device: device of the model.
+        width: D, the width of the measured products.
         exact: let `auto` choose only what is as exact as float32.
 
     Raises:
-        ConfigError: when the device cannot do what was asked for.
+        ConfigError: when the device does not support the precision.
     """
     import torch
 
@@ -255,7 +265,7 @@ def _has_onednn_route() -> bool:
 
 
 def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether oneDNN's route, which is allowed to round to bfloat16, in fact does not here."""
+    """Return True if oneDNN's route, which may round to bfloat16, does not on this processor."""
     import torch
 
     truth = x.double() @ weight.double().T
@@ -269,13 +279,13 @@ def _onednn_is_exact(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def best_seconds(ways: Mapping[Name, Callable[[], object]], *, turns: int) -> dict[Name, float]:
-    """The fastest turn of each way to compute something, in seconds.
+    """Time ways to compute something; return the fastest turn of each, in seconds.
 
-    The ways take turns and the best of each counts, so that a busy machine does not decide.
+    The ways take turns and the best of each counts, so that other load does not decide.
 
     Args:
-        ways: what is timed, by name.
-        turns: of each.
+        ways: functions by name.
+        turns: number of turns of each.
     """
     best = dict.fromkeys(ways, float("inf"))
     for _ in range(turns):
@@ -287,7 +297,7 @@ def best_seconds(ways: Mapping[Name, Callable[[], object]], *, turns: int) -> di
 
 
 def measured_width(width: int) -> int:
-    """The power of two nearest below, within what is quick to time."""
+    """Round a width down to a power of two from 64 to 1024, which is quick to time."""
     return 1 << max(6, min(10, width.bit_length() - 1))
 
 

@@ -1,10 +1,13 @@
-"""Writing so that a kill or a full disk never leaves half a file under a final name."""
+"""Files: whole or not at all, opened only if reading comes to an end, locked by one process."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +21,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def replace_synced(path: Path, content: bytes) -> None:
-    """Write a file so that at any moment either the old or the new content is there, whole."""
+    """Replace a file so that at any moment either the old or the new content is there."""
     partial = path.with_name(path.name + ".partial")
     write_synced(partial, content)
     os.replace(partial, path)
@@ -27,7 +30,7 @@ def replace_synced(path: Path, content: bytes) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears when everything in it is written, or not at all.
+    """Open a file that appears when everything in it is written, or not at all.
 
     Raises:
         OSError: naming the file, when it cannot be written.
@@ -47,6 +50,29 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         partial.unlink(missing_ok=True)
 
 
+def try_lock(descriptor: int) -> bool:
+    """Lock an open file for this process; the system frees it when the process ends.
+
+    Returns:
+        False when another process holds the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        import msvcrt
+
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined,unused-ignore]
+        except OSError:
+            return False
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def sync(path: Path) -> None:
     """Wait until the disk has a file's content, or the names in a directory."""
     if os.name == "nt" and path.is_dir():  # directories cannot be opened there
@@ -56,3 +82,27 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a file to read its bytes; refuse named pipes, sockets and devices.
+
+    Opening a pipe that nobody writes to waits for ever, and what is read from one cannot be read a
+    second time.
+
+    Raises:
+        OSError: when it is missing, unreadable, a directory, or no regular file.
+    """
+    mode = path.stat().st_mode
+    for is_kind, name in _SPECIAL_FILES:
+        if is_kind(mode) and str(path) != os.devnull:
+            raise OSError(errno.EINVAL, f"It is {name}, not a file on the disk", str(path))
+    return path.open("rb")
+
+
+_SPECIAL_FILES = (
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)

@@ -1,7 +1,7 @@
-"""Errors that are a person's to mend: what is wrong, where, and what to do next.
+"""Errors that the user can correct: what is wrong, where, and what to do next.
 
-Everything a user can get wrong ends in a `UserError`; the command line prints it as one paragraph,
-without a traceback, and exits with its `exit_status`. A broken invariant of ours is an `assert`.
+Every mistake of a user ends in a `UserError`; the command line prints it as one paragraph, without
+a traceback, and exits with its `exit_status`. A broken invariant of ours is an `assert`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user asked for cannot be done as asked.
+    """A request that cannot be carried out.
 
     Args:
         what: what is wrong, a sentence without a final full stop.
@@ -50,7 +50,7 @@ class ModelError(UserError):
 
 
 class RunError(UserError):
-    """Something failed while running: a full disk, a diverged loss, a lost file."""
+    """A failure while running: a full disk, a diverged loss, a lost file."""
 
     exit_status = 1
 
@@ -59,8 +59,8 @@ def suggest(name: str, known: Iterable[str]) -> str | None:
     """A "Did you mean" remedy for a mistyped name, or the list of names when nothing is close.
 
     Args:
-        name: what the user wrote.
-        known: the names that exist.
+        name: the mistyped name.
+        known: existing names.
 
     Returns:
         A sentence without a final full stop, or None when there are no names at all.

@@ -1,7 +1,7 @@
-"""What happens during long work, as plain data, and the places it is told to.
+"""Progress and metrics of long work as plain data, and the sinks that receive them.
 
-Code that works emits `Progress`, `Metric`, `Note` and `Warning` values through `Events`; sinks show
-them on a terminal, keep them in `metrics.jsonl` or hand them to TensorBoard.
+Code emits `Progress`, `Metric`, `Note` and `Warning` values through `Events`. Sinks show them on a
+terminal, append them to `metrics.jsonl` or pass them to TensorBoard.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Value = float | int | str
 
 @dataclass(frozen=True)
 class Progress:
-    """Work done so far.
+    """The state of some work.
 
     Args:
         done: units finished.
-        total: units in all, or None when unknown.
-        label: what is being worked on; one bar per label.
+        total: all units, or None when unknown.
+        label: name of the work; one bar per label.
         fields: figures to show beside the bar, in order.
     """
 
@@ -45,7 +45,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Metric:
-    """Figures that belong to a step of a run.
+    """Figures of one step of a run.
 
     Args:
         step: updates made so far.
@@ -60,14 +60,14 @@ class Metric:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth knowing; a sentence."""
+    """A sentence of information."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Warning:
-    """Something that may need a person; a sentence."""
+    """A sentence about something that may need attention."""
 
     text: str
 
@@ -76,27 +76,27 @@ Event = Progress | Metric | Note | Warning
 
 
 class Sink(Protocol):
-    """A place events are told to."""
+    """A receiver of events."""
 
     def handle(self, event: Event) -> None:
-        """Take one event."""
+        """Handle one event."""
 
     def close(self) -> None:
         """Finish; no event follows."""
 
 
 class Events:
-    """Tells every event to every sink.
+    """Sends every event to every sink.
 
     Args:
-        sinks: where events go; none at all makes a silent one.
+        sinks: receivers; without any, events are dropped.
     """
 
     def __init__(self, sinks: Iterable[Sink] = ()) -> None:
         self.sinks = tuple(sinks)
 
     def emit(self, event: Event) -> None:
-        """Tell one event to all sinks."""
+        """Send one event to all sinks."""
         for sink in self.sinks:
             sink.handle(event)
 
@@ -117,7 +117,7 @@ class Events:
         self.emit(Warning(text))
 
     def also(self, *sinks: Sink) -> Events:
-        """These sinks and some more."""
+        """Return a copy with more sinks."""
         return Events((*self.sinks, *sinks))
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class MetricsFile:
     """Appends metrics to a file, one JSON object a line.
 
     Args:
-        path: the file; made when missing.
+        path: the file; created when missing.
         after: keep only lines up to this step, so that a resumed run's file reads like that of a
             run that was never stopped. None keeps nothing.
 
@@ -163,16 +163,16 @@ class MetricsFile:
     def __init__(self, path: Path, after: int | None = None) -> None:
         self.path = path
         try:
-            kept = [] if after is None else _lines_until(path, after)
+            lines = [] if after is None else _lines_until(path, after)
             partial = path.with_name(path.name + ".partial")
-            partial.write_text("".join(kept), encoding="utf-8")
+            partial.write_text("".join(lines), encoding="utf-8")
             os.replace(partial, path)
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise _cannot_write(path, error) from error
 
     def handle(self, event: Event) -> None:
-        """Write metrics; other events have no place in the file."""
+        """Write a metric; ignore other events."""
         if not isinstance(event, Metric):
             return
         kind = {} if event.kind == "train" else {"event": event.kind}
@@ -189,7 +189,7 @@ class MetricsFile:
 
 
 class Terminal:
-    """Shows events to a person: a progress bar on a terminal, few plain lines elsewhere.
+    """Shows events: progress bars on a terminal, few plain lines elsewhere.
 
     Args:
         stream: where to write; standard error if unset.
@@ -204,7 +204,7 @@ class Terminal:
         self._bars = _Bars(self.stream) if self.stream.isatty() else None
 
     def handle(self, event: Event) -> None:
-        """Show the event; metrics are for files."""
+        """Show the event, unless it is a metric."""
         if isinstance(event, Progress):
             (self._bars or self._lines).progress(event)
         elif isinstance(event, Note):
@@ -213,13 +213,13 @@ class Terminal:
             (self._bars or self._lines).say(f"warning: {event.text}")
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Restore the terminal."""
         if self._bars is not None:
             self._bars.close()
 
 
 class TensorBoard:
-    """Hands metrics to TensorBoard.
+    """Passes metrics to TensorBoard.
 
     Args:
         directory: the log directory.
@@ -238,7 +238,7 @@ class TensorBoard:
 
     @staticmethod
     def check() -> None:
-        """Make sure the package is there.
+        """Check that the package is installed.
 
         Raises:
             ConfigError: when it is not.
@@ -263,7 +263,7 @@ class TensorBoard:
 
 
 class _PlainLines:
-    """At most about twenty lines for each label, however long the work is."""
+    """Prints at most about twenty lines for each label."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
         self.stream = stream
@@ -278,22 +278,22 @@ class _PlainLines:
         stride = max(1, event.total // 20) if event.total else max(1, event.done)
         self.next_at[event.label] = event.done + stride
         if event.total is not None and event.done >= event.total:
-            # Work of this name may come again, and then starts anew.
+            # Work with this label may start again.
             del self.next_at[event.label], self.started[event.label]
         of = f"/{event.total}" if event.total else ""
         left = ""
         if event.total and event.done > first:
             seconds = (self.clock() - started) * (event.total - event.done) / (event.done - first)
             left = f", {_duration(seconds)} left"
-        shown = "".join(f", {_figure(k, v)}" for k, v in event.fields.items())
-        self.say(f"{event.label} {event.done}{of}{shown}{left}")
+        figures = "".join(f", {_figure(k, v)}" for k, v in event.fields.items())
+        self.say(f"{event.label} {event.done}{of}{figures}{left}")
 
     def say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
 
 
 class _Bars:
-    """Live bars, one per label."""
+    """Draws live progress bars, one per label."""
 
     def __init__(self, stream: TextIO) -> None:
         self.stream = stream
@@ -302,12 +302,12 @@ class _Bars:
 
     def progress(self, event: Progress) -> None:
         live = self._start()
-        shown = "  ".join(_figure(k, v) for k, v in event.fields.items())
+        figures = "  ".join(_figure(k, v) for k, v in event.fields.items())
         if event.label not in self.tasks:
-            task = live.add_task(event.label, total=event.total, shown=shown)
+            task = live.add_task(event.label, total=event.total, figures=figures)
             self.tasks[event.label] = task
         task = self.tasks[event.label]
-        live.update(task, completed=event.done, total=event.total, shown=shown)
+        live.update(task, completed=event.done, total=event.total, figures=figures)
         if event.total is not None and event.done >= event.total:
             live.remove_task(self.tasks.pop(event.label))
 
@@ -330,7 +330,7 @@ class _Bars:
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),
                 progress.MofNCompleteColumn(),
-                progress.TextColumn("{task.fields[shown]}"),
+                progress.TextColumn("{task.fields[figures]}"),
                 progress.TimeRemainingColumn(),
                 console=Console(file=self.stream),
                 transient=True,
@@ -340,18 +340,18 @@ class _Bars:
 
 
 def _lines_until(path: Path, step: int) -> list[str]:
-    """The whole lines of a metrics file whose step is not past `step`."""
+    """Complete lines of a metrics file up to `step`."""
     if not path.exists():
         return []
-    kept = []
+    lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True):
         try:
             record = json.loads(line)
         except ValueError:
-            continue  # a line that a kill cut short
+            continue  # a line that a killed process left unfinished
         if line.endswith("\n") and record["step"] <= step and record.get("event") != "summary":
-            kept.append(line)
-    return kept
+            lines.append(line)
+    return lines
 
 
 def _json(value: Value) -> Value:

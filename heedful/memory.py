@@ -1,6 +1,6 @@
-"""Memory: how much there is to take, whether it ran out, and giving back what is free.
+"""Memory: how much is available, whether it ran out, and returning free pages to the system.
 
-Nothing here is done at import, and torch is loaded only where a device is asked about.
+Nothing here is done at import, and torch is loaded only to query a device.
 """
 
 from __future__ import annotations
@@ -8,35 +8,40 @@ from __future__ import annotations
 import ctypes
 import functools
 import gc
+import importlib
 import os
-import resource
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import psutil
     import torch
 
-_KIB = 1024
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Numbers of glibc's `mallopt`."""
+try:
+    resource: Any = importlib.import_module("resource")
+except ImportError:  # Windows
+    resource = None
 
-_KEPT = 256 << 20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's `mallopt`."""
+
+_KEPT_BYTES = 256 << 20
 _LARGEST_REUSED = 32 << 20
-"""The most that glibc allows on 64 bits."""
+"""The maximum of glibc on 64 bits."""
 
 _NO_LIMIT = 1 << 60
-"""Limits as high as this are how the first control groups say that there is none."""
+"""Version 1 of control groups has limits as high as this where there is none."""
 
-_SAID = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
-"""How PyTorch's processor allocator, its extensions and C++ say that memory ran out."""
+_OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
+"""Messages of PyTorch's processor allocator, its extensions and C++."""
 
 
 @contextmanager
 def uncollected() -> Iterator[None]:
-    """A context to load modules in: what they make is never looked through for garbage."""
+    """A context for loading modules: the garbage collector never scans their objects."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -48,13 +53,13 @@ def uncollected() -> Iterator[None]:
 
 
 def available_bytes(device: torch.device | None = None, root: Path = Path("/")) -> int:
-    """Memory that this process can still take without anything being swapped out or killed.
+    """Memory that this process can still take without swapping or being killed.
 
-    On a processor that is the least of what the system has available, what the process's control
-    group leaves, and what its own limit on addresses leaves.
+    On a processor that is the minimum of the system's available memory and of what the process's
+    control groups and its limit on address space leave.
 
     Args:
-        device: where the memory is wanted; a processor if unset.
+        device: the device; a processor if unset.
         root: folder that holds `proc` and `sys`, for tests.
     """
     if device is not None and device.type == "cuda":
@@ -63,24 +68,31 @@ def available_bytes(device: torch.device | None = None, root: Path = Path("/")) 
         free, _ = torch.cuda.mem_get_info(device)
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free) + kept
-    found = [_of_system(root), *_of_groups(root)]
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit != resource.RLIM_INFINITY:
-        found.append(limit - _status(root, "VmSize"))
-    return max(0, min(found))
+    import psutil
+
+    limits = [psutil.virtual_memory().available, *_left_by_groups(root)]
+    if resource is not None:
+        limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+        if limit != resource.RLIM_INFINITY:
+            limits.append(limit - _process(os.getpid()).memory_info().vms)
+    return max(0, int(min(limits)))
 
 
-def resident_bytes(root: Path = Path("/")) -> int:
-    """What this process holds in memory now; 0 where the system does not say."""
-    return _status(root, "VmRSS")
+def resident_bytes() -> int:
+    """The resident size of this process."""
+    return int(_process(os.getpid()).memory_info().rss)
+
+
+def peak_memory_bytes() -> int:
+    """The largest resident size of this process so far."""
+    if resource is None:
+        return int(_process(os.getpid()).memory_info().peak_wset)
+    peak = int(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error says that there was not enough memory, on any device.
-
-    Args:
-        error: as PyTorch or Python raised it.
-    """
+    """Return True if an error of PyTorch or Python reports that memory ran out."""
     if isinstance(error, MemoryError):
         return True
     if not isinstance(error, RuntimeError):
@@ -88,11 +100,11 @@ def ran_out(error: BaseException) -> bool:
     import torch
 
     text = str(error)
-    return isinstance(error, torch.OutOfMemoryError) or any(said in text for said in _SAID)
+    return isinstance(error, torch.OutOfMemoryError) or any(part in text for part in _OUT_OF_MEMORY)
 
 
 def release() -> None:
-    """Give what is free back to the devices and to the system."""
+    """Return free memory to the devices and to the system."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
@@ -101,47 +113,48 @@ def release() -> None:
 
 
 def trim() -> None:
-    """Give free pages of the heap back to the system, where its C library can."""
-    give_back = _of_c_library("malloc_trim")
-    if give_back is not None:
-        give_back(0)
+    """Return free pages of the heap to the system, if its C library can."""
+    malloc_trim = _c_function("malloc_trim")
+    if malloc_trim is not None:
+        malloc_trim(0)
 
 
 def reuse_freed() -> None:
-    """Have this process keep pages that it frees, where its C library can, for what comes next.
+    """Keep freed pages in this process for the next allocation, if its C library can.
 
     A step of decoding takes and frees the same megabytes again and again. Pages that went back to
-    the system meanwhile come back one fault at a time, which took a tenth of a small model's time.
+    the system return one page fault at a time, which took a tenth of a small model's time.
     """
-    choose = _of_c_library("mallopt")
-    if choose is not None:
-        choose(_TRIM_THRESHOLD, _KEPT)
-        choose(_MMAP_THRESHOLD, _LARGEST_REUSED)
+    mallopt = _c_function("mallopt")
+    if mallopt is not None:
+        mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_MMAP_THRESHOLD, _LARGEST_REUSED)
 
 
 def ask_for_huge_pages() -> None:
-    """Have PyTorch put large tensors into large pages, where Linux gives those to who asks.
+    """Let PyTorch allocate large tensors in huge pages, where Linux grants them on request.
 
-    What a product of matrices reads lies in thousands of pages of 4 KiB, more than a processor
-    knows the places of. PyTorch reads the variable with its first tensor; what a person set stays.
+    The operands of a matrix product span thousands of pages of 4 KiB, more than a processor's
+    translation cache (TLB) holds. PyTorch reads the variable with its first tensor; a value that
+    the user set stays.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 
 class Trimmer:
-    """Keeps the holes of a long run's heap from adding up.
+    """Bounds the fragmentation of a long run's heap.
 
     Batches of ever new shapes leave free pieces that later tensors do not fit, so that a process
-    grows long after its largest batch. Given back they cost the page faults of one step. So they
-    are given back only after memory has grown by `growth` over what some steps from a clean heap
-    needed, and never twice within `rest` steps.
+    grows long after its largest batch. Returning them costs the page faults of one step, so this
+    happens only after memory has grown by `growth` over the peak of the first steps on a clean
+    heap, and never twice within `rest` steps.
 
     Args:
-        growth: share.
-        rest: steps.
-        settle: steps after which a heap is no longer taken for clean.
-        resident: bytes held now, for tests.
-        give_back: for tests.
+        growth: share of that peak.
+        rest: minimum number of steps between two trims.
+        settle: number of steps after a trim that count as those of a clean heap.
+        resident: the resident size, for tests.
+        give_back: the trim, for tests.
     """
 
     def __init__(
@@ -162,32 +175,31 @@ class Trimmer:
         self._since = 0
 
     def step(self) -> None:
-        """Look at the memory after a step, and give back what is free if it is much."""
-        held = self._resident()
+        """Check the memory after a step, and trim the heap if it has grown."""
+        size = self._resident()
         self._since += 1
         if self._since <= self.settle:
-            self._needed = max(self._needed, held)
-        elif self._since > self.rest and held > (1 + self.growth) * self._needed:
+            self._needed = max(self._needed, size)
+        elif self._since > self.rest and size > (1 + self.growth) * self._needed:
             self._give_back()
             self._since = 0
 
 
-def _of_system(root: Path) -> int:
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:  # not Linux: half of what is there, for want of a better word
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
-    facts = dict(line.split(":") for line in lines)
-    return int(facts["MemAvailable"].split()[0]) * _KIB
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    """This process, anew after a fork."""
+    import psutil
+
+    return psutil.Process(pid)
 
 
-def _of_groups(root: Path) -> list[int]:
-    """What each limited control group above this process leaves, in either layout of the files."""
+def _left_by_groups(root: Path) -> list[int]:
+    """Bytes left by each limited control group above this process, in version 1 or 2."""
     try:
         lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
     except OSError:
         return []
-    found = []
+    left = []
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if not controllers:
@@ -202,44 +214,32 @@ def _of_groups(root: Path) -> list[int]:
         for place in (folder, *folder.parents):
             if not place.is_relative_to(base):
                 break
-            left = _left(place, *names)
-            if left is not None:
-                found.append(left)
-    return found
+            rest = _left_by_group(place, *names)
+            if rest is not None:
+                left.append(rest)
+    return left
 
 
-def _left(group: Path, limit_name: str, used_name: str) -> int | None:
-    """What a control group leaves; None if it has no limit."""
+def _left_by_group(group: Path, limit_name: str, used_name: str) -> int | None:
+    """Bytes left by a control group; None if it has no limit."""
     try:
-        said = (group / limit_name).read_text(encoding="ascii").strip()
+        limit = (group / limit_name).read_text(encoding="ascii").strip()
         used = int((group / used_name).read_text(encoding="ascii"))
         facts = (group / "memory.stat").read_text(encoding="ascii").split()
     except OSError:
         return None
-    if said == "max" or int(said) >= _NO_LIMIT:
+    if limit == "max" or int(limit) >= _NO_LIMIT:
         return None
     numbers = dict(zip(facts[::2], facts[1::2], strict=False))
-    # Files that were read and can be read again are counted as used, but are given up at need.
+    # The page cache counts as used, and the kernel frees it at need.
     files = int(numbers.get("total_inactive_file", numbers.get("inactive_file", 0)))
-    return int(said) - used + files
-
-
-def _status(root: Path, name: str) -> int:
-    try:
-        text = (root / "proc/self/status").read_text(encoding="utf-8")
-    except OSError:
-        return 0
-    for line in text.splitlines():
-        key, _, value = line.partition(":")
-        if key == name:
-            return int(value.split()[0]) * _KIB
-    return 0
+    return int(limit) - used + files
 
 
 @functools.cache
-def _of_c_library(name: str) -> Callable[..., int] | None:
+def _c_function(name: str) -> Callable[..., int] | None:
     try:
-        found: Callable[..., int] = getattr(ctypes.CDLL(None), name)
-    except (OSError, AttributeError):  # not glibc
+        function: Callable[..., int] = getattr(ctypes.CDLL(None), name)
+    except (OSError, AttributeError, TypeError):  # not glibc; on Windows, no such library
         return None
-    return found
+    return function

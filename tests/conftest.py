@@ -16,12 +16,17 @@ import tokenizers
 import torch
 from tokenizers import models, normalizers, pre_tokenizers
 
+from heedful.kernels import library
 from heedful.models.checkpoint import save_model
 from heedful.models.encoder import EncoderModel
 from heedful.models.family import EncoderSpec
-from heedful.text.imported import Frame, ImportedTokenizer
-from heedful.text.pair import TokenizerPair
-from heedful.text.protocol import TextTokenizer
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
+from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
+from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
+
+from .summary import not_run
 
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("any machine", deadline=None)
@@ -151,3 +156,45 @@ def browser() -> Iterator[Any]:
         started = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
         yield started
         started.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was not run: skips by reason, and kernels and pages this machine cannot test."""
+    stats = terminalreporter.stats
+    called = [report for report in stats.get("passed", ()) if report.when == "call"]
+    lines = list(not_run([*stats.get("skipped", ()), *called], browser_path()))
+    terminalreporter.section("what was not run")
+    for line in lines:
+        terminalreporter.write_line(line)
+
+
+LEVELS = {"best": 3, "avx512": 2, "avx2": 1}
+
+
+@pytest.fixture(params=LEVELS)
+def level(request: pytest.FixtureRequest) -> Iterator[int]:
+    """A set of instructions; afterwards again the one that the environment asks for."""
+    reached = library.kernels().heedful_select(LEVELS[request.param])
+    for name, number in LEVELS.items():
+        if reached == number < LEVELS[request.param]:
+            said = f"tests for {request.param} instructions ran those of {name} once more"
+            request.node.user_properties.append(("not run", said))
+    yield reached
+    library.kernels.cache_clear()
+
+
+@pytest.fixture
+def build() -> Callable[..., Translator]:
+    """Makes small translators, always of the same weights, whose shape is changed as asked."""
+
+    def built(**changes) -> Translator:
+        torch.manual_seed(0)
+        sizes = {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4}
+        shape = TranslatorShape(**{**sizes, "feedforward": 72, "max_length": 30, **changes})
+        model = Translator(shape.expand(50, 50)).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(0.05 * torch.randn_like(parameter))
+        return model
+
+    return built

@@ -25,6 +25,15 @@ def test_devices() -> None:
             resolve_device(name)
 
 
+def test_a_missing_device_names_those_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=r"no device 'cuda:7'\. Use auto or cpu, or check"):
+        resolve_device("cuda:7")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"Use auto, cpu, cuda:0 or cuda:1, or check"):
+        resolve_device("cuda:7")
+
+
 def test_half_precision_needs_a_gpu() -> None:
     with pytest.raises(ConfigError, match="fp16"):
         resolve_precision("fp16", CPU)

@@ -7,9 +7,13 @@ import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 import torch
 
@@ -18,14 +22,18 @@ from heedful.memory import Trimmer, available_bytes, ran_out, resident_bytes, tr
 MIB = 2**20
 
 
-def system(root: Path, available_mib: int, cgroup: str = "") -> Path:
-    (root / "proc/self").mkdir(parents=True)
-    (root / "proc/meminfo").write_text(
-        f"MemTotal: 99999999 kB\nMemAvailable: {available_mib * 1024} kB\n"
-    )
-    (root / "proc/self/cgroup").write_text(cgroup)
-    (root / "proc/self/status").write_text("Name:\tx\nVmSize:\t  2048 kB\nVmRSS:\t  1024 kB\n")
-    return root
+@pytest.fixture
+def system(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    def build(root: Path, available_mib: int, cgroup: str = "") -> Path:
+        (root / "proc/self").mkdir(parents=True)
+        (root / "proc/self/cgroup").write_text(cgroup)
+        memory = SimpleNamespace(available=available_mib * MIB)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
+        size = SimpleNamespace(vms=2 * MIB, rss=MIB)
+        monkeypatch.setattr(psutil.Process, "memory_info", lambda _: size)
+        return root
+
+    return build
 
 
 def group(folder: Path, files: dict[str, str]) -> None:
@@ -86,11 +94,11 @@ def test_large_tensors_stand_in_large_pages(tmp_path: Path) -> None:
         assert megabytes(LOAD, THP_MEM_ALLOC_ENABLE="0") < 32
 
 
-def test_without_a_limit_it_is_what_the_system_has(tmp_path: Path) -> None:
+def test_without_a_limit_it_is_what_the_system_has(system: Any, tmp_path: Path) -> None:
     assert available_bytes(root=system(tmp_path, 700)) == 700 * MIB
 
 
-def test_a_control_group_leaves_less_but_gives_up_its_files(tmp_path: Path) -> None:
+def test_a_control_group_leaves_less_but_gives_up_its_files(system: Any, tmp_path: Path) -> None:
     root = system(tmp_path, 700, "0::/a/b\n")
     top = root / "sys/fs/cgroup"
     used = {"memory.current": str(300 * MIB), "memory.stat": f"anon 1\ninactive_file {100 * MIB}\n"}
@@ -100,7 +108,7 @@ def test_a_control_group_leaves_less_but_gives_up_its_files(tmp_path: Path) -> N
     assert available_bytes(root=root) == 300 * MIB
 
 
-def test_control_groups_of_the_first_layout(tmp_path: Path) -> None:
+def test_control_groups_of_the_first_layout(system: Any, tmp_path: Path) -> None:
     root = system(tmp_path, 700, "5:cpu:/x\n4:memory:/not/here\n0::/\n")
     files = {"memory.usage_in_bytes": str(60 * MIB), "memory.stat": "total_inactive_file 0\n"}
     folder = root / "sys/fs/cgroup/memory"
@@ -110,15 +118,16 @@ def test_control_groups_of_the_first_layout(tmp_path: Path) -> None:
     assert available_bytes(root=root) == 40 * MIB
 
 
-def test_a_limit_on_addresses_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_on_addresses_counts(
+    system: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (10 * MIB, 10 * MIB))
     assert available_bytes(root=system(tmp_path, 700)) == 8 * MIB
-    assert resident_bytes(tmp_path) == MIB
+    assert resident_bytes() == MIB
 
 
-def test_a_system_that_says_nothing(tmp_path: Path) -> None:
+def test_a_system_without_control_groups(tmp_path: Path) -> None:
     assert available_bytes(root=tmp_path) > 0
-    assert resident_bytes(tmp_path) == 0
 
 
 def test_this_machine() -> None:

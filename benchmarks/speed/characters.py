@@ -59,8 +59,8 @@ def run_settings(data: Path, cache: Path, precision: str) -> dict[str, Any]:
 def write_batches(settings: dict[str, Any], folder: Path, count: int) -> tuple[Path, int]:
     """The first batches of a run with these settings, and the size of its vocabulary."""
     from heedful.events import Events
-    from heedful.train.resolve import resolve_settings
-    from heedful.train.task import prepare_task
+    from heedful.train.run_config import resolve_settings
+    from heedful.train.tasks import prepare_task
 
     folder.mkdir(parents=True)
     task = prepare_task(folder, resolve_settings(None, None, settings), None, Events())

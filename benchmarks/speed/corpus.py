@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heedful.models.spec import TranslatorSpec
-    from heedful.text.pair import TokenizerPair
+    from heedful.text.tokenizer_pair import TokenizerPair
 
 PIECES = 10_000
 BATCH_TOKENS = 4096
@@ -105,8 +105,8 @@ class Batches:
 def first_batches(preset: str, settings: dict[str, Any], run: Path, count: int) -> Batches:
     """The batches that a run with these settings begins with; an epoch at most."""
     from heedful.events import Events
-    from heedful.train.resolve import resolve_settings
-    from heedful.train.task import prepare_task
+    from heedful.train.run_config import resolve_settings
+    from heedful.train.tasks import prepare_task
 
     resolved = resolve_settings(preset, None, settings)
     run.mkdir(parents=True, exist_ok=True)
@@ -128,7 +128,11 @@ def _ids(side: Any, indices: Sequence[int]) -> list[list[int]]:
 
 def marian_shape(spec: TranslatorSpec) -> dict[str, Any]:
     """The fields of a MarianConfig that computes the same."""
-    from heedful.interop.marian import write_config
+    from heedful.interop.marian import ARCHITECTURE
 
     names = ("pad_token_id", "eos_token_id", "decoder_start_token_id", "model_type")
-    return {k: v for k, v in write_config(spec).items() if k not in (*names, "architectures")}
+    return {
+        k: v
+        for k, v in ARCHITECTURE.write_config(spec).items()
+        if k not in (*names, "architectures")
+    }

@@ -25,7 +25,6 @@ from torch import Tensor
 from torch.nn.functional import linear
 from turns import alternate, summary
 
-from heedful.decode.candidates import best_candidates, log_totals
 from heedful.device import Precision
 from heedful.nn.attend import KERNELS, attend, make_request
 from heedful.nn.dropout import dropout
@@ -34,6 +33,7 @@ from heedful.nn.masks import Causal
 from heedful.nn.positions import Positions
 from heedful.nn.product import linear as trained
 from heedful.nn.residual import add_residual
+from heedful.search.candidates import best_candidates, log_totals
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
 PRECISIONS = {

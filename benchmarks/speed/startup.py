@@ -47,8 +47,8 @@ def small_model(folder: Path) -> Path:
 
     from heedful.models.build import build_model
     from heedful.models.checkpoint import save_model
-    from heedful.text.pair import train_pair
-    from heedful.train.resolve import resolve_settings
+    from heedful.text.tokenizer_pair import train_pair
+    from heedful.train.run_config import resolve_settings
 
     data: dict[str, Any] = {"train": [{"file": "unused.tsv"}]}
     settings = resolve_settings("tiny", None, {"data": data})

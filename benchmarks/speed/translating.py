@@ -300,7 +300,7 @@ class Contest:
 
 def precision_names() -> list[str]:
     """The precisions that `heedful translate` knows."""
-    from heedful.cli.running import Running
+    from heedful.cli.flags import Running
 
     flag = get_type_hints(Running, include_extras=True)["precision"]
     return [name for name in get_args(get_args(flag)[0]) if name != "fp16"]  # for GPUs only

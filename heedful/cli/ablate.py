@@ -1,43 +1,43 @@
-"""`heedful ablate`: what a model is without some of its parts."""
+"""`heedful ablate`: remove parts of a model and measure the loss of quality."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.judged_corpus import CORPUS, SCORING, Corpus, Scoring, shown_range
-from heedful.cli.output import PLAIN, Output, Report, print_json
-from heedful.cli.running import SearchFlags, terminal
-from heedful.cli.tables import say, show_table
+from heedful.cli.corpus_flags import CORPUS, SCORING, Corpus, Scoring, format_range
+from heedful.cli.flags import ModelPath, SearchFlags, terminal
+from heedful.cli.output import PLAIN, Output, Report, print_json, say, show_table
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import Effect, Subject
+    from heedful.inspect import Effect
 
 _DIGITS = {"loss": 4, "accuracy": 4, "bleu": 2}
 
 
 def ablate(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
+    model: ModelPath,
     /,
     *what: Annotated[
         str,
         Parameter(
-            help="Parts by address, in which * stands for anything between two dots; every head by "
+            help="Addresses of parts, in which * matches anything between two dots; each head by "
             "itself if there are none."
         ),
     ],
     how: Annotated[
         Literal["off", "mean"],
-        Parameter(help="mean: what a part gives becomes its mean over the corpus."),
+        Parameter(help="off: output zero; mean: output the mean over the corpus."),
     ] = "off",
     together: Annotated[
         bool,
         Parameter(
-            negative=(), show_default=False, help="All parts at once, instead of each by itself."
+            negative=(),
+            show_default=False,
+            help="Remove all parts at once, instead of each by itself.",
         ),
     ] = False,
     bleu: Annotated[
@@ -45,27 +45,27 @@ def ablate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Translators: translate without each part too, which takes longer.",
+            help="Translators: also translate without each part, which takes longer.",
         ),
     ] = False,
     samples: Annotated[int, Parameter(help="Resamples of the paired bootstrap.")] = 1000,
     parts: Annotated[
         bool,
-        Parameter(negative=(), show_default=False, help="Instead, list the parts there are."),
+        Parameter(negative=(), show_default=False, help="List the addresses of parts instead."),
     ] = False,
     corpus: Corpus = CORPUS,
     scoring: Scoring = SCORING,
     search: SearchFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """What taking parts of a model away costs.
+    """Measure the loss of quality when parts of a model are removed.
 
-    Each part is taken away by itself, the corpus is read again, and the part is put back: a head
+    Each part is removed by itself, the corpus is read again, and the part is put back: a head
     (decoder.3.cross.head.2), a sub-layer (decoder.3.cross, encoder.1.feedforward), a residual
     connection (encoder.1.self.residual), a norm (encoder.1.self.norm), the scale of attention
-    (encoder.1.self.scale), or what tells a stack its positions (encoder.positions). Shown is how
-    much worse the loss (nats per token) and the accuracy (of the next token, of labels) become,
-    with the range that holds 95 % of the draws of sentences: a range that spans 0 shows nothing.
+    (encoder.1.self.scale), or the positions of a stack (encoder.positions). The table shows the
+    change of the loss (nats per token) and of the accuracy (of the next token, of labels), with a
+    95 % interval over draws of sentences: an interval that spans 0 shows nothing.
 
     For example:
 
@@ -74,26 +74,26 @@ def ablate(
         heedful ablate run encoder.positions --parts
         heedful ablate lm decoder.0.self.head.* --data texts.txt --how mean
     """
-    asked: dict[str, Any] = {"model": str(model), "what": list(what), "how": how}
-    asked |= {"together": together, "bleu": bleu, "samples": samples, **corpus.plain()}
-    report = Report("ablate", output, asked)
+    flags: dict[str, Any] = {"model": str(model), "what": list(what), "how": how}
+    flags |= {"together": together, "bleu": bleu, "samples": samples, **corpus.plain()}
+    report = Report("ablate", output, flags)
     if samples < 1:
         raise UserError("The bootstrap needs at least one resample", where="--samples")
     subject = corpus.load(model)
     import heedful.inspect as inside
 
-    chosen = inside.parts(subject.model, what) if what else inside.heads(subject.model)
+    addresses = inside.parts(subject.model, what) if what else inside.heads(subject.model)
     if parts:
         for address in inside.parts(subject.model, what or "**"):
             print_json({"part": address}) if output.json else print(address)
         return
     examples = corpus.examples(subject)
-    ablations: list[Any] = [chosen] if together else list(chosen)
+    ablations: list[Any] = [addresses] if together else list(addresses)
     means = None
     if how == "mean":
         means = inside.mean_outputs(subject, [example.reading for example in examples])
     with closing(terminal()) as events:
-        found = inside.effects(
+        effects = inside.effects(
             subject,
             examples,
             ablations,
@@ -101,35 +101,35 @@ def ablate(
             means=means,
             bleu=scoring.bleu(search) if bleu else None,
             samples=samples,
-            progress=lambda done, total: events.progress(done, total, "taken away"),
+            progress=lambda done, total: events.progress(done, total, "removed"),
         )
-    found.sort(key=lambda effect: -effect.scores["loss"].difference.score)
+    effects.sort(key=lambda effect: -effect.scores["loss"].difference.score)
     if output.json:
-        for effect in found:
+        for effect in effects:
             print_json(effect.plain())
     else:
-        _show(found, len(examples), subject)
+        _show(effects, len(examples))
     report.finish(
-        {"examples": len(examples), "effects": [each.plain() for each in found]}, summary=False
+        {"examples": len(examples), "effects": [each.plain() for each in effects]}, summary=False
     )
 
 
-def _show(found: list[Effect], examples: int, subject: Subject) -> None:
-    names = list(found[0].scores)
-    whole = ", ".join(f"{name} {found[0].scores[name].a.score:.{_DIGITS[name]}f}" for name in names)
+def _show(effects: list[Effect], examples: int) -> None:
+    first = effects[0].scores
+    complete = ", ".join(f"{name} {first[name].a.score:.{_DIGITS[name]}f}" for name in first)
     show_table(
-        f"Without each part, over {examples:,} examples; with all parts: {whole}",
-        ("without", *names),
-        [_row(effect) for effect in found],
-        numbers=len(names),
+        f"Without each part, over {examples:,} examples; with all parts: {complete}",
+        ("without", *first),
+        [_row(effect) for effect in effects],
+        numbers=len(first),
     )
-    say("In brackets the range that holds 95 % of the draws of examples.")
+    say("In brackets: 95 % intervals over draws of examples.")
 
 
 def _row(effect: Effect) -> tuple[str, ...]:
-    named = effect.what if len(effect.what) < 4 else (*effect.what[:3], f"… {len(effect.what)}")
+    names = effect.what if len(effect.what) < 4 else (*effect.what[:3], f"… {len(effect.what)}")
     ranges = []
     for name, score in effect.scores.items():
-        by = score.difference
-        ranges.append(shown_range(by.score, by.low, by.high, _DIGITS[name]))
-    return (" ".join(named), *ranges)
+        change = score.difference
+        ranges.append(format_range(change.score, change.low, change.high, _DIGITS[name]))
+    return (" ".join(names), *ranges)

@@ -1,48 +1,70 @@
-"""`heedful classify`: texts, pairs of texts or images in, their labels out."""
+"""`heedful classify`: label texts, pairs of texts or images."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from heedful.cli.encoder_items import HERE, EncoderPath, Items, Verb, run, shown
-from heedful.cli.image_items import classify_images
+import heedful
+from heedful.cli.encoder_verbs import (
+    DEFAULT_ITEMS,
+    EncoderVerb,
+    Items,
+    four_digits,
+    json_line,
+    run,
+    write_results,
+)
+from heedful.cli.flags import ModelPath, positions_of
+from heedful.cli.line_files import chunks
 from heedful.cli.output import PLAIN, Output, one_line
 from heedful.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:
-    from heedful.decode.encoding import EncoderPipeline, EncodingOptions
-    from heedful.decode.predictions import Label
+    from heedful.pipelines.image_classification import ImagePipeline, Picture
+    from heedful.pipelines.predictions import Label
+    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+
+IMAGE_CHUNK = 64
+"""Images that are in memory at a time."""
+
+NamedImage = tuple[str, "Picture | None"]
+"""The name of an image, and the image; None for an empty line, which names none."""
 
 
 def classify(
-    model: EncoderPath,
+    model: ModelPath,
     /,
     *what: Annotated[
         str,
         Parameter(
             allow_leading_hyphen=True,
-            help="One text; or images: PNG and JPEG files, folders of them, IDX files. If there "
-            "is none, lines of the input are read.",
+            help="One text; or images: PNG and JPEG files, folders of them, IDX files. Without "
+            "any, the lines of the input are read.",
         ),
     ],
     top: Annotated[
         int | None,
-        Parameter(help="Labels of each; the most probable, or with --json all if unset."),
+        Parameter(
+            help="Number of labels per item; if unset, the most probable one, or all with --json."
+        ),
     ] = None,
-    items: Items = HERE,
+    items: Items = DEFAULT_ITEMS,
     output: Output = PLAIN,
 ) -> None:
     """Label texts, pairs of texts, or images.
 
-    A line is a text, or two with a tab between them. Every line gives one line: the most probable
+    A line is a text, or two with a tab between them. Each line gives one line: the most probable
     label, a tab, its probability. With --json, `labels` lists all of them, the most probable first,
     each as `label` and `probability`. An empty line gives none.
 
-    For a model of images a line of the input is the name of a picture, and what comes out begins
-    with it: as a first column, or with --json as `image`.
+    For a model of images a line of the input is the name of an image file, and each output line
+    begins with it: as a first column, or with --json as `image`.
 
     For example:
 
@@ -52,14 +74,11 @@ def classify(
         heedful classify animals folder --json
     """
     if top is not None and top < 1:
-        raise ConfigError("At least one label must be asked for", where=f"--top {top}")
-    from heedful.interop.directory import describe_any
-    from heedful.models.family import VisionSpec
+        raise ConfigError("The number of labels must be at least 1", where=f"--top {top}")
+    from heedful.interop.hugging_face import describe_any
 
-    plain = partial(_plain, top=top)
-    fields = partial(_fields, top=top)
-    if isinstance(describe_any(model).spec, VisionSpec):
-        classify_images(model, what, items, output, top, plain, fields)
+    if describe_any(model).spec.kind == "vision":
+        _classify_images(model, what, items, output, top)
         return
     if len(what) > 1:
         raise UserError(
@@ -67,7 +86,8 @@ def classify(
             where="heedful classify",
             remedy="Give one in quotes, or a file with one a line: --input FILE",
         )
-    verb = Verb("classify", "sequence", _classify, plain, fields)
+    plain, fields = partial(_plain, top=top), partial(_fields, top=top)
+    verb = EncoderVerb("classify", "sequence", _classify, plain, fields)
     run(verb, model, what[0] if what else None, items, output, {"top": top})
 
 
@@ -88,11 +108,73 @@ def _classify(
 
 
 def _plain(labels: list[Label], *, top: int | None) -> str:
-    shown_labels = labels[: top or 1]
-    return "\t".join(f"{one_line(one.label)}\t{shown(one.probability)}" for one in shown_labels)
+    return "\t".join(
+        f"{one_line(one.label)}\t{four_digits(one.probability)}" for one in labels[: top or 1]
+    )
 
 
 def _fields(labels: list[Label], *, top: int | None) -> dict[str, Any]:
     return {
         "labels": [{"label": one.label, "probability": one.probability} for one in labels[:top]]
     }
+
+
+def _classify_images(
+    model: Path, what: Sequence[str], items: Items, output: Output, top: int | None
+) -> None:
+    """Label images: one line of output for each.
+
+    Args:
+        model: the model's directory.
+        what: image files, folders and IDX files, instead of lines of the input.
+        items: the flags for input, output, device and batches.
+        output: the common flags.
+        top: labels of each.
+    """
+    if what and items.input is not None:
+        raise UserError("Give images or --input, not both", where="heedful classify")
+
+    def load() -> ImagePipeline:
+        return heedful.load_vision(model, device=items.device, precision=items.precision)
+
+    def line(name: str, labels: list[Label]) -> str:
+        if output.json:
+            return json_line({"image": name, **_fields(labels, top=top)})
+        return f"{one_line(name)}\t{_plain(labels, top=top)}" if labels else ""
+
+    def results(pipeline: ImagePipeline) -> Iterator[list[str]]:
+        images = _named_images(what) if what else _listed_images(items.input)
+        positions = positions_of(items.batch_tokens, pipeline)
+        while chunk := list(islice(images, IMAGE_CHUNK)):
+            labels = pipeline.classify(
+                [image for _, image in chunk if image is not None],
+                batch_size=items.batch_size,
+                batch_tokens=positions,
+            )
+            rest = iter(labels)
+            yield [line(name, [] if image is None else next(rest)) for name, image in chunk]
+
+    write_results("classify", {"model": str(model), "top": top}, items, output, load, results)
+
+
+def _named_images(what: Sequence[str]) -> Iterator[NamedImage]:
+    """Every image of files and folders."""
+    from heedful.data.image_corpus import is_idx, read_images
+    from heedful.data.image_files import image_files
+
+    for word in what:
+        path = Path(word)
+        if path.is_dir():
+            yield from ((str(file), file) for file in image_files(path))
+        elif is_idx(path):
+            for number, pixels in enumerate(read_images(path), start=1):
+                yield f"{path}:{number}", pixels
+        else:
+            yield word, path
+
+
+def _listed_images(source: Path | None) -> Iterator[NamedImage]:
+    """The images whose names are lines of a file or of standard input."""
+    for lines in chunks(source, IMAGE_CHUNK):
+        for line in lines:
+            yield line, Path(line) if line.strip() else None

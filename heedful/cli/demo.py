@@ -1,4 +1,4 @@
-"""`heedful demo`: data, training, translation and a look inside, in about a minute."""
+"""`heedful demo`: generate data, train, translate and show an alignment, in about a minute."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import say
+from heedful.cli.output import PLAIN, Output, Report, say
 
 if TYPE_CHECKING:
     from heedful.cli.demo_run import DemoResult
@@ -20,30 +19,30 @@ WRONG_SHOWN = 3
 def demo(
     *,
     out: Annotated[
-        Path, Parameter(help="Folder for the pairs and the run, made if missing.")
+        Path, Parameter(help="Folder for the pairs and the run, created if missing.")
     ] = Path("heedful-demo"),
     source: Annotated[
         str, Parameter(name="--from", help="Locale to translate from, such as en, de or pt-BR.")
     ] = "en",
     target: Annotated[str, Parameter(name="--to", help="Locale to translate to.")] = "fr",
-    pairs: Annotated[int, Parameter(help="Pairs to train on.")] = 50_000,
+    pairs: Annotated[int, Parameter(help="Number of training pairs.")] = 50_000,
     held_out: Annotated[
-        int, Parameter(help="Items to test with, and as many again to validate with.")
+        int, Parameter(help="Items for testing, and as many again for validation.")
     ] = 1000,
-    steps: Annotated[int, Parameter(help="Updates to train for.")] = 1000,
-    minutes: Annotated[float, Parameter(help="Training ends here if it is not done before.")] = 3.0,
-    seed: Annotated[int, Parameter(help="Of the generated pairs and of training.")] = 1,
+    steps: Annotated[int, Parameter(help="Number of training updates.")] = 1000,
+    minutes: Annotated[float, Parameter(help="Time limit of training.")] = 3.0,
+    seed: Annotated[int, Parameter(help="Random seed of the pairs and of training.")] = 1,
     output: Output = PLAIN,
 ) -> None:
     """Train on generated dates, prices and measures in about a minute, and translate.
 
-    Writes dates, times, prices, measures and durations in two languages as CLDR has them, trains a
-    small model on them as `heedful train` would, and translates items whose dates and amounts it
-    has not seen. Shows how many are right to the last character, and what the model looked at.
+    The demo writes dates, times, prices, measures and durations in two languages by CLDR's rules,
+    trains a small model on them as `heedful train` does, and translates items with dates and
+    amounts that are not in the training pairs. It reports the share of exact translations and
+    draws the alignment of some.
 
-    The folder keeps everything: OUT/pairs the text, OUT/run the run with its model, which
-    `heedful translate OUT/run` takes. The same command given again shows the demo it finds there;
-    one that was stopped goes on.
+    OUT/pairs holds the text, OUT/run the run with its model, for `heedful translate OUT/run`. The
+    same command again shows the finished demo, or continues an interrupted one.
 
     For example:
 
@@ -67,7 +66,7 @@ def demo(
 
 
 def _show(result: DemoResult, out: Path, steps: int) -> None:
-    from heedful.decode.picture import draw_alignment
+    from heedful.search.alignment import draw_alignment
 
     width = min(100, shutil.get_terminal_size().columns)
     for example in result.examples:
@@ -76,8 +75,8 @@ def _show(result: DemoResult, out: Path, steps: int) -> None:
             print(draw_alignment(example.translation.alignment, width=width) + "\n")
     wrong = result.wrong()
     print(
-        f"{result.exact_match:.1%} of {len(result.tested):,} items with dates and amounts it has "
-        "not seen are right to the last character."
+        f"{result.exact_match:.1%} of {len(result.tested):,} items with unseen dates and amounts "
+        "are translated exactly."
     )
     for example in wrong[:WRONG_SHOWN]:
         print(f"  {example.source} → {example.translation}{_verdict(example.plain())}")
@@ -85,8 +84,8 @@ def _show(result: DemoResult, out: Path, steps: int) -> None:
         print(f"  and {len(wrong) - WRONG_SHOWN} more")
     if result.training["steps"] < steps:
         say(
-            f"Training was cut at {result.training['steps']} of {steps} updates: this machine is "
-            "slow or busy, and --minutes allows it more time."
+            f"Training stopped at {result.training['steps']} of {steps} updates by the time limit; "
+            "--minutes allows more."
         )
     say(
         f"The pairs are in {out / 'pairs'}, the run in {out / 'run'}. Try: "

@@ -1,4 +1,4 @@
-"""The demo step by step: its folder, its data, its training, its test."""
+"""The demo step by step: folder, data, training, test."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.cli.files import writing
-from heedful.data.demo import DemoCorpus, generate_demo, write_demo
-from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.translation import Translation
+from heedful.cli.line_files import writing
+from heedful.data.demo_corpus import DemoCorpus, generate_demo, write_demo
 from heedful.errors import ConfigError, RunError, UserError
-from heedful.evaluate.accuracy import exact_match
+from heedful.evaluate.corpus_metrics import exact_match
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.pipelines.translation_results import Translation
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from heedful.data.demo_items import DemoItem
+    from heedful.data.demo_corpus import DemoItem
     from heedful.events import Events
 
 NOTE_FILE = "demo.json"
 SHOWN_KINDS = ("date", "price", "duration")
 
-# What a minute on two cores teaches: chosen on the validation part of English to French.
+# The best settings for a minute on two cores, chosen on English to French validation items.
 SETTINGS: dict[str, Any] = {
     "model": {
         "width": 128,
@@ -50,7 +50,7 @@ SETTINGS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class DemoPlan:
-    """What is asked of the demo: everything its result depends on."""
+    """The demo's flags: everything that its result depends on."""
 
     source: str
     target: str
@@ -86,7 +86,7 @@ class DemoPlan:
 
 @dataclass(frozen=True)
 class Tested:
-    """A held-out item and what the model made of it."""
+    """A held-out item and its translation."""
 
     item: DemoItem
     translation: Translation
@@ -98,7 +98,7 @@ class Tested:
 
     @property
     def exact(self) -> bool:
-        """Whether the translation is right to the last character."""
+        """True if the translation equals the reference."""
         return self.translation == self.item.target
 
     def plain(self) -> dict[str, Any]:
@@ -116,11 +116,11 @@ class Tested:
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo came to.
+    """The result of a demo.
 
     Attributes:
-        tested: every held-out item.
-        examples: a few of them, with alignment.
+        tested: all held-out items.
+        examples: some of them, with alignment.
         kinds: training pairs of each kind.
         training: the summary of the run.
         translation_seconds: for all held-out items.
@@ -134,12 +134,12 @@ class DemoResult:
 
     @property
     def exact_match(self) -> float:
-        """Share of held-out items that are right to the last character."""
+        """The share of exact translations of held-out items."""
         texts = [str(each.translation) for each in self.tested]
         return exact_match(texts, [each.item.target for each in self.tested])
 
     def wrong(self) -> list[Tested]:
-        """The others."""
+        """The held-out items whose translation is not exact."""
         return [each for each in self.tested if not each.exact]
 
     def plain(self) -> dict[str, Any]:
@@ -157,18 +157,18 @@ class DemoResult:
 
 
 def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
-    """Generate, train, translate. A finished demo in the folder is used; a stopped one goes on.
+    """Generate, train, translate; reuse a finished demo in the folder, continue a stopped one.
 
     Args:
         out: the folder.
-        plan: what is asked for.
-        events: who is told.
+        plan: the flags.
+        events: receives progress.
 
     Raises:
         UserError: when the folder holds something else, or the locales will not do.
         RunError: when it was stopped, or the files cannot be written.
     """
-    training = _found_training(out, plan)
+    training = _finished_training(out, plan)
     corpus = generate_demo(
         plan.source,
         plan.target,
@@ -185,8 +185,8 @@ def run_demo(out: Path, plan: DemoPlan, events: Events) -> DemoResult:
     return _test(out / "run", corpus, training, events)
 
 
-def _found_training(out: Path, plan: DemoPlan) -> dict[str, Any] | None:
-    """The summary of the demo in the folder, None when training is still to do.
+def _finished_training(out: Path, plan: DemoPlan) -> dict[str, Any] | None:
+    """The training summary of the demo in the folder; None if training is not finished.
 
     Raises:
         UserError: when the folder holds anything but this demo.
@@ -197,7 +197,7 @@ def _found_training(out: Path, plan: DemoPlan) -> dict[str, Any] | None:
         return None
     try:
         note = json.loads((out / NOTE_FILE).read_text(encoding="utf-8"))
-        asked = dict(note["settings"])
+        settings = dict(note["settings"])
         training = note["training"]
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
@@ -205,12 +205,12 @@ def _found_training(out: Path, plan: DemoPlan) -> dict[str, Any] | None:
             where=str(out),
             remedy="Name another one with --out",
         ) from None
-    if asked != plan.plain():
-        flags = " ".join(f"--{name} {value}" for name, value in asked.items())
+    if settings != plan.plain():
+        flags = " ".join(f"--{name} {value}" for name, value in settings.items())
         raise UserError(
             f"The folder holds a demo made with {flags}",
             where=str(out),
-            remedy="Ask for the same again, name another folder with --out, or delete this one",
+            remedy="Give the same flags, name another folder with --out, or delete this one",
         )
     return dict(training) if training is not None else None
 
@@ -239,7 +239,7 @@ def _train(out: Path, plan: DemoPlan, corpus: DemoCorpus, events: Events) -> dic
         raise RunError(
             f"The demo was stopped at step {summary.steps}",
             where=str(out),
-            remedy="Give the same command again to go on",
+            remedy="Give the same command again to continue",
         )
     return summary.plain()
 
@@ -258,11 +258,11 @@ def _test(run: Path, corpus: DemoCorpus, training: dict[str, Any], events: Event
         progress=lambda done, total: events.progress(done, total, "translating"),
     )
     seconds = time.perf_counter() - started
-    shown = _examples(corpus.test)
-    aligned = pipeline.translate([item.source for item in shown], alignment=True)
+    examples = _examples(corpus.test)
+    aligned = pipeline.translate([item.source for item in examples], alignment=True)
     return DemoResult(
         tested=[Tested(*each) for each in zip(corpus.test, translations, strict=True)],
-        examples=[Tested(*each) for each in zip(shown, aligned, strict=True)],
+        examples=[Tested(*each) for each in zip(examples, aligned, strict=True)],
         kinds=corpus.kinds(),
         training=training,
         translation_seconds=seconds,
@@ -270,9 +270,9 @@ def _test(run: Path, corpus: DemoCorpus, training: dict[str, Any], events: Event
 
 
 def _examples(items: Sequence[DemoItem]) -> list[DemoItem]:
-    """For each kind that is shown, the first item with the most to see: the longest of a few."""
-    found = []
+    """For each kind shown, the longest of the first ten items."""
+    result = []
     for kind in SHOWN_KINDS:
-        few = [item for item in items if item.kind == kind][:10]
-        found += [max(few, key=lambda item: len(item.source))] if few else []
-    return found
+        first = [item for item in items if item.kind == kind][:10]
+        result += [max(first, key=lambda item: len(item.source))] if first else []
+    return result

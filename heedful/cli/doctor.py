@@ -1,4 +1,4 @@
-"""`heedful doctor`: what is installed here and what pays on this machine."""
+"""`heedful doctor`: versions, devices and the speed of each precision on this machine."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import heedful
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import show_table
+from heedful.cli.output import PLAIN, Output, Report, show_table
 
+NO_KERNELS = "none: not compiled when Heedful was installed, or HEEDFUL_NATIVE=off"
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebleu", "babel")
 
 
 def doctor(
     *,
-    width: Annotated[int, Parameter(help="Model width to measure with.")] = 512,
+    width: Annotated[int, Parameter(help="Width of the measured layer.")] = 512,
     output: Output = PLAIN,
 ) -> None:
-    """Check this machine: versions, devices, what precision pays.
+    """Check this machine: versions, devices and speed of each precision.
 
     The rates are those of a linear layer, measured now, in GFLOP/s; `--precision auto` chooses by
-    them. `compile = auto` is told for a long run. Put the output into a report of a fault.
+    them. The choice of `compile = auto` is that for a long run. Include the output in bug reports.
 
     Example: `heedful doctor --json`
     """
@@ -60,7 +60,7 @@ def _machine() -> dict[str, Any]:
     import torch
 
     from heedful.device import resolve_device
-    from heedful.nn.native.library import instructions
+    from heedful.kernels.library import build, instructions
 
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -69,16 +69,17 @@ def _machine() -> dict[str, Any]:
         "processor_cores": cores,
         "torch_threads": torch.get_num_threads(),
         "processor_instructions": torch.backends.cpu.get_cpu_capability(),
-        "own_kernels": instructions() or "none (no compiler when Heedful was installed)",
+        "own_kernels": instructions() or NO_KERNELS,
+        "own_kernels_built_with": build() or "nothing",
         "gpus": ", ".join(gpus) or "none",
         "device_for_auto": str(resolve_device("auto")),
     }
 
 
 def _precision(width: int) -> dict[str, Any]:
-    from heedful.decode.precision import measure_int8
     from heedful.device import measure_matmul, resolve_device, resolve_precision
-    from heedful.train.products import measure_products
+    from heedful.engines.packed_linear import measure_int8
+    from heedful.train.compute_plan import measure_products
 
     rates = measure_matmul(width)
     chosen = resolve_precision("auto", resolve_device("auto"), width=width)
@@ -96,7 +97,7 @@ def _precision(width: int) -> dict[str, Any]:
 
 def _compiling() -> dict[str, Any]:
     from heedful.device import resolve_device
-    from heedful.train.compiling import choose_compiling, lacking_here
+    from heedful.train.compute_plan import choose_compiling, lacking_here
 
     device = resolve_device("auto")
     lacking = lacking_here(device)

@@ -1,27 +1,26 @@
-"""`heedful evaluate`: scores against references, and two systems compared."""
+"""`heedful evaluate`: score systems against references, and compare two."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from cyclopts import Parameter
 
-from heedful.cli.evaluate_data import Columns, evaluate_data
-from heedful.cli.failures import refuse_missing_folder
-from heedful.cli.files import read_lines, write_lines
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.running import STANDARD, Running, SearchFlags, search_settings, terminal
-from heedful.cli.tables import say, show_table
-from heedful.errors import DataError, UserError
+import heedful
+from heedful.cli.flags import STANDARD, Running, SearchFlags, search_settings, terminal
+from heedful.cli.line_files import read_lines, refuse_missing_folder, write_lines
+from heedful.cli.output import PLAIN, Output, Report, say, show_table
+from heedful.errors import DataError, ModelError, UserError
 
 if TYPE_CHECKING:
-    from heedful.decode.settings import SearchSettings
     from heedful.evaluate.bootstrap import PairedScore
-    from heedful.evaluate.metrics import MetricScore
+    from heedful.evaluate.corpus_metrics import MetricScore
     from heedful.events import Events
+    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+    from heedful.search.search_settings import SearchSettings
 
 MetricName = Literal["bleu", "chrf", "ter"]
 
@@ -39,22 +38,24 @@ def evaluate(
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="Good translations, line by line.",
+            help="Reference translations, line by line; several files for several references.",
         ),
     ] = (),
     data: Annotated[
         Path | None,
-        Parameter(help="Examples with right answers, for a classifier, a tagger or a reader."),
+        Parameter(help="Labelled examples, to score a classifier, a tagger or a reader."),
     ] = None,
-    word_column: Annotated[int, Parameter(help="Of --data for a tagger, from 1.")] = 1,
+    word_column: Annotated[
+        int, Parameter(help="Column of the words in --data for a tagger, from 1.")
+    ] = 1,
     tag_column: Annotated[
-        int | None, Parameter(help="Of --data for a tagger, from 1; the last if unset.")
+        int | None, Parameter(help="Column of the tags, from 1; the last if unset.")
     ] = None,
     source: Annotated[
         Path | None, Parameter(help="Text to translate; not needed for files of translations.")
     ] = None,
     baseline: Annotated[
-        Path | None, Parameter(help="Another system to compare with, by paired bootstrap.")
+        Path | None, Parameter(help="Second system, compared by paired bootstrap.")
     ] = None,
     metrics: Annotated[
         tuple[MetricName, ...],
@@ -62,7 +63,7 @@ def evaluate(
             consume_multiple=True,
             negative=(),
             show_default=False,
-            help="TER counts errors: lower is better. [default: bleu chrf]",
+            help="Metrics; TER counts errors, so lower is better. [default: bleu chrf]",
         ),
     ] = ("bleu", "chrf"),
     tokenize: Annotated[
@@ -73,7 +74,7 @@ def evaluate(
     ] = False,
     samples: Annotated[int, Parameter(help="Resamples of the paired bootstrap.")] = 1000,
     output_file: Annotated[
-        Path | None, Parameter(name=("--output", "-o"), help="Keep the translations in this file.")
+        Path | None, Parameter(name=("--output", "-o"), help="Write the translations to this file.")
     ] = None,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
@@ -81,8 +82,8 @@ def evaluate(
 ) -> None:
     """Score translations against references, and compare two systems.
 
-    Scores are sacreBLEU's, with the signatures to quote them by. Training validates likewise. A
-    classifier, a tagger or a reader is scored with --data, a file as training takes it: accuracy
+    Scores are sacreBLEU's, with the signatures to quote; validation in training uses the same
+    code. --data, a file as training takes it, scores a classifier, a tagger or a reader: accuracy
     and F1 of labels, tags or answers, from 0 to 1.
 
     For example:
@@ -93,9 +94,9 @@ def evaluate(
         heedful evaluate tagger --data test.conll
     """
     if data is not None:
-        asked = {"system": str(system), "data": str(data), **running.plain()}
-        columns = Columns(word_column, tag_column)
-        evaluate_data(system, data, columns, running, Report("evaluate", output, asked))
+        flags = {"system": str(system), "data": str(data), **running.plain()}
+        columns = _Columns(word_column, tag_column)
+        _evaluate_encoder(system, data, columns, running, Report("evaluate", output, flags))
         return
     if not reference:
         raise UserError(
@@ -104,7 +105,7 @@ def evaluate(
             remedy="Give --reference FILE to a translator, --data FILE to any other model",
         )
     settings = search_settings(search)
-    asked = {
+    flags = {
         "system": str(system),
         "source": None if source is None else str(source),
         "reference": [str(path) for path in reference],
@@ -115,7 +116,7 @@ def evaluate(
         **settings.plain(),
         **running.plain(),
     }
-    report = Report("evaluate", output, asked)
+    report = Report("evaluate", output, flags)
     if output_file is not None:
         refuse_missing_folder(output_file)
     if samples < 1:
@@ -137,7 +138,7 @@ def evaluate(
 
 
 class _Systems:
-    """Gets the translations of models and of files."""
+    """Translations of models and of files."""
 
     def __init__(
         self, source: Path | None, settings: SearchSettings, running: Running, lines: int
@@ -148,7 +149,7 @@ class _Systems:
         self.lines = lines
 
     def translations(self, system: Path, events: Events) -> list[str]:
-        """One for each line of the references.
+        """One translation for each line of the references.
 
         Raises:
             UserError: when there is no such system, nothing to translate, or lines are out of step.
@@ -199,7 +200,7 @@ def _scores(
     *,
     show: bool,
 ) -> dict[str, Any]:
-    from heedful.evaluate.metrics import corpus_scores
+    from heedful.evaluate.corpus_metrics import corpus_scores
 
     scores = corpus_scores(hypotheses, references, metrics, **rules)
     if show:
@@ -229,7 +230,7 @@ def _comparison(
             [_compared(score) for score in paired.values()],
             numbers=4,
         )
-        say("p: how often a difference this large comes about by the draw of sentences alone.")
+        say("p: probability of a difference this large if the systems were equally good.")
     return {"comparison": {name: score.plain() for name, score in paired.items()}}
 
 
@@ -243,3 +244,96 @@ def _compared(score: PairedScore) -> tuple[str, ...]:
         for part in (score.a, score.b, score.difference)
     ]
     return (score.name, *columns, f"{score.p_value:.3f}")
+
+
+class _Columns(NamedTuple):
+    """Columns of a file of tagged words, counted from 1."""
+
+    word: int
+    tag: int | None
+
+
+class _Scored(NamedTuple):
+    """The number of examples, the plural of their name, and the scores."""
+
+    total: int
+    name: str
+    scores: dict[str, float]
+
+
+def _evaluate_encoder(
+    model: Path, data: Path, columns: _Columns, running: Running, report: Report
+) -> None:
+    """Score a classifier, a tagger or a reader on a file of examples.
+
+    Args:
+        model: the model's directory.
+        data: a file as training takes it.
+        columns: of a file of tagged words.
+        running: device, precision and batches.
+        report: of the command.
+
+    Raises:
+        UserError: when the model is an ensemble.
+        ModelError: when it is neither a classifier, nor a tagger, nor a reader.
+        DataError: naming file and line, for what is no example.
+    """
+    if running.ensemble:
+        raise UserError("Only translators make an ensemble", where="--ensemble")
+    pipeline = heedful.load_encoder(model, device=running.device, precision=running.precision)
+    scorers: dict[str, Callable[..., _Scored]] = {
+        "sequence": _labels,
+        "token": _tags,
+        "span": _answers,
+    }
+    heads = [name for name in scorers if name in pipeline.model.heads]
+    if len(heads) != 1:
+        raise ModelError(
+            f"Of sequence, token and span heads the model has {len(heads)} and needs one",
+            where=str(model),
+            remedy="Give a classifier, a tagger or a reader",
+        )
+    options: EncodingOptions = {
+        "batch_size": running.batch_size,
+        "batch_tokens": running.positions(pipeline),
+    }
+    scored = scorers[heads[0]](pipeline, data, columns, options)
+    if not report.output.json:
+        rows = [(name, f"{score:.4f}") for name, score in scored.scores.items()]
+        show_table(f"{scored.total:,} {scored.name}", ("metric", "score"), rows, numbers=1)
+    scores = {name: {"name": name, "score": score} for name, score in scored.scores.items()}
+    report.finish({scored.name: scored.total, "scores": scores})
+
+
+def _labels(
+    pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
+) -> _Scored:
+    from heedful.data.corpus_spec import CorpusSpec
+    from heedful.data.text_corpus import labelled_reader
+    from heedful.train.tasks.pipeline_scores import label_scores
+
+    reader = labelled_reader(CorpusSpec(file=str(data)))
+    next(iter(reader))  # raises an error if there is no text
+    examples = list(reader.examples())
+    return _Scored(len(examples), "texts", label_scores(pipeline, examples, **options))
+
+
+def _tags(
+    pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
+) -> _Scored:
+    from heedful.data.tagged_corpus import TaggedReader
+    from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
+
+    sentences = list(TaggedReader(data, columns.word, columns.tag))
+    metrics = tag_metrics(["accuracy"], pipeline.labels("token"))
+    return _Scored(len(sentences), "sentences", tag_scores(pipeline, sentences, metrics, **options))
+
+
+def _answers(
+    pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
+) -> _Scored:
+    from heedful.data.question_corpus import QuestionReader
+    from heedful.train.tasks.pipeline_scores import answer_scores
+
+    questions = list(QuestionReader(data))
+    return _Scored(len(questions), "questions", answer_scores(pipeline, questions, **options))

@@ -1,4 +1,4 @@
-"""`heedful export`: a model of ours becomes one of another project."""
+"""`heedful export`: convert a model for another library."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.import_ import refuse_existing
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import say
+from heedful.cli.line_files import refuse_existing
+from heedful.cli.output import PLAIN, Output, Report, say
 from heedful.errors import ConfigError
 
 Format = Literal["hf", "ctranslate2", "onnx"]
@@ -27,28 +26,28 @@ Quantization = Literal[
 
 def export(
     model: Annotated[Path, Parameter(help="A model directory or a run directory.")],
-    out: Annotated[Path, Parameter(help="The directory to write; must not exist yet.")],
+    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
     /,
     *,
     format: Annotated[
         Format,
         Parameter(
             help="hf: for `transformers`. ctranslate2: translators and language models, for fast "
-            "processors. onnx: encoders of text and images."
+            "inference on processors. onnx: encoders of text and images."
         ),
     ] = "hf",
     quantization: Annotated[
         Quantization | None,
-        Parameter(help="How ctranslate2 stores the weights; float32 if unset."),
+        Parameter(help="Type in which ctranslate2 stores the weights; float32 if unset."),
     ] = None,
     output: Output = PLAIN,
 ) -> None:
-    """Write a model as a directory that another project loads.
+    """Convert a model for another library: Hugging Face, CTranslate2 or ONNX.
 
-    `hf` chooses the architecture that computes what the model does: Marian for translators with the
-    settings of the paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. A model that was imported
-    gives the tensors it was imported from, bit for bit. A model of which the other project has no
-    counterpart is refused with what does not fit, and nothing is written.
+    `hf` chooses the architecture that computes the same: Marian for translators with the settings
+    of the paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. An imported model gives back the
+    tensors it was imported from, bit for bit. If the other library has no such architecture,
+    nothing is written, and the error names the settings that do not fit.
 
     For example:
 
@@ -58,8 +57,8 @@ def export(
 
         heedful export bert bert-onnx --format onnx
     """
-    asked = {"model": str(model), "out": str(out), "format": format, "quantization": quantization}
-    report = Report("export", output, asked)
+    flags = {"model": str(model), "out": str(out), "format": format, "quantization": quantization}
+    report = Report("export", output, flags)
     refuse_existing(out)
     if quantization is not None and format != "ctranslate2":
         raise ConfigError(
@@ -75,7 +74,7 @@ def export(
     }
     facts |= {"files": files, "bytes": sum(files.values())}
     say(
-        f"{out} holds a {facts['model_type']} model that `{reader}` loads: "
+        f"Wrote {out}, a {facts['model_type']} model for `{reader}`: "
         f"{', '.join(files)}, {sum(files.values()):,} bytes."
     )
     report.finish(facts)
@@ -84,7 +83,7 @@ def export(
 def _write(
     model: Path, out: Path, format: Format, quantization: Quantization
 ) -> tuple[dict[str, Any], str]:
-    """What was written, and which package reads it."""
+    """Write the model; return facts about it and the package that reads it."""
     if format == "ctranslate2":
         from heedful.interop.ctranslate2 import export_ctranslate2
 
@@ -95,6 +94,6 @@ def _write(
 
         names = export_onnx(model, out)
         return {"model_type": "onnx", "outputs": names}, "onnxruntime"
-    from heedful.interop.directory import export_model
+    from heedful.interop.hugging_face import export_model
 
     return {"model_type": export_model(model, out)["model_type"]}, "transformers"

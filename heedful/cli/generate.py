@@ -1,4 +1,4 @@
-"""`heedful generate`: prompts in, what a language model makes of them out."""
+"""`heedful generate`: continue prompts with a language model."""
 
 from __future__ import annotations
 
@@ -11,18 +11,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import Parameter
 
 import heedful
-from heedful.cli.device_flags import DeviceFlag, PrecisionFlag
-from heedful.cli.failures import refuse_missing_folder
-from heedful.cli.files import chunks, is_standard, output_to
+from heedful.cli.flags import (
+    DeviceFlag,
+    ModelPath,
+    PrecisionFlag,
+    flags_of,
+    sampling_settings,
+    terminal,
+)
+from heedful.cli.line_files import chunks, is_standard, output_to, refuse_missing_folder
 from heedful.cli.output import PLAIN, Output, Report, one_line
-from heedful.cli.running import drawn_settings, terminal
-from heedful.cli.settings_flags import flags_of
-from heedful.decode.generation import GenerationSettings
 from heedful.errors import UserError
+from heedful.search.search_settings import GenerationSettings
 
 if TYPE_CHECKING:
-    from heedful.decode.generate import Generation
-    from heedful.decode.text_generation import GenerationPipeline
+    from heedful.pipelines.text_generation import Generation, GenerationPipeline
 
     GenerationFlags = Any
 else:
@@ -33,7 +36,7 @@ CHUNK = 1024
 
 
 def generate(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
+    model: ModelPath,
     /,
     *,
     prompt: Annotated[
@@ -44,7 +47,7 @@ def generate(
         Parameter(
             name=("--input", "-i"),
             allow_leading_hyphen=True,
-            help="Prompts, one a line, plain or gzip; standard input if there is no --prompt.",
+            help="Prompts, one a line, plain or gzip; standard input without --prompt.",
         ),
     ] = None,
     output_file: Annotated[
@@ -52,7 +55,7 @@ def generate(
         Parameter(
             name=("--output", "-o"),
             allow_leading_hyphen=True,
-            help="Where continuations go, once all are made; standard output if unset.",
+            help="File for the texts, written once all are generated; standard output if unset.",
         ),
     ] = None,
     stream: Annotated[
@@ -60,29 +63,29 @@ def generate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Show the text after --prompt as it is made, its line breaks as they are.",
+            help="Print the text after --prompt while it is generated, with its line breaks.",
         ),
     ] = False,
     settings: GenerationFlags | None = None,
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
-    batch_size: Annotated[int | None, Parameter(help="Prompts continued together.")] = None,
+    batch_size: Annotated[int | None, Parameter(help="Prompts in a batch.")] = None,
     output: Output = PLAIN,
 ) -> None:
     """Continue text with a language model.
 
-    Every prompt gives exactly one output line: what follows it, without the prompt. Line breaks
-    within show as \\n, and backslashes as \\\\; with --json texts are as they are. With --n-best,
-    the candidates of a prompt follow each other on its line, separated by tabs.
+    Every prompt gives exactly one output line: its continuation, without the prompt. Line breaks
+    within are written as \\n, and backslashes as \\\\; with --json they are kept. With --n-best,
+    all candidates of a prompt stand on its line, separated by tabs.
 
     For example:
 
         heedful generate run --prompt "Once upon a time" --stream --temperature 0.8 --seed 1
         heedful generate run -i prompts.txt -o continued.txt --max-length 50
     """
-    chosen = drawn_settings(settings, GenerationSettings)
-    asked = {"model": str(model), **chosen.plain(), "device": device, "precision": precision}
-    report = Report("generate", output, asked)
+    search = sampling_settings(settings, GenerationSettings)
+    flags = {"model": str(model), **search.plain(), "device": device, "precision": precision}
+    report = Report("generate", output, flags)
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
@@ -90,18 +93,18 @@ def generate(
     loaded = report.seconds
     if stream:
         assert prompt is not None
-        _stream(pipeline, prompt, chosen)
+        _stream(pipeline, prompt, search)
         report.finish({"prompts": 1, "load_seconds": round(loaded, 3)}, summary=False)
         return
     counts = {"prompts": 0, "tokens": 0}
     with closing(terminal()) as events, output_to(output_file) as file:
         for prompts in [[prompt]] if prompt is not None else chunks(input, CHUNK):
-            found = pipeline.generate(
-                prompts, settings=chosen, batch_size=batch_size, first_name=counts["prompts"]
+            results = pipeline.generate(
+                prompts, settings=search, batch_size=batch_size, first_name=counts["prompts"]
             )
-            _write(found, file, json_items=output.json, n_best=chosen.n_best > 1)
-            counts["prompts"] += len(found)
-            counts["tokens"] += sum(len(generation.tokens) for generation in found)
+            _write(results, file, json_items=output.json, n_best=search.n_best > 1)
+            counts["prompts"] += len(results)
+            counts["tokens"] += sum(len(generation.tokens) for generation in results)
             events.progress(counts["prompts"], None, "continued")
     working = max(report.seconds - loaded, 1e-9)
     facts: dict[str, Any] = {**counts, "load_seconds": round(loaded, 3)}
@@ -114,8 +117,8 @@ def _check(prompt: str | None, input: Path | None, output: Output, *, stream: bo
         raise UserError("Give --prompt or --input, not both", where="heedful generate")
     if stream and (prompt is None or output.json):
         raise UserError(
-            "Only the text after one --prompt can be streamed, and not as JSON",
-            where="--stream",
+            "--stream needs one --prompt, and prints no JSON",
+            where="heedful generate",
             remedy="Give --prompt, and leave out --json",
         )
 
@@ -127,16 +130,16 @@ def _stream(pipeline: GenerationPipeline, prompt: str, settings: GenerationSetti
     sys.stdout.write("\n")
 
 
-def _write(found: list[Generation], file: TextIO, *, json_items: bool, n_best: bool) -> None:
-    for generation in found:
+def _write(results: list[Generation], file: TextIO, *, json_items: bool, n_best: bool) -> None:
+    for generation in results:
         if json_items:
             item = _fields(generation)
             if n_best:
                 item["n_best"] = [_fields(one) for one in generation.n_best]
             line = json.dumps(item, ensure_ascii=False)
         else:
-            shown = generation.n_best if n_best else (generation,)
-            line = "\t".join(one_line(one.text) for one in shown)
+            candidates = generation.n_best if n_best else (generation,)
+            line = "\t".join(one_line(one.text) for one in candidates)
         file.write(line + "\n")
     file.flush()
 

@@ -1,17 +1,15 @@
-"""`heedful heads`: what every head of a model looks at, over a corpus."""
+"""`heedful heads`: measure the attention of every head over a corpus."""
 
 from __future__ import annotations
 
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.judged_corpus import CORPUS, Corpus
-from heedful.cli.output import PLAIN, Output, Report, print_json
-from heedful.cli.running import terminal
-from heedful.cli.tables import say, show_table
+from heedful.cli.corpus_flags import CORPUS, Corpus
+from heedful.cli.flags import ModelPath, terminal
+from heedful.cli.output import PLAIN, Output, Report, print_json, say, show_table
 
 if TYPE_CHECKING:
     from heedful.inspect import HeadMeasures, Measures, Reading, Subject
@@ -20,20 +18,20 @@ Part = Literal["encoder", "decoder", "cross"]
 
 
 def heads(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
+    model: ModelPath,
     /,
     *,
-    part: Annotated[Part | None, Parameter(help="Whose attention; all there is if unset.")] = None,
+    part: Annotated[Part | None, Parameter(help="Stack or cross-attention; all if unset.")] = None,
     corpus: Corpus = CORPUS,
     output: Output = PLAIN,
 ) -> None:
-    """What every head of a model looks at, over a corpus.
+    """Measure the attention of every head over a corpus.
 
-    For each head the mean entropy and distance of its attention, and the share of it on the token
+    For each head: the mean entropy and distance of its attention, and its share on the token
     before, the token after, the first token, the token itself, special tokens, repeated and rare
-    pieces; of a translator's attention to the source also the share on words that are aligned. A
-    head gets a name only where the evidence is strong: see the guide. A few hundred sentences are
-    enough. Without --target a translator reads its own translations.
+    pieces; for cross-attention also the share on aligned words. A head is named only if the
+    evidence is strong: see the guide. A few hundred sentences are enough. Without --target, a
+    translator reads its own translations.
 
     For example:
 
@@ -45,28 +43,28 @@ def heads(
     readings = corpus.readings(subject)
     from heedful.inspect import parts_of
 
-    chosen: tuple[Part, ...] = parts_of(subject.model) if part is None else (part,)
-    found = []
+    parts: tuple[Part, ...] = parts_of(subject.model) if part is None else (part,)
+    results = []
     with closing(terminal()) as events:
-        for number, each in enumerate(chosen):
-            events.progress(number, len(chosen), "reading for each kind of attention")
-            found.append(_measured(subject, readings, each))
-        events.progress(len(chosen), len(chosen), "reading for each kind of attention")
+        for number, each in enumerate(parts):
+            events.progress(number, len(parts), "measured")
+            results.append(_measure_part(subject, readings, each))
+        events.progress(len(parts), len(parts), "measured")
     labelled = 0
-    for measures in found:
+    for measures in results:
         labelled += sum(head.label is not None for head in measures.heads)
         if output.json:
             for head in measures.heads:
                 print_json({"part": measures.part, **head.plain()})
         else:
             _show(measures)
-    count = sum(len(measures.heads) for measures in found)
+    count = sum(len(measures.heads) for measures in results)
     say(f"{labelled} of {count} heads have a name.")
     facts = {"sentences": len(readings), "heads": count, "labelled": labelled}
-    report.finish({**facts, "parts": [each.plain() for each in found]}, summary=False)
+    report.finish({**facts, "parts": [each.plain() for each in results]}, summary=False)
 
 
-def _measured(subject: Subject, readings: list[Reading], part: Part) -> Measures:
+def _measure_part(subject: Subject, readings: list[Reading], part: Part) -> Measures:
     from heedful.inspect import align_words, measure
 
     if part != "cross":

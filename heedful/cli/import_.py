@@ -1,4 +1,4 @@
-"""`heedful import`: a model of another project becomes one of ours."""
+"""`heedful import`: convert a Hugging Face model to a Heedful one."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import say
-from heedful.errors import ModelError
+from heedful.cli.line_files import refuse_existing
+from heedful.cli.output import PLAIN, Output, Report, say
 
 if TYPE_CHECKING:
-    from heedful.interop.directory import Imported
+    from heedful.interop.hugging_face import Imported
 
 
 def import_(
     directory: Annotated[
         Path, Parameter(help="A Hugging Face model directory: config.json, safetensors, tokenizer.")
     ],
-    out: Annotated[Path, Parameter(help="The model directory to write; must not exist yet.")],
+    out: Annotated[Path, Parameter(help="Model directory to write; must not exist.")],
     /,
     *,
     dtype: Annotated[
-        Literal["keep", "float32"], Parameter(help="keep: weights stay as they are stored.")
+        Literal["keep", "float32"],
+        Parameter(help="Type of the weights; keep: as they are stored."),
     ] = "keep",
     output: Output = PLAIN,
 ) -> None:
-    """Read a Hugging Face model directory and write it as Heedful's.
+    """Convert a Hugging Face model directory to a Heedful one.
 
-    BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT are understood. Every tensor and setting
-    must be accounted for, or nothing is written and the error says what is left over or missing.
-    Nothing in the directory is executed, which is why pickled weights (pytorch_model.bin) are
-    refused. Without network: the directory must be on this machine.
+    Supported architectures: BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT. Every tensor and
+    setting must be used; otherwise nothing is written, and the error names what is left over or
+    missing. Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are
+    refused. The directory must be on this machine: nothing is downloaded.
 
     For example:
 
@@ -42,7 +42,7 @@ def import_(
         "import", output, {"directory": str(directory), "out": str(out), "dtype": dtype}
     )
     refuse_existing(out)
-    from heedful.interop.directory import import_model
+    from heedful.interop.hugging_face import import_model
     from heedful.models.checkpoint import save_model
 
     imported = import_model(directory, keep_dtype=dtype == "keep")
@@ -50,26 +50,6 @@ def import_(
     facts = _facts(imported)
     say(_sentence(out, facts))
     report.finish(facts)
-
-
-def refuse_existing(out: Path) -> None:
-    """Check that a directory can be written without losing another.
-
-    Raises:
-        ModelError: when something is there, or its parent is not.
-    """
-    if out.exists():
-        raise ModelError(
-            "This exists already",
-            where=str(out),
-            remedy="Give a directory that is still to be made",
-        )
-    if not out.absolute().parent.is_dir():
-        raise ModelError(
-            "No such directory",
-            where=str(out.absolute().parent),
-            remedy="Make it, or choose another place",
-        )
 
 
 def _facts(imported: Imported) -> dict[str, Any]:
@@ -97,7 +77,7 @@ def _sentence(out: Path, facts: dict[str, Any]) -> str:
         text = f"Its tokenizers have {pieces['source']:,} and {pieces['target']:,} pieces."
     kind = facts["kind"].replace("_", " ")
     return (
-        f"{out} holds the {facts['model_type']} model now: of the kind {kind}, "
-        f"{facts['parameters']:,} parameters in {facts['dtype']}, every tensor accounted for. "
+        f"Wrote {out}: a {facts['model_type']} model of the kind {kind}, "
+        f"{facts['parameters']:,} parameters in {facts['dtype']}; every tensor was used. "
         f"{text}"
     )

@@ -1,4 +1,4 @@
-"""`heedful info`: what a model is made of and what it costs."""
+"""`heedful info`: parameters, operations and memory of a model or preset."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import engineering, say, show_table
-from heedful.errors import ModelError
+from heedful.cli.output import PLAIN, Output, Report, engineering, say, show_table
+from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
     from heedful.models.family import ModelSpec
@@ -22,49 +21,45 @@ def info(
     /,
     *,
     vocabulary: Annotated[
-        int | None, Parameter(help="Pieces of a preset's vocabulary; a model has its own.")
+        int | None, Parameter(help="Size of a preset's vocabulary; a model has its own.")
     ] = None,
-    source_tokens: Annotated[int, Parameter(help="Length of a sentence to count for.")] = 25,
+    source_tokens: Annotated[int, Parameter(help="Length of a source sentence.")] = 25,
     target_tokens: Annotated[int, Parameter(help="Length of its translation.")] = 25,
-    beam: Annotated[int, Parameter(help="Hypotheses in a decoding step.")] = 4,
+    beam: Annotated[int, Parameter(help="Hypotheses per decoding step.")] = 4,
     batch_tokens: Annotated[
         int,
-        Parameter(help="Positions of a batch: in training on each side, decoding x hypotheses."),
+        Parameter(help="Positions of a batch: per side in training, with hypotheses in decoding."),
     ] = 4096,
     precision: Annotated[
-        Literal["fp32", "bf16"], Parameter(help="Of products, for the peaks of memory.")
+        Literal["fp32", "bf16"], Parameter(help="Precision of products, for the peaks of memory.")
     ] = "fp32",
     output: Output = PLAIN,
 ) -> None:
-    """What a model is made of and what it costs.
+    """Show a model's parameters, operations and memory.
 
-    Parameters of every component, operations to learn from a pair and to translate a sentence, and
-    memory: what there is of weights and caches, and the most that a process takes while it trains
-    and decodes with such batches on a processor. Of other models than translators, the parameters
-    and those peaks, and of those of images the operations for one. A directory of this name goes
-    before a preset.
+    Parameters of every component; operations to train on a pair and to translate a sentence; memory
+    of weights and caches, and the peak of a process that trains or decodes such batches on a
+    processor. Other models than translators show parameters and peaks, and models of images also
+    the operations for one image. A directory takes precedence over a preset of the same name.
 
     Example: `heedful info transformer-base --vocabulary 37000 --precision bf16`
     """
     counts = (source_tokens, target_tokens, beam, batch_tokens, vocabulary or 1)
     if min(counts) < 1:
-        from heedful.errors import UserError
-
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
     report = Report("info", output, {"model": model, "vocabulary": vocabulary})
     spec, facts = _find(model, vocabulary)
-    asked = _Asked(batch_tokens, max(source_tokens, target_tokens), beam, precision)
+    workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
     from heedful.models.cost import count_parameters
-    from heedful.models.spec import TranslatorSpec
 
-    if not isinstance(spec, TranslatorSpec):
-        _tell_family(model, spec, facts, asked, report)
+    if spec.kind != "translator":
+        _report_modules(model, spec, facts, workload, report)
         return
     facts = {
         "parameters": _parameters(spec),
         "operations": _operations(spec, source_tokens, target_tokens, beam),
         "memory_bytes": _memory(spec, source_tokens, target_tokens, beam, batch_tokens),
-        "peak_memory": asked.peaks(spec, count_parameters(spec)),
+        "peak_memory": workload.peaks(spec, count_parameters(spec)),
         "model": spec.plain(),
         **facts,
     }
@@ -74,8 +69,8 @@ def info(
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What peaks of memory are foreseen for."""
+class _Workload:
+    """The batches for which peaks of memory are predicted."""
 
     batch_tokens: int
     length: int
@@ -83,16 +78,16 @@ class _Asked:
     precision: Literal["fp32", "bf16"]
 
     def peaks(self, spec: ModelSpec, parameters: int) -> dict[str, Any]:
-        """The peaks of training and decoding, in bytes, and what is free here."""
+        """Peaks of training and decoding and the free memory of this machine, in bytes."""
         import torch
 
-        from heedful.decode.side_by_side import MOST_AT_ONCE, batches_at_once
         from heedful.memory import available_bytes
         from heedful.models.cost import BFLOAT16, FLOAT32, decoding_peak, training_peak
+        from heedful.pipelines.worker_threads import MOST_AT_ONCE, batches_at_once
 
         number_bytes = FLOAT32 if self.precision == "fp32" else BFLOAT16
         at_once = batches_at_once(torch.device("cpu"), MOST_AT_ONCE)
-        found = {
+        peaks = {
             "training": training_peak(
                 spec,
                 self.batch_tokens,
@@ -114,47 +109,19 @@ class _Asked:
             "batch_tokens": self.batch_tokens,
             "precision": self.precision,
             "batches_at_once": at_once,
-            **{verb: {**asdict(peak), "total": peak.total} for verb, peak in found.items()},
+            **{verb: {**asdict(peak), "total": peak.total} for verb, peak in peaks.items()},
             "available": available_bytes(),
         }
 
 
-def preset_spec(name: str, vocabulary: int | None = None) -> ModelSpec:
-    """The complete spec of a preset.
-
-    Args:
-        name: the preset.
-        vocabulary: pieces of a translator's joint vocabulary; what its tokenizer would learn if
-            unset.
-
-    Raises:
-        ModelError: when there is no such preset, or it has a vocabulary of its own.
-    """
-    from heedful.models.shape import TranslatorShape
-    from heedful.models.sizes import has_spec, read_preset, read_preset_spec
-    from heedful.text.spec import TokenizerSpec
-
-    if has_spec(name):
-        if vocabulary is not None:
-            raise _own_vocabulary(name)
-        return read_preset_spec(name)
-    settings = read_preset(name)
-    where = f"preset {name}"
-    shape = TranslatorShape.parse(settings.get("model", {}), where=where)
-    tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
-    size = vocabulary if vocabulary is not None else tokenizer.vocabulary_size
-    return shape.expand(size, size)
-
-
-def _own_vocabulary(model: str) -> ModelError:
-    return ModelError(
-        "A model has a vocabulary of its own", where=model, remedy="Leave out --vocabulary"
-    )
-
-
 def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
-    """The spec, and what else there is to tell."""
-    from heedful.models.sizes import preset_names, published_parameters
+    """The spec, and further facts to report."""
+    from heedful.models.preset_files import (
+        own_vocabulary_error,
+        preset_names,
+        preset_spec,
+        published_parameters,
+    )
 
     path = Path(model)
     if not path.exists() and model in preset_names():
@@ -170,8 +137,8 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
             remedy=f"Check the path; presets are {', '.join(preset_names())}",
         )
     if vocabulary is not None:
-        raise _own_vocabulary(model)
-    from heedful.models.directory import find_model_directory, read_facts
+        raise own_vocabulary_error(model)
+    from heedful.models.model_directory import find_model_directory, read_facts
 
     facts = read_facts(find_model_directory(path))
     known = {"training": dict(facts.training)}
@@ -180,16 +147,16 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
     return facts.spec, known
 
 
-def _tell_family(
-    model: str, spec: ModelSpec, facts: dict[str, Any], asked: _Asked, report: Report
+def _report_modules(
+    model: str, spec: ModelSpec, facts: dict[str, Any], workload: _Workload, report: Report
 ) -> None:
-    """The parameters of another model than a translator, module by module."""
+    """Report another model than a translator: the parameters of each module, and peaks."""
     from heedful.models.build import parameter_counts
 
     counts = parameter_counts(spec)
     total = sum(counts.values())
     operations = _image_operations(spec)
-    peaks = asked.peaks(spec, total)
+    peaks = workload.peaks(spec, total)
     if not report.output.json:
         published = facts.get("published_parameters")
         beside = "" if published is None else f" (published: {published:,})"
@@ -216,12 +183,11 @@ def _tell_family(
 
 
 def _image_operations(spec: ModelSpec) -> dict[str, int]:
-    """Operations to label an image and to learn from one; nothing for other models."""
+    """Operations to label an image and to train on one; empty for other models."""
     from heedful.models.cost import image_work
     from heedful.models.cost_flops import BACKWARD_PER_FORWARD
-    from heedful.models.family import VisionSpec
 
-    if not isinstance(spec, VisionSpec):
+    if spec.kind != "vision":
         return {}
     forward = image_work(spec).total
     return {"image": forward, "training_image": (1 + BACKWARD_PER_FORWARD) * forward}
@@ -324,7 +290,7 @@ def _show_peaks(peaks: dict[str, Any]) -> None:
     at_once = peaks["batches_at_once"]
     decoding = "decoding" if at_once == 1 else f"decoding, {at_once} batches side by side"
     show_table(
-        f"Most memory of a process on a processor: batches of {peaks['batch_tokens']:,} positions, "
+        f"Peak memory of a process on a processor: batches of {peaks['batch_tokens']:,} positions, "
         f"{peaks['precision']}",
         ("for", *parts),
         [

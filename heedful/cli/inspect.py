@@ -1,4 +1,4 @@
-"""`heedful inspect`: what a model attends to while it reads and writes."""
+"""`heedful inspect`: show the attention of a model for one text."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.device_flags import DeviceFlag
-from heedful.cli.failures import refuse_missing_folder
-from heedful.cli.files import writing
+from heedful.cli.flags import DeviceFlag, ModelPath
+from heedful.cli.line_files import refuse_missing_folder, writing
 from heedful.cli.output import PLAIN, Output, Report, print_json
 from heedful.errors import UserError
 
@@ -24,25 +23,25 @@ _CHARTS = (".html", ".png", ".svg")
 
 
 def inspect(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
-    text: Annotated[str, Parameter(help="What it reads.")],
+    model: ModelPath,
+    text: Annotated[str, Parameter(help="Text that the model reads.")],
     /,
     *,
     target: Annotated[
         str | None,
         Parameter(
             allow_leading_hyphen=True,
-            help="A translation, a continuation, or the second text of a pair; a translator's own "
-            "translation if unset.",
+            help="A translation, a continuation, or the second text of a pair; for a translator, "
+            "its own translation if unset.",
         ),
     ] = None,
     more: Annotated[
         int | None,
-        Parameter(name="--continue", help="Language models: read on for this many tokens at most."),
+        Parameter(name="--continue", help="Language models: generate at most this many tokens."),
     ] = None,
     part: Annotated[
         Literal["encoder", "decoder", "cross"] | None,
-        Parameter(help="Whose attention; a translator's to the source if unset."),
+        Parameter(help="Stack or cross-attention; cross-attention of a translator if unset."),
     ] = None,
     layer: Annotated[
         tuple[int, ...],
@@ -57,7 +56,7 @@ def inspect(
         Parameter(
             negative=(),
             show_default=False,
-            help="Instead, every tensor on the way: its address and shape.",
+            help="List the address and shape of every captured tensor instead.",
         ),
     ] = False,
     output_file: Annotated[
@@ -72,18 +71,18 @@ def inspect(
     view: Annotated[
         View | None,
         Parameter(
-            help="What a chart shows: the mean as a matrix, a matrix for each of the heads, or "
-            "lines between the tokens; heads if several are asked for, else matrix, if unset.",
+            help="Kind of chart: the mean as a matrix, a matrix per head, or lines between tokens. "
+            "If unset: heads for several layers or heads, else matrix.",
         ),
     ] = None,
     device: DeviceFlag = "auto",
     output: Output = PLAIN,
 ) -> None:
-    """Show what a model attends to.
+    """Show the attention of a model for one text.
 
-    The picture is the mean of the layers and heads asked for, of all if none are; --json gives the
-    weights of each. A chart in a file shows each of several layers or heads that are asked for; a
-    .html file can be pointed at. Looking changes nothing about what the model writes.
+    The picture is the mean over the given layers and heads, or over all; --json gives the weights
+    of each. A chart in a file shows each of several given layers or heads; an .html file responds
+    to the pointer. Inspection does not change the model's output.
 
     For example:
 
@@ -94,34 +93,34 @@ def inspect(
         heedful inspect run "A dog runs." -o heads.png --layer 2 --layer 3
         heedful inspect run "A dog." --shapes
     """
-    asked: dict[str, Any] = {"model": str(model), "text": text, "target": target, "part": part}
-    asked |= {"continue": more, "layers": list(layer), "heads": list(head), "device": device}
-    asked |= {"view": view}
-    report = Report("inspect", output, asked)
+    flags: dict[str, Any] = {"model": str(model), "text": text, "target": target, "part": part}
+    flags |= {"continue": more, "layers": list(layer), "heads": list(head), "device": device}
+    flags |= {"view": view}
+    report = Report("inspect", output, flags)
     _check_file(output_file, view, shapes)
     import heedful.inspect
 
     subject = heedful.inspect.load(model, device=device)
     reading = _read(subject, text, target, more)
     attention = None if shapes else _attention(subject, reading, part, layer, head)
-    found: dict[str, Any] = {"text": reading.text, "target": reading.target}
-    found |= _shapes(subject, reading) if attention is None else attention.plain()
+    result: dict[str, Any] = {"text": reading.text, "target": reading.target}
+    result |= _shapes(subject, reading) if attention is None else attention.plain()
     if output_file is not None:
         if attention is not None and output_file.suffix in _CHARTS:
             _write_chart(output_file, attention, view, several=max(len(layer), len(head)) > 1)
         else:
             with writing(output_file) as stream:
-                stream.write(json.dumps(found, ensure_ascii=False) + "\n")
+                stream.write(json.dumps(result, ensure_ascii=False) + "\n")
     if output.json:
-        print_json(found)
+        print_json(result)
     elif output_file is None:
-        print(_listed(found["shapes"]) if attention is None else _drawn(attention))
+        print(_list_shapes(result["shapes"]) if attention is None else _draw(attention))
     report.finish({"tokens": reading.length}, summary=False)
 
 
 def _read(subject: Subject, text: str, target: str | None, more: int | None) -> Reading:
-    from heedful.decode.generation import GenerationSettings
     from heedful.inspect import read
+    from heedful.search.search_settings import GenerationSettings
 
     if more is None:
         return read(subject, text, target)
@@ -147,17 +146,17 @@ def _attention(
 def _shapes(subject: Subject, reading: Reading) -> dict[str, Any]:
     from heedful.inspect import shapes, tensors
 
-    found = shapes(subject.model, tensors(subject, [reading]))
-    return {"shapes": {address: list(shape) for address, shape in found.items()}}
+    by_address = shapes(subject.model, tensors(subject, [reading]))
+    return {"shapes": {address: list(shape) for address, shape in by_address.items()}}
 
 
-def _drawn(attention: AttentionMap) -> str:
-    from heedful.inspect.picture import draw_attention
+def _draw(attention: AttentionMap) -> str:
+    from heedful.inspect.attention_maps import draw_attention
 
     return draw_attention(attention, width=shutil.get_terminal_size().columns)
 
 
-def _listed(shapes: dict[str, list[int]]) -> str:
+def _list_shapes(shapes: dict[str, list[int]]) -> str:
     margin = max(map(len, shapes))
     lines = [f"{address:<{margin}}  {' × '.join(map(str, s))}" for address, s in shapes.items()]
     return "\n".join(lines)
@@ -174,11 +173,11 @@ def _write_chart(path: Path, attention: AttentionMap, view: View | None, several
 
 
 def _check_file(path: Path | None, view: View | None, shapes: bool) -> None:
-    """Refuse what cannot be written before a model is loaded."""
+    """Refuse a file that cannot be written, before a model is loaded."""
     chart = path is not None and path.suffix in _CHARTS
     if view is not None and (not chart or shapes):
         raise UserError(
-            "Only a chart of attention has views",
+            "Only a chart of attention has a view",
             where=f"--view {view}",
             remedy="Name a .html, .png or .svg file with -o, without --shapes",
         )
@@ -192,7 +191,7 @@ def _check_file(path: Path | None, view: View | None, shapes: bool) -> None:
         )
     refuse_missing_folder(path)
     if chart:
-        import heedful.inspect.charts  # noqa: F401  says what has to be installed
+        import heedful.inspect.charts  # noqa: F401  raises an error if a library is missing
 
 
 def _not_written(path: Path) -> str:

@@ -1,21 +1,63 @@
-"""The entry point: finds the verb, runs it, tells what goes wrong and returns a status.
+"""The entry point: find the verb, run it, report what went wrong, return an exit status.
 
-Nothing heavy is imported here: each verb's module is loaded when that verb is called for, and torch
-when it starts to work, so that `--help` answers at once.
+Nothing heavy is imported here. A verb's module is loaded when that verb is called, and torch when
+the verb starts to work, so that `--help` answers at once. An error of the user is one paragraph on
+standard error; HEEDFUL_DEBUG=1 adds the traceback.
 """
 
 from __future__ import annotations
 
+import atexit
+import errno
 import gc
 import itertools
 import os
 import sys
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 
 import heedful
-from heedful.cli.failures import guarded
 from heedful.cli.verbs import VERBS, print_overview
-from heedful.errors import UserError, suggest
+from heedful.errors import RunError, UserError, suggest
+
+DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+_HELP_FLAGS = frozenset(("--help", "-h"))
+_NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+def run() -> int:
+    """Run the words after `heedful` in a process of its own, as the installed command does.
+
+    Returns:
+        The exit status of `main`; the process must end with it.
+    """
+    at_exit = _ImmediateExit()
+    at_exit.status = main()
+    return at_exit.status
+
+
+class _ImmediateExit:
+    """End the process without freeing what the system takes back as a whole.
+
+    Freeing every object of PyTorch's modules takes a sixth of a second. The handler is registered
+    before those modules are loaded, so it runs after all other exit handlers.
+    """
+
+    def __init__(self) -> None:
+        self.status: int | None = None
+        atexit.register(self._exit)
+
+    def _exit(self) -> None:
+        if self.status is None:  # SystemExit or an error ended the process: Python reports it
+            return
+        try:
+            for stream in (sys.stdout, sys.stderr):
+                stream.flush()
+        except (OSError, ValueError):  # Python reports this, too
+            return
+        os._exit(self.status)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -29,30 +71,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     set_environment()
     words = normalize(sys.argv[1:] if arguments is None else arguments)
-    asks = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
+    wants_help = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
     # `heedful --help train` explains that verb too.
-    verb = next((word for word in words if not asks or not word.startswith("-")), "")
-    return guarded(lambda: _run(verb, words, asks=asks), verb if verb in VERBS else "")
-
-
-_HELP_FLAGS = frozenset(("--help", "-h"))
+    verb = next((word for word in words if not wants_help or not word.startswith("-")), "")
+    return guarded(lambda: _run(verb, words, wants_help=wants_help), verb if verb in VERBS else "")
 
 
 def set_environment() -> None:
-    """What libraries are told before they are loaded; what a person set stays."""
-    # Threads that wait spin, by default for longer than a busy machine can afford: on two cores
-    # with one other busy process training ran 30 times slower. Read when torch is loaded, later.
+    """Set variables that libraries read when they are loaded; values the user set stay."""
+    # OpenMP's waiting threads spin for longer than a busy machine can afford: on two cores with
+    # one other busy process, training ran 30 times slower. Read when torch is loaded, later.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "2000")
-    # Kernels kept ready for shapes that do not come again: a thousand by default in each of two
-    # caches, a gigabyte in the end. A step's layers share those of a few dozen shapes.
+    # oneDNN caches kernels for shapes that do not come again: a thousand by default in each of
+    # two caches, a gigabyte in the end. A step's layers share those of a few dozen shapes.
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
         os.environ.setdefault(name, "64")
-    # Or the library of settings would read what every installed package says of itself, each time.
+    # Otherwise pydantic reads the metadata of every installed package, each time.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
-def _run(verb: str, words: list[str], *, asks: bool) -> int | None:
+def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
     if not verb:
         print_overview()
         return 0
@@ -61,16 +100,16 @@ def _run(verb: str, words: list[str], *, asks: bool) -> int | None:
         return 0
     if verb not in VERBS:
         raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
-    if asks:
-        gc.disable()  # what is thrown away at once need not be looked through: a fifth of the time
-        from heedful.cli.app import print_help
+    if wants_help:
+        gc.disable()  # short-lived objects: collecting them took a fifth of the time
+        from heedful.cli.parser import print_help
 
-        print_help(verb)  # as the app would, but for taking its arguments apart first
+        print_help(verb)  # as the app would, without parsing the arguments first
         return 0
     from heedful.memory import uncollected
 
     with uncollected():
-        from heedful.cli.app import build_app
+        from heedful.cli.parser import build_app
 
         app = build_app(verb)
     result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
@@ -98,3 +137,105 @@ def normalize(words: Sequence[str]) -> list[str]:
 
 def _is_bare_flag(word: str) -> bool:
     return word.startswith("--") and "=" not in word
+
+
+def guarded(work: Callable[[], int | None], verb: str = "") -> int:
+    """Run a verb; report an error as one paragraph on standard error.
+
+    Args:
+        work: the verb, ready to run; it may return a status of its own.
+        verb: its name, for the command that shows its help.
+
+    Returns:
+        The exit status.
+    """
+    try:
+        status = work()
+        sys.stdout.flush()
+        return DONE if status is None else status
+    except KeyboardInterrupt:
+        return _report("Interrupted.", INTERRUPTED)
+    except BrokenPipeError:
+        _discard_standard_output()
+        return FAILED
+    except Exception as error:
+        if _is_misuse(error):
+            help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
+            return _report(f"{_one_line(str(error))} See: {help_command}", WRONG)
+        return _report_error(error)
+
+
+def _is_misuse(error: Exception) -> bool:
+    """Return True for an error of cyclopts, which may not have been loaded."""
+    library = sys.modules.get("cyclopts.exceptions")
+    return library is not None and isinstance(error, library.CycloptsError)
+
+
+def _report_error(error: Exception) -> int:
+    known = as_user_error(error)
+    if os.environ.get("HEEDFUL_DEBUG"):
+        traceback.print_exception(error, file=sys.stderr)
+    if known is not None:
+        return _report(_one_line(str(known)), known.exit_status)
+    return _report(
+        f"Heedful failed in a way it should not: {type(error).__name__}: {_one_line(str(error))} "
+        "Please report it, with the command and what it prints when HEEDFUL_DEBUG=1 is set.",
+        FAILED,
+    )
+
+
+def as_user_error(error: Exception) -> UserError | None:
+    """The error with a remedy for the user, or None when it is a fault of ours."""
+    if isinstance(error, UserError):
+        return error
+    if isinstance(error, OSError):
+        return _from_system(error)
+    if isinstance(error, MemoryError) or _is_out_of_memory(error):
+        return RunError(
+            "There is not enough memory",
+            remedy="Make batches smaller (--batch-tokens, or --data.batch-tokens for training), "
+            "or take a smaller model",
+        )
+    return None
+
+
+def _from_system(error: OSError) -> UserError:
+    where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else None
+    reason = error.strerror or str(error)
+    if error.errno in _NO_SPACE:
+        return RunError(
+            f"Cannot be written: {reason}", where=where, remedy="Free some space and try again"
+        )
+    if error.errno in _REFUSED:
+        remedy = "Choose a place you may use, or change its permissions"
+        return UserError(f"Refused by the system: {reason}", where=where, remedy=remedy)
+    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+        return UserError(reason, where=where, remedy="Check the path")
+    return RunError(f"The system reports: {reason}", where=where)
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Recognise PyTorch's errors by name and text, so that torch need not be imported."""
+    if type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and "not enough memory" in str(error)
+
+
+def _discard_standard_output() -> None:
+    """Discard what is still buffered for a reader that has gone; it must not raise at exit."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, sys.stdout.fileno())
+    except (OSError, ValueError):  # a stand-in without a file descriptor
+        pass
+    finally:
+        os.close(null)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _report(text: str, status: int) -> int:
+    print(text, file=sys.stderr, flush=True)
+    return status

@@ -1,4 +1,4 @@
-"""`heedful merge`: a model and what a low-rank run learned become one ordinary model."""
+"""`heedful merge`: merge a low-rank adapter into its base model."""
 
 from __future__ import annotations
 
@@ -7,29 +7,28 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.import_ import refuse_existing
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import say
+from heedful.cli.line_files import refuse_existing
+from heedful.cli.output import PLAIN, Output, Report, say
 
 
 def merge(
     base: Annotated[
         Path,
-        Parameter(help="What the run began with: a model, run or Hugging Face directory."),
+        Parameter(help="Model that the run began with: a model, run or Hugging Face directory."),
     ],
     adapter: Annotated[
-        Path, Parameter(help="The run, or its folder `adapter`, or a copy of that folder.")
+        Path, Parameter(help="The run, its folder `adapter`, or a copy of that folder.")
     ],
-    out: Annotated[Path, Parameter(help="The directory to write; must not exist yet.")],
+    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
     /,
     *,
     output: Output = PLAIN,
 ) -> None:
-    """Put what a low-rank run learned into the model it began with.
+    """Merge a low-rank adapter (LoRA) into its base model.
 
-    A run with `--lora.rank` keeps its changes in RUN/adapter, a small folder that can be handed on
+    A run with `--lora.rank` keeps its changes in RUN/adapter, a small folder that can be shared
     without the model. OUT is an ordinary model directory in float32, the same as RUN/model. An
-    adapter of another model is refused and nothing is written.
+    adapter of another model is refused, and nothing is written.
 
     For example:
 
@@ -44,5 +43,5 @@ def merge(
         "kind": model.spec.kind,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
     }
-    say(f"{out} holds the merged model now, {facts['parameters']:,} parameters.")
+    say(f"Wrote {out}: the merged model, {facts['parameters']:,} parameters.")
     report.finish(facts)

@@ -1,55 +1,62 @@
-"""`heedful presets`: the named sizes."""
+"""`heedful presets`: list the named model sizes."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.tables import engineering, show_table
+from heedful.cli.output import PLAIN, Output, Report, engineering, show_table
 
 
 def presets(*, output: Output = PLAIN) -> None:
     """List the named model sizes.
 
-    A preset of a translator is a set of settings; `heedful train RUN --preset tiny …` starts from
-    it, and every setting can still be changed. The others are published models: beside the
-    parameters that Heedful's model has stands the published count. `heedful info tiny` shows what
-    one is made of.
+    A preset is a set of settings: `heedful train RUN --preset tiny …` starts from it, and flags
+    override each setting. Presets of published models fit some tasks only: `heedful train RUN
+    --task causal_lm --preset gpt2 …` trains a new model of that shape on your texts. They show
+    the published number of parameters beside the one counted here. `heedful info tiny` shows the
+    parts and the cost of one.
 
     Example: `heedful presets --json`
     """
-    from heedful.models.sizes import preset_names
+    from heedful.models.preset_files import preset_names
 
     report = Report("presets", output, {})
-    found = [_facts(name) for name in preset_names()]
-    found.sort(key=lambda preset: preset["parameters"])
+    facts = [_facts(name) for name in preset_names()]
+    facts.sort(key=lambda preset: preset["parameters"])
     if not output.json:
         show_table(
             "Presets",
-            ("name", "for", "kind", "pieces", "parameters", "exactly", "published"),
+            ("name", "for", "tasks", "pieces", "parameters", "exactly", "published"),
             [
                 (
                     p["name"],
                     p["description"],
-                    p["kind"].replace("_", " "),
+                    _tasks(p["tasks"]),
                     "" if p["vocabulary"] is None else f"{p['vocabulary']:,}",
                     engineering(p["parameters"]),
                     f"{p['parameters']:,}",
                     "" if p["published_parameters"] is None else f"{p['published_parameters']:,}",
                 )
-                for p in found
+                for p in facts
             ],
             numbers=4,
         )
-    report.finish({"presets": found})
+    report.finish({"presets": facts})
+
+
+def _tasks(names: list[str]) -> str:
+    return "all of text" if len(names) > 4 else ", ".join(names)
 
 
 def _facts(name: str) -> dict[str, Any]:
-    from heedful.cli.info import preset_spec
     from heedful.models.cost import count_parameters
-    from heedful.models.family import VisionSpec
-    from heedful.models.sizes import describe_preset, has_spec, published_parameters
-    from heedful.models.spec import TranslatorSpec
+    from heedful.models.preset_files import (
+        describe_preset,
+        has_spec,
+        preset_spec,
+        preset_tasks,
+        published_parameters,
+    )
 
     spec = preset_spec(name)
     if has_spec(name):
@@ -57,18 +64,14 @@ def _facts(name: str) -> dict[str, Any]:
 
         parameters = count_built(spec)
     else:
-        assert isinstance(spec, TranslatorSpec)
+        assert spec.kind == "translator"
         parameters = count_parameters(spec)
-    vocabulary = None
-    if isinstance(spec, TranslatorSpec):
-        vocabulary = spec.target_vocabulary
-    elif not isinstance(spec, VisionSpec):
-        vocabulary = spec.vocabulary
     return {
         "name": name,
         "description": describe_preset(name),
         "kind": spec.kind,
+        "tasks": list(preset_tasks(name)),
         "parameters": parameters,
         "published_parameters": published_parameters(name),
-        "vocabulary": vocabulary,
+        "vocabulary": spec.vocabularies().get("target"),
     }

@@ -1,4 +1,4 @@
-"""`heedful prune`: a smaller and faster model, without the heads it needs least."""
+"""`heedful prune`: remove the attention heads that a model needs least."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.import_ import refuse_existing
-from heedful.cli.judged_corpus import CORPUS, SCORING, Corpus, Scoring, spelled
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.running import SearchFlags, terminal
-from heedful.cli.tables import say, show_table
+from heedful.cli.corpus_flags import CORPUS, SCORING, Corpus, Scoring, head_list
+from heedful.cli.flags import ModelPath, SearchFlags, terminal
+from heedful.cli.line_files import refuse_existing
+from heedful.cli.output import PLAIN, Output, Report, say, show_table
 from heedful.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,26 +19,26 @@ if TYPE_CHECKING:
 
 
 def prune(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
-    out: Annotated[Path, Parameter(help="The directory to write; must not exist yet.")],
+    model: ModelPath,
+    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
     /,
     *,
     heads_left: Annotated[
-        int | None, Parameter(help="Take heads away until this many are left.")
+        int | None, Parameter(help="Remove heads until this many are left.")
     ] = None,
     within_bleu: Annotated[
         float | None,
-        Parameter(help="Translators: as many as cost no more BLEU than this, 0.5 say."),
+        Parameter(help="Translators: maximum loss of BLEU, such as 0.5."),
     ] = None,
     within_loss: Annotated[
         float | None,
-        Parameter(help="As many as cost no more loss than this, in nats per token."),
+        Parameter(help="Maximum increase of the loss, in nats per token."),
     ] = None,
     method: Annotated[
         Literal["greedy", "gradient"],
         Parameter(
-            help="greedy tries every head at every step; gradient takes them in the order of their "
-            "importance, of which one pass is enough."
+            help="greedy: try every head at every step; gradient: remove heads by their "
+            "importance, measured in one pass."
         ),
     ] = "greedy",
     corpus: Corpus = CORPUS,
@@ -47,13 +46,12 @@ def prune(
     search: SearchFlags | None = None,
     output: Output = PLAIN,
 ) -> None:
-    """A smaller and faster model, without the heads it needs least.
+    """Remove the attention heads that a model needs least.
 
-    Heads are taken away one after the other, and quality is measured after each: the curve is
-    shown, and kept by --report. OUT is an ordinary model directory whose projections lack the
-    heads, which translates, is evaluated and looked into like any other; only other projects'
-    formats have no place for layers with unequal heads. MODEL stays as it is. Heads are chosen to
-    do well on this corpus, so measure the result on another one.
+    Heads are removed one after the other, and quality is measured after each; the curve is printed,
+    and --report keeps it. OUT is an ordinary model directory with smaller projections, so the model
+    is faster; it cannot be exported to formats without layers of unequal heads. MODEL is not
+    changed. The choice of heads is fitted to this corpus, so measure the result on another one.
 
     For example:
 
@@ -62,14 +60,14 @@ def prune(
 --method gradient
         heedful prune lm smaller-lm --data texts.txt --within-loss 0.01
     """
-    asked: dict[str, Any] = {"model": str(model), "out": str(out), "heads_left": heads_left}
-    asked |= {"within_bleu": within_bleu, "within_loss": within_loss, "method": method}
-    report = Report("prune", output, {**asked, **corpus.plain()})
+    flags: dict[str, Any] = {"model": str(model), "out": str(out), "heads_left": heads_left}
+    flags |= {"within_bleu": within_bleu, "within_loss": within_loss, "method": method}
+    report = Report("prune", output, {**flags, **corpus.plain()})
     refuse_existing(out)
-    given = [limit for limit in (heads_left, within_bleu, within_loss) if limit is not None]
-    if len(given) != 1 or given[0] < 0:
+    limits = [limit for limit in (heads_left, within_bleu, within_loss) if limit is not None]
+    if len(limits) != 1 or limits[0] < 0:
         raise UserError(
-            "One limit is needed, of at least 0",
+            "Exactly one limit is needed, of at least 0",
             where="heedful prune",
             remedy="Give --heads-left N, --within-bleu X or --within-loss X",
         )
@@ -79,26 +77,26 @@ def prune(
 
     bound = _bound(within_bleu, within_loss)
     with closing(terminal()) as events:
-        found = inside.prune(
+        pruning = inside.prune(
             subject,
             examples,
             method,
             heads_left=heads_left or 0,
             bound=bound,
             bleu=scoring.bleu(search) if within_bleu is not None else None,
-            progress=lambda done, total: events.progress(done, total, "heads taken away"),
+            progress=lambda done, total: events.progress(done, total, "heads removed"),
         )
-    left = found.points[-1].heads_left if bound is None else found.fewest(bound).heads_left
-    removed = found.removed(left)
+    left = pruning.points[-1].heads_left if bound is None else pruning.fewest(bound).heads_left
+    removed = pruning.removed(left)
     if not output.json:
-        _show(found, left)
+        _show(pruning, left)
     facts = _write(subject, removed, model, out, method)
     say(
-        f"{out} holds the model with {left} of {found.points[0].heads_left} heads now: "
+        f"Wrote {out} with {left} of {pruning.points[0].heads_left} heads: "
         f"{facts['parameters']:,} parameters of {facts['parameters_before']:,}. "
-        + (f"Taken away: {spelled(sorted(removed))}." if removed else "No head could go.")
+        + (f"Removed: {head_list(sorted(removed))}." if removed else "No head could be removed.")
     )
-    report.finish({**facts, "heads_left": left, "examples": len(examples), **found.plain()})
+    report.finish({**facts, "heads_left": left, "examples": len(examples), **pruning.plain()})
 
 
 def _bound(bleu: float | None, loss: float | None) -> Bound | None:
@@ -109,25 +107,25 @@ def _bound(bleu: float | None, loss: float | None) -> Bound | None:
     return None if loss is None else Bound("loss", loss)
 
 
-def _show(found: Pruning, left: int) -> None:
-    with_bleu = found.points[0].bleu is not None
+def _show(pruning: Pruning, left: int) -> None:
+    with_bleu = pruning.points[0].bleu is not None
     rows = []
-    for point in found.points:
+    for point in pruning.points:
         bleu = [] if point.bleu is None else [f"{point.bleu:.2f}"]
         mark = "kept" if point.heads_left == left else ""
         numbers = [str(point.heads_left), f"{point.loss:.4f}", f"{point.accuracy:.4f}", *bleu]
-        rows.append((point.removed or "(whole)", mark, *numbers))
+        rows.append((point.removed or "(complete)", mark, *numbers))
     columns = ("without also", "", "heads left", "loss", "accuracy", *(["bleu"] * with_bleu))
-    show_table(f"Heads taken away, {found.method}", columns, rows, numbers=3 + with_bleu)
+    show_table(f"Heads removed, {pruning.method}", columns, rows, numbers=3 + with_bleu)
 
 
 def _write(
     subject: Subject, removed: tuple[str, ...], model: Path, out: Path, method: str
 ) -> dict[str, Any]:
     from heedful.inspect import pruned
-    from heedful.interop.loading import is_hugging_face
+    from heedful.interop.model_loading import is_hugging_face
     from heedful.models.checkpoint import save_model
-    from heedful.models.directory import find_model_directory, read_facts
+    from heedful.models.model_directory import find_model_directory, read_facts
 
     smaller = pruned(subject, removed)
     facts = {} if is_hugging_face(model) else dict(read_facts(find_model_directory(model)).training)

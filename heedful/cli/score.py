@@ -1,4 +1,4 @@
-"""`heedful score`: how probable a model finds given translations."""
+"""`heedful score`: log-probabilities of given translations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.files import output_to, read_lines
+from heedful.cli.flags import STANDARD, ModelPath, Running, terminal
+from heedful.cli.line_files import output_to, read_parallel
 from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.running import STANDARD, Running, terminal
-from heedful.errors import DataError
 
 
 def score(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
+    model: ModelPath,
     /,
     *,
     source: Annotated[Path, Parameter(help="Text, one item a line.")],
@@ -24,10 +23,10 @@ def score(
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
-    """How probable a model finds given translations.
+    """Score given translations (log-probability).
 
-    A line for each pair: the natural-log probability of the target, summed over its tokens and its
-    end token. It is the same figure that `heedful translate --scores` gives its own translations.
+    Each pair gives one line: the natural-log probability of the target, summed over its tokens and
+    its end token, as `heedful translate --scores` gives it for its own translations.
 
     For example:
 
@@ -38,13 +37,7 @@ def score(
         output,
         {"model": str(model), "source": str(source), "target": str(target), **running.plain()},
     )
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
-        raise DataError(
-            f"{source} has {len(sources):,} lines and {target} has {len(targets):,}",
-            where="heedful score",
-            remedy="Give files that correspond line by line",
-        )
+    sources, targets = read_parallel(source, target)
     pipeline = running.load(model)
     with closing(terminal()) as events:
         scores = pipeline.score(
@@ -76,7 +69,7 @@ def score(
 def _tokens(
     pieces: tuple[str, ...], token_scores: tuple[float, ...]
 ) -> list[dict[str, str | float | None]]:
-    """Every piece with its log-probability; the end token, which has no text, comes last."""
+    """Each piece with its log-probability; the end token, which has no text, comes last."""
     names = [*pieces, *[None] * (len(token_scores) - len(pieces))]
     return [
         {"token": name, "score": score} for name, score in zip(names, token_scores, strict=True)

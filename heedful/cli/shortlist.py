@@ -1,4 +1,4 @@
-"""`heedful shortlist`: which words a translator may choose among, learned from a corpus."""
+"""`heedful shortlist`: learn a lexical shortlist from a parallel corpus."""
 
 from __future__ import annotations
 
@@ -8,56 +8,53 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.failures import refuse_missing_folder
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.running import terminal
-from heedful.cli.tables import say
-from heedful.decode.settings import FREQUENT, PER_TOKEN
+from heedful.cli.flags import ModelPath, terminal
+from heedful.cli.line_files import refuse_missing_folder
+from heedful.cli.output import PLAIN, Output, Report, say
 from heedful.errors import ModelError, UserError
+from heedful.search.search_settings import FREQUENT, PER_TOKEN
 
 
 def shortlist(
-    model: Annotated[
-        Path, Parameter(help="A translator: a directory of a model, of a run, or of Hugging Face.")
-    ],
+    model: ModelPath,
     /,
     *,
-    source: Annotated[Path, Parameter(help="Text, one sentence a line, plain or gzip.")],
-    target: Annotated[Path, Parameter(help="Its translations, line by line.")],
+    source: Annotated[Path, Parameter(help="Source sentences, one a line, plain or gzip.")],
+    target: Annotated[Path, Parameter(help="Their translations, line by line.")],
     output_file: Annotated[
         Path | None,
         Parameter(
             name=("--output", "-o"),
-            help="Where it goes, instead of shortlist.safetensors in the model's directory.",
+            help="File for the shortlist; shortlist.safetensors in the model's directory if unset.",
         ),
     ] = None,
     per_token: Annotated[
-        int, Parameter(help="Most target tokens on the list for each source token.")
+        int, Parameter(help="Maximum number of target tokens for each source token.")
     ] = PER_TOKEN,
     frequent: Annotated[
-        int, Parameter(help="Target tokens on every list, the commonest of the corpus.")
+        int,
+        Parameter(help="Number of frequent target tokens that every sentence may use."),
     ] = FREQUENT,
     output: Output = PLAIN,
 ) -> None:
-    """Learn which words a translator may choose among, for faster translations.
+    """Learn a lexical shortlist from sentence pairs, for faster translation.
 
-    With `heedful translate --shortlist` a sentence is translated with the commonest words and those
-    that its own words become in the corpus, best the one the model was trained on. Words are tokens
-    of the model's tokenizer. What becomes what is learned by IBM model 1.
+    `heedful translate --shortlist` restricts the output tokens of a sentence to the most frequent
+    ones and to likely translations of its own tokens, learned by IBM model 1 from this corpus.
+    Use the corpus that the model was trained on.
 
     For example:
 
         heedful shortlist run --source train.en --target train.de
         heedful translate run --shortlist -i test.en
     """
-    asked = {"model": str(model), "source": str(source), "target": str(target)}
-    report = Report("shortlist", output, {**asked, "per_token": per_token, "frequent": frequent})
+    flags = {"model": str(model), "source": str(source), "target": str(target)}
+    report = Report("shortlist", output, {**flags, "per_token": per_token, "frequent": frequent})
     for name, value in (("--per-token", per_token), ("--frequent", frequent)):
         if value < 1:
             raise UserError("At least one token is needed", where=f"{name} {value}")
-    from heedful.decode.shortlist import shortlist_path
-    from heedful.decode.shortlist_making import make_shortlist
-    from heedful.interop.directory import describe_any
+    from heedful.interop.hugging_face import describe_any
+    from heedful.search.lexical_shortlist import make_shortlist, shortlist_path
 
     described = describe_any(model)
     if described.spec.kind != "translator" or described.tokenizers is None:
@@ -69,7 +66,7 @@ def shortlist(
     path = shortlist_path(model) if output_file is None else output_file
     refuse_missing_folder(path)
     with closing(terminal()) as events:
-        made = make_shortlist(
+        result = make_shortlist(
             source,
             target,
             described.tokenizers,
@@ -77,22 +74,22 @@ def shortlist(
             frequent=frequent,
             told=lambda done, total, what: events.progress(done, total, what),
         )
-        if made.skipped:
-            events.warn(f"{made.skipped:,} pairs are too long to learn from and were left out")
-    made.shortlist.write(path)
+        if result.skipped:
+            events.warn(f"{result.skipped:,} pairs are too long to learn from and were skipped")
+    result.shortlist.write(path)
     say(
-        f"{path} holds the shortlist of {made.pairs:,} pairs. A sentence's list has "
-        f"{made.size:,.0f} of {made.shortlist.size:,} tokens, and {made.coverage:.1%} of the "
-        "tokens of its translation in the corpus."
+        f"Wrote {path}, a shortlist from {result.pairs:,} pairs. A sentence may use "
+        f"{result.size:,.0f} of {result.shortlist.size:,} tokens on average, which cover "
+        f"{result.coverage:.1%} of its translation's tokens in the corpus."
     )
     report.finish(
         {
             "file": str(path),
-            "pairs": made.pairs,
-            "skipped": made.skipped,
-            "vocabulary": made.shortlist.size,
-            "list_size": round(made.size, 1),
-            "coverage": round(made.coverage, 5),
+            "pairs": result.pairs,
+            "skipped": result.skipped,
+            "vocabulary": result.shortlist.size,
+            "list_size": round(result.size, 1),
+            "coverage": round(result.coverage, 5),
             "bytes": path.stat().st_size,
         }
     )

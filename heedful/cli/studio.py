@@ -1,4 +1,4 @@
-"""`heedful studio`: the web pages."""
+"""`heedful studio`: serve the web pages."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.output import PLAIN, Output, Report, print_json
-from heedful.cli.running import terminal
-from heedful.cli.tables import say
+from heedful.cli.flags import terminal
+from heedful.cli.output import PLAIN, Output, Report, print_json, say
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -24,8 +23,8 @@ _PAIRS, _HELD_OUT, _STEPS, _MINUTES = 50_000, 1000, 1000, 10.0
 
 
 def studio(
-    *models: Annotated[Path, Parameter(help="Directories of models, of runs, or of Hugging Face.")],
-    host: Annotated[str, Parameter(help="Address to listen on; others can reach 0.0.0.0.")] = (
+    *models: Annotated[Path, Parameter(help="Model, run or Hugging Face directories.")],
+    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 is open to others.")] = (
         "127.0.0.1"
     ),
     port: Annotated[int, Parameter(help="Port to listen on; 0 takes a free one.")] = 8765,
@@ -34,11 +33,11 @@ def studio(
     ] = True,
     output: Output = PLAIN,
 ) -> None:
-    """Look at models, runs and ideas in a browser.
+    """Explore models, runs and ideas in a browser.
 
-    The pages work without network and only for this machine. Every page's settings stand in its
-    address, so that a picture can be shared and found again. With no model the demo's is used, and
-    trained when it is not there yet.
+    The pages need no network, and only this machine can reach them. The address of a page holds all
+    of its settings, so a link brings back the same picture. Without a model, the studio trains the
+    demo's, or uses the one trained before.
 
     For example:
 
@@ -52,8 +51,8 @@ def studio(
             where="heedful studio",
             remedy="Install it with: pip install 'heedful[studio]'",
         )
-    asked = {"models": [str(path) for path in models], "host": host, "port": port}
-    report = Report("studio", output, asked)
+    flags = {"models": [str(path) for path in models], "host": host, "port": port}
+    report = Report("studio", output, flags)
     from heedful.studio.guard import is_loopback
     from heedful.studio.server import address_of, listen, serve
     from heedful.studio.workspace import Workspace
@@ -68,7 +67,7 @@ def studio(
             print_json({"address": address, "models": list(workspace.places)})
         say(f"The studio is at {address} (Ctrl-C stops it)")
         if not is_loopback(host):
-            say("Everyone who can reach this machine can use it and read its models")
+            say("Everyone who can reach this machine can use the studio and read its models")
         if browser:
             _open(address)
 
@@ -78,13 +77,13 @@ def studio(
 
 
 def demo_run(events: Events) -> Path:
-    """The run of the demo in the cache folder, trained if it is not there yet."""
+    """The run of the demo in the cache folder, trained on first use."""
     from heedful.cli.demo_run import NOTE_FILE, DemoPlan, run_demo
 
     out = cache_folder() / "demo-en-fr"
     note = out / NOTE_FILE
     if not note.is_file() or json.loads(note.read_text(encoding="utf-8")).get("training") is None:
-        events.note(f"No model was given: training the demo's in {out}")
+        events.note(f"No model given: training the demo's in {out}")
         out.parent.mkdir(parents=True, exist_ok=True)
         plan = DemoPlan(
             "en",
@@ -100,7 +99,7 @@ def demo_run(events: Events) -> Path:
 
 
 def cache_folder() -> Path:
-    """Where things are kept that can be made again."""
+    """The folder for files that can be made again."""
     above = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(above) / "heedful"
 

@@ -1,33 +1,39 @@
-"""`heedful tag`: texts in, a label for each of their words out."""
+"""`heedful tag`: label each word of a text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from heedful.cli.encoder_items import HERE, EncoderPath, Items, OneText, Verb, run
+from heedful.cli.encoder_verbs import DEFAULT_ITEMS, EncoderVerb, Items, OneText, run
+from heedful.cli.flags import ModelPath
 from heedful.cli.output import PLAIN, Output, one_line
 
 if TYPE_CHECKING:
-    from heedful.decode.predictions import TokenLabel
+    from heedful.pipelines.predictions import TokenLabel
 
 
 def tag(
-    model: EncoderPath, text: OneText = None, /, *, items: Items = HERE, output: Output = PLAIN
+    model: ModelPath,
+    text: OneText = None,
+    /,
+    *,
+    items: Items = DEFAULT_ITEMS,
+    output: Output = PLAIN,
 ) -> None:
     """Label the words of texts.
 
-    White space separates words, and a word gets the label of its first piece. Every line gives one
-    line: word/label with a space between each two. With --json, `labels` lists `token` (the word),
-    `label` and `probability`. An empty line gives none. A word of which the tokenizer makes nothing
-    (control characters) has no label: nothing after its /, null in JSON. Long lines are read in
-    parts that overlap.
+    White space separates words, and a word gets the label of its first piece. Each line gives one
+    line: word/label pairs separated by spaces. With --json, `labels` lists `token` (the word),
+    `label` and `probability`. An empty line gives none. A word for which the tokenizer has no
+    piece (control characters) has no label: nothing after its /, null in JSON. Long lines are read
+    in overlapping parts.
 
     For example:
 
         heedful tag tagger "The cat sat on the mat ."
         heedful tag tagger -i texts.txt -o tagged.txt
     """
-    verb = Verb(
+    verb = EncoderVerb(
         "tag",
         "token",
         lambda pipeline, lines, options: pipeline.tag(lines, **options),

@@ -1,4 +1,4 @@
-"""`heedful train`: a translator from sentence pairs."""
+"""`heedful train`: train a model from sentence pairs, text or images."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.settings_flags import flags_of, overrides
-from heedful.cli.tables import say
+from heedful.cli.flags import flags_of, overrides, terminal
+from heedful.cli.output import PLAIN, Output, Report, say
 from heedful.config import merge
 from heedful.errors import ConfigError, UserError
-from heedful.train.settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
-# Words of the command line that name corpora; in a settings file they are tables.
+# Flags of their own below; in a settings file the corpora are tables.
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
 if TYPE_CHECKING:
-    from heedful.train.summary import RunSummary
+    from heedful.train.run_summary import RunSummary
 
     SettingsFlags = Any
 else:
@@ -29,7 +28,7 @@ _CORPORA_FLAGS = Group("Corpora", sort_key=1)
 
 
 def train(
-    run: Annotated[Path, Parameter(help="Folder of the run, made if missing; also the model.")],
+    run: Annotated[Path, Parameter(help="Folder of the run and its model, created if missing.")],
     /,
     *,
     train: Annotated[
@@ -51,7 +50,7 @@ def train(
             group=_CORPORA_FLAGS,
             consume_multiple=True,
             negative=(),
-            help="Files to validate with, in the same way.",
+            help="Validation files, in the same form.",
         ),
     ] = None,
     weights: Annotated[
@@ -60,31 +59,36 @@ def train(
             group=_CORPORA_FLAGS,
             consume_multiple=True,
             negative=(),
-            help="How often an epoch shows each training corpus: 0.5 is half of it.",
+            help="Passes over each training corpus per epoch: 0.5 reads half of it.",
         ),
     ] = None,
     preset: Annotated[
-        str | None, Parameter(help="Named size to start from; `heedful presets` lists them.")
+        str | None,
+        Parameter(
+            help="Named settings or shape to start from; `heedful presets` lists them with the "
+            "tasks they fit."
+        ),
     ] = None,
     config: Annotated[
-        Path | None, Parameter(help="TOML file of settings; flags go before it, it before presets.")
+        Path | None,
+        Parameter(help="TOML file of settings, over the preset and below flags."),
     ] = None,
     resume: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Go on from the run's last checkpoint, with its settings.",
+            help="Continue from the run's last checkpoint, with its settings.",
         ),
     ] = False,
     settings: SettingsFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
-    """Train a translator from sentence pairs, or a model of text.
+    """Train a translator from sentence pairs, or another model from text or images.
 
-    The model, its tokenizer and its settings land in RUN/model as soon as it was validated once,
-    and are replaced whenever it got better. Ctrl-C saves and stops; `--resume` goes on from there,
-    bit for bit as if it had not stopped. `--task masked_lm` trains an encoder from text,
+    RUN/model holds the model, its tokenizer and its settings after the first validation, and is
+    replaced whenever validation improves. Ctrl-C saves and stops; `--resume` continues, bit for bit
+    as if the run had not stopped. `--task masked_lm` trains an encoder from text,
     `--task span_corruption` and `--task denoising` an encoder-decoder, and `--task classify` a
     classifier from texts with labels.
 
@@ -96,14 +100,14 @@ def train(
         heedful train run --task images --train photos --valid other-photos
 
     Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
-    in the table `[model]`. RUN/config.toml keeps all of them.
+    in the table `[model]`. RUN/config.toml holds all of them.
     """
-    given = overrides(settings)
-    # images and their labels are two files too
-    pairs = _task(run, config, given, resume=resume) in ("translation", "images")
-    given = merge(given, _corpora(train, valid, weights, pairs=pairs))
+    values = overrides(settings)
+    # images and their labels are pairs of files, too
+    pairs = _task(run, config, values, resume=resume) in ("translation", "images")
+    values = merge(values, _corpora(train, valid, weights, pairs=pairs))
     report = Report(
-        "train", output, {"run": str(run), "preset": preset, "overrides": given, "resume": resume}
+        "train", output, {"run": str(run), "preset": preset, "overrides": values, "resume": resume}
     )
     if train is None and config is None and not resume:
         raise UserError(
@@ -113,11 +117,10 @@ def train(
             if pairs
             else "Name the text: --train FILE",
         )
-    resolved = _resolve(run, preset, config, given, resume=resume)
-    from heedful.events import Events, Terminal
+    resolved = _resolve(run, preset, config, values, resume=resume)
     from heedful.train.run import run_training
 
-    events = Events([Terminal()])
+    events = terminal()
     try:
         summary = run_training(run, resolved, resume=resume, events=events)
     finally:
@@ -133,27 +136,27 @@ def train(
 
 
 def _resolve(
-    run: Path, preset: str | None, config: Path | None, given: dict[str, Any], *, resume: bool
+    run: Path, preset: str | None, config: Path | None, values: dict[str, Any], *, resume: bool
 ) -> RunSettings:
-    """A new run's settings; or those of the run, with what the command line says on top."""
-    from heedful.train.resolve import resolve_settings, settings_of_run
+    """The settings of a new run; of a resumed run its own, overridden by the command line."""
+    from heedful.train.run_config import resolve_settings, settings_of_run
 
     if not resume:
-        return resolve_settings(preset, config, given)
+        return resolve_settings(preset, config, values)
     from heedful.config import read_toml
-    from heedful.models.sizes import read_preset
+    from heedful.models.preset_files import read_preset
 
     below = read_preset(preset) if preset is not None else {}
-    return settings_of_run(run, merge(below, read_toml(config) if config else {}, given))
+    return settings_of_run(run, merge(below, read_toml(config) if config else {}, values))
 
 
-def _task(run: Path, config: Path | None, given: dict[str, Any], *, resume: bool) -> str:
-    """The task, which decides how the files of the corpora flags belong together."""
+def _task(run: Path, config: Path | None, values: dict[str, Any], *, resume: bool) -> str:
+    """The task; it decides whether files of --train and --valid are pairs."""
     from heedful.config import read_toml
-    from heedful.train.resolve import settings_of_run
+    from heedful.train.run_config import settings_of_run
 
-    if "task" in given:
-        return str(given["task"])
+    if "task" in values:
+        return str(values["task"])
     if resume:
         return settings_of_run(run).task
     return str((read_toml(config) if config else {}).get("task", "translation"))
@@ -210,14 +213,14 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
     """
     if not pairs:
         return [{"file": file} for file in files]
-    found: list[dict[str, Any]] = []
+    result: list[dict[str, Any]] = []
     source: str | None = None
     for file in files:
         if source is not None:
-            found.append({"source": source, "target": file})
+            result.append({"source": source, "target": file})
             source = None
         elif Path(file.removesuffix(".gz")).suffix in (".tsv", ".jsonl") or Path(file).is_dir():
-            found.append({"file": file})
+            result.append({"file": file})
         else:
             source = file
     if source is not None:
@@ -226,4 +229,4 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
             where=flag,
             remedy="Give source and target files, or one .tsv or .jsonl file of pairs",
         )
-    return found
+    return result

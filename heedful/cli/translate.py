@@ -1,33 +1,51 @@
-"""`heedful translate`: text in, translations out, a line at a time."""
+"""`heedful translate`: translate text line by line, without loading PyTorch where it can."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from heedful.cli.failures import refuse_missing_folder
-from heedful.cli.files import chunks, is_standard, output_to, read_lines
+from heedful.cli.flags import (
+    STANDARD,
+    ModelPath,
+    Running,
+    SearchFlags,
+    search_settings,
+    terminal,
+)
+from heedful.cli.line_files import (
+    chunks,
+    is_standard,
+    output_to,
+    read_lines,
+    refuse_missing_folder,
+)
 from heedful.cli.output import PLAIN, Output, Report
-from heedful.cli.running import STANDARD, Running, SearchFlags, search_settings, terminal
-from heedful.cli.translators import Asked, Translators
 from heedful.errors import DataError, UserError
+from heedful.memory import uncollected
+from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from heedful.decode.aligned import Alignment
-    from heedful.decode.translation import Translation
+    from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
+    from heedful.pipelines.text_splitting import Warn
+    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.pipelines.translation_results import Translation
+    from heedful.search.alignment import Alignment
 
 CHUNK = 4096
 """Lines that are in memory at a time."""
 
 
 def translate(
-    model: Annotated[Path, Parameter(help="A directory of a model, of a run, or of Hugging Face.")],
+    model: ModelPath,
     /,
     *,
     input: Annotated[
@@ -43,7 +61,7 @@ def translate(
         Parameter(
             name=("--output", "-o"),
             allow_leading_hyphen=True,
-            help="Where translations go, once all are made; standard output if unset.",
+            help="File for the translations, written once all are made; standard output if unset.",
         ),
     ] = None,
     scores: Annotated[
@@ -51,7 +69,7 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="A natural-log probability and a tab before each translation.",
+            help="Write a natural-log probability and a tab before each translation.",
         ),
     ] = False,
     alignment: Annotated[
@@ -59,24 +77,24 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="A tab and pairs of word numbers (source-target, from 0) after each translation; "
-            "with --json, words and weights.",
+            help="Write a tab and pairs of word numbers (source-target, from 0) after each "
+            "translation; with --json, words and weights.",
         ),
     ] = False,
     prefix: Annotated[
         str | None,
-        Parameter(allow_leading_hyphen=True, help="Words every translation must begin with."),
+        Parameter(allow_leading_hyphen=True, help="Words that every translation must begin with."),
     ] = None,
     prefix_file: Annotated[
-        Path | None, Parameter(help="The same for each line by itself; empty lines for anyhow.")
+        Path | None,
+        Parameter(help="A prefix for each input line; an empty line is none."),
     ] = None,
     continuous_batching: Annotated[
         bool,
         Parameter(
             negative=(),
             show_default=False,
-            help="Sentences take the places of those of their batch that are done; the same "
-            "translations.",
+            help="Accepted for older scripts; it has no effect. Batches of like length are faster.",
         ),
     ] = False,
     shortlist: Annotated[
@@ -84,22 +102,22 @@ def translate(
         Parameter(
             negative=(),
             show_default=False,
-            help="Faster, not exact: only words on the model's shortlist, which `heedful "
-            "shortlist` makes.",
+            help="Restrict output to the model's lexical shortlist, which `heedful shortlist` "
+            "makes: faster, and not exact.",
         ),
     ] = False,
     shortlist_file: Annotated[
-        Path | None, Parameter(help="The same with a shortlist that is not in the model's folder.")
+        Path | None, Parameter(help="The same, with a shortlist outside the model's directory.")
     ] = None,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
 ) -> None:
-    """Translate text, a line at a time.
+    """Translate text line by line.
 
     Every input line gives exactly one output line, an empty line an empty one. Lines that are too
-    long for the model are translated in pieces, with a warning. With --n-best, the candidates of a
-    line follow each other on its line, separated by tabs.
+    long for the model are translated in parts, with a warning. With --n-best, all candidates of a
+    line stand on its line, separated by tabs.
 
     For example:
 
@@ -107,7 +125,7 @@ def translate(
         heedful translate run -i text.en -o text.de --beam 5
     """
     settings = search_settings(search)
-    asked = {
+    flags = {
         "model": str(model),
         **settings.plain(),
         **running.plain(),
@@ -116,35 +134,36 @@ def translate(
         "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
     }
-    report = Report("translate", output, asked)
+    report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     prefixes = _Prefixes(prefix, prefix_file)
-    translators = Translators(
-        Asked(
+    translator = LazyTranslator(
+        TranslationRequest(
             model,
             settings,
             running,
             alignment=alignment,
             prefixes=prefix is not None or prefix_file is not None,
-            continuous_batching=continuous_batching,
             shortlist=shortlist_file or shortlist,
         )
     )
     counts = {"lines": 0, "tokens": 0, "cut": 0}
-    show = _Show(json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment)
+    writer = _Writer(
+        json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
+    )
     with closing(terminal()) as events, output_to(output_file) as stream:
         for texts in chunks(input, CHUNK):
-            translations = translators.translate(
+            translations = translator.translate(
                 texts, prefixes.take(len(texts)), counts["lines"] + 1, events.warn
             )
-            show.write(translations, stream)
+            writer.write(translations, stream)
             counts["lines"] += len(translations)
             counts["tokens"] += sum(len(translation.tokens) for translation in translations)
             counts["cut"] += sum(not translation.finished for translation in translations)
             events.progress(counts["lines"], None, "translated")
         prefixes.finish()
-    loaded = translators.load_seconds
+    loaded = translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
         {
@@ -157,7 +176,107 @@ def translate(
     )
 
 
-class _Show:
+@dataclass(frozen=True)
+class TranslationRequest:
+    """The translator and options that the flags name.
+
+    Args:
+        model: the model's directory.
+        settings: of the search.
+        running: device, precision and batches.
+        alignment: return alignments.
+        prefixes: translations have given prefixes.
+        shortlist: use the model's shortlist, or the one in this file.
+    """
+
+    model: Path
+    settings: SearchSettings
+    running: Running
+    alignment: bool
+    prefixes: bool
+    shortlist: bool | Path
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the request needs nothing but translations of one model."""
+        running = self.running
+        return (
+            not (self.alignment or self.prefixes or self.shortlist)
+            and not running.ensemble
+            and running.batch_size is None
+            and running.batch_tokens == STANDARD.batch_tokens
+        )
+
+
+class LazyTranslator:
+    """Translates with NumPy alone while that is possible and as fast, else with PyTorch.
+
+    Args:
+        request: the translator and options.
+
+    Attributes:
+        load_seconds: time spent on loading so far.
+    """
+
+    def __init__(self, request: TranslationRequest) -> None:
+        self.request = request
+        self.load_seconds = 0.0
+        self._full: tuple[TranslationPipeline, int] | None = None
+        self._lean = self._load_lean() if request.is_plain else None
+        if self._lean is None:  # now, so that errors are reported before input is read
+            self._full = self._load_full()
+
+    def translate(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
+    ) -> list[Translation]:
+        """Translate each text.
+
+        Args:
+            texts: lines.
+            prefixes: of their translations, if any.
+            first_line: number of the first line.
+            warn: receives warnings.
+        """
+        request = self.request
+        if self._lean is not None and self._lean.serves(texts):
+            return self._lean.translate(texts, request.settings, first_line=first_line, warn=warn)
+        if self._full is None:
+            self._full = self._load_full()
+        pipeline, positions = self._full
+        return pipeline.translate(
+            texts,
+            settings=request.settings,
+            prefixes=prefixes,
+            alignment=request.alignment,
+            batch_size=request.running.batch_size,
+            batch_tokens=positions,
+            first_line=first_line,
+            warn=warn,
+        )
+
+    def _load_lean(self) -> NumpyTranslationPipeline | None:
+        """The NumPy pipeline, if it supports the model and the search."""
+        start = time.perf_counter()
+        with uncollected():
+            from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
+        running, pipeline = self.request.running, None
+        if searches(self.request.settings):
+            pipeline = NumpyTranslationPipeline.load(
+                self.request.model, device=running.device, precision=running.precision
+            )
+        self.load_seconds += time.perf_counter() - start
+        return pipeline
+
+    def _load_full(self) -> tuple[TranslationPipeline, int]:
+        """The PyTorch pipeline, and the positions of its batches."""
+        request, start = self.request, time.perf_counter()
+        pipeline = request.running.load(request.model, shortlist=request.shortlist)
+        positions = request.running.positions(pipeline, request.settings)
+        self.load_seconds += time.perf_counter() - start
+        return pipeline, positions
+
+
+class _Writer:
     """Writes translations, one line each."""
 
     def __init__(self, *, json: bool, n_best: bool, scores: bool, alignment: bool) -> None:
@@ -211,7 +330,7 @@ def _alignment_fields(alignment: Alignment | None) -> dict[str, Any]:
 
 
 class _Prefixes:
-    """What translations must begin with, taken as lines are read."""
+    """The prefixes of translations, read in step with the lines."""
 
     def __init__(self, text: str | None, file: Path | None) -> None:
         if text is not None and file is not None:
@@ -221,7 +340,7 @@ class _Prefixes:
         self.lines: Iterator[str] | None = iter(read_lines(file)) if file is not None else None
 
     def take(self, count: int) -> list[str] | None:
-        """For the next lines."""
+        """The prefixes of the next lines."""
         if self.lines is None:
             return None if self.text is None else [self.text] * count
         taken = list(islice(self.lines, count))
@@ -230,7 +349,7 @@ class _Prefixes:
         return taken
 
     def finish(self) -> None:
-        """Check that none is left."""
+        """Raise an error if prefixes are left over."""
         if self.lines is not None and next(self.lines, None) is not None:
             raise self._out_of_step("has more lines than the text")
 

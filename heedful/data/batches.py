@@ -1,27 +1,70 @@
-"""Batches as tensors: padding, start and end tokens, positions, and BPE-dropout."""
+"""Batches: examples side by side as tensors, with padding, positions, start and end tokens."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from heedful.data.encoded import EncodedPairs, Indices
-from heedful.data.parts import rows_of
-from heedful.text.pair import TokenizerPair
-from heedful.text.protocol import TextTokenizer
+from heedful.data.batch_plan import Indices
+from heedful.data.encoded_pairs import EncodedPairs
+from heedful.text.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+from heedful.text.tokenizer_pair import TokenizerPair
 
 PaddingSide = Literal["right", "left"]
 Sequences = Sequence[Sequence[int] | npt.NDArray[np.integer]]
 
 
+NO_TARGET = -1
+"""Stands in targets where nothing is to be predicted."""
+
+
 @dataclass(frozen=True)
-class PairBatch:
+class ExampleBatch:
+    """Examples side by side: the first axis of every tensor is that of the examples."""
+
+    def to(self, device: torch.device | str) -> Self:
+        """The batch on a device; the numbers of its examples stay where they are."""
+        moved = {
+            name: tensor.to(device, non_blocking=True)
+            for name, tensor in tensors_of(self)
+            if name != "indices"
+        }
+        return replace(self, **moved)
+
+    def part(self, start: int, stop: int) -> Self:
+        """The examples from `start` until `stop`, padded as they were."""
+        return replace(self, **{name: tensor[start:stop] for name, tensor in tensors_of(self)})
+
+
+def tensors_of(batch: DataclassInstance) -> list[tuple[str, Tensor]]:
+    """The tensors of a dataclass, by name."""
+    values = [(field.name, getattr(batch, field.name)) for field in fields(batch)]
+    return [(name, value) for name, value in values if isinstance(value, Tensor)]
+
+
+def positions_in(batch: DataclassInstance) -> int:
+    """Positions of a batch on its longer side, padding counted; rows where there are no positions.
+
+    Args:
+        batch: a dataclass of tensors whose first axis is that of the rows.
+    """
+    shapes = [tensor.shape for _, tensor in tensors_of(batch)]
+    wide = [shape[0] * shape[1] for shape in shapes if len(shape) == 2]
+    return max(wide, default=shapes[0][0])
+
+
+@dataclass(frozen=True)
+class PairBatch(ExampleBatch):
     """Pairs side by side; B pairs, S source positions, T target positions.
 
     Args:
@@ -34,27 +77,125 @@ class PairBatch:
         target_tokens: target positions that are not padding.
     """
 
-    source: torch.Tensor
-    source_positions: torch.Tensor
-    target_input: torch.Tensor
-    target_output: torch.Tensor
-    target_positions: torch.Tensor
-    indices: torch.Tensor
+    source: Tensor
+    source_positions: Tensor
+    target_input: Tensor
+    target_output: Tensor
+    target_positions: Tensor
+    indices: Tensor
     target_tokens: int
 
-    def to(self, device: torch.device | str) -> PairBatch:
-        """The same batch on another device."""
-        tensors = {
-            field.name: getattr(self, field.name).to(device, non_blocking=True)
-            for field in fields(self)
-            if field.name != "target_tokens"
-        }
-        return replace(self, **tensors)
-
-    def part(self, start: int, stop: int) -> PairBatch:
+    def part(self, start: int, stop: int) -> Self:
         """The pairs from `start` until `stop`, padded as they were."""
         real = int((self.target_positions[start:stop] >= 0).sum())
-        return rows_of(self, start, stop, target_tokens=real)
+        return replace(super().part(start, stop), target_tokens=real)
+
+
+@dataclass(frozen=True)
+class RowBatch(ExampleBatch):
+    """Rows of an encoder side by side.
+
+    Args:
+        ids: [B, L] int64.
+        positions: [B, L] int64, counted from 0; −1 is padding.
+        targets: int64, what is to be predicted: [B, L] of each token, −1 where nothing is, or [B]
+            of each row.
+        indices: [B] int64, numbers of the rows' first pieces in the stream.
+        target_tokens: how many targets there are.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    targets: Tensor
+    indices: Tensor
+    target_tokens: int
+
+    def part(self, start: int, stop: int) -> Self:
+        """The rows from `start` until `stop`, padded as they were."""
+        return replace(super().part(start, stop), target_tokens=_count(self.targets[start:stop]))
+
+
+@dataclass(frozen=True)
+class WindowBatch(ExampleBatch):
+    """Windows of a stream of texts side by side; position t predicts target t.
+
+    Args:
+        ids: [B, L] int64.
+        positions: [B, L] int64, counted from 0 in each text; −1 is padding.
+        segments: [B, L] int64, the number of the text within the window.
+        targets: [B, L] int64; −1 where nothing is to be predicted.
+        indices: [B] int64, numbers of the windows' first tokens.
+        target_tokens: how many targets there are.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    segments: Tensor
+    targets: Tensor
+    indices: Tensor
+    target_tokens: int
+
+    def part(self, start: int, stop: int) -> Self:
+        """The windows from `start` until `stop`."""
+        return replace(super().part(start, stop), target_tokens=_count(self.targets[start:stop]))
+
+
+@dataclass(frozen=True)
+class FramedBatch(ExampleBatch):
+    """Rows of an encoder with any number of targets each; T targets in all.
+
+    Args:
+        ids: [B, L] int64, padded on the right.
+        positions: [B, L] int64, counted from 0; −1 is padding.
+        second: [B] int64, where each row's second text begins.
+        rows: [T] int64, the row in the batch of each target.
+        places: [T] int64, its place in the row.
+        targets: [T] int64.
+        indices: [B] int64, numbers of the rows.
+    """
+
+    ids: Tensor
+    positions: Tensor
+    second: Tensor
+    rows: Tensor
+    places: Tensor
+    targets: Tensor
+    indices: Tensor
+
+    @property
+    def target_tokens(self) -> int:
+        """The number of targets."""
+        return len(self.targets)
+
+    def part(self, start: int, stop: int) -> Self:
+        """The rows from `start` until `stop` with their targets, padded as they were."""
+        mine = (self.rows >= start) & (self.rows < stop)
+        return replace(
+            super().part(start, stop),
+            rows=self.rows[mine] - start,
+            places=self.places[mine],
+            targets=self.targets[mine],
+        )
+
+
+@dataclass(frozen=True)
+class ImageBatch(ExampleBatch):
+    """Images side by side.
+
+    Args:
+        images: [B, C, h, w] float32, as the model reads them.
+        targets: number of each one's label [B] int64.
+        indices: their numbers [B] int64.
+    """
+
+    images: Tensor
+    targets: Tensor
+    indices: Tensor
+
+    @property
+    def target_tokens(self) -> int:
+        """The number of images: each is one target."""
+        return len(self.targets)
 
 
 @dataclass(frozen=True)
@@ -145,7 +286,7 @@ def pair_batch(
 
 def source_tensors(
     sources: Sequences, tokenizer: TextTokenizer, padding_side: PaddingSide = "right"
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Sources as the encoder reads them, in training and in translation: framed and padded.
 
     Those of a model trained here end in eos; an imported one may want more around them.
@@ -172,7 +313,7 @@ def pad(
     first: int | None = None,
     last: int | None = None,
     padding_side: PaddingSide = "right",
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor]:
     """Rows of different lengths as one tensor.
 
     Args:
@@ -216,3 +357,8 @@ def _with_dropout(
     seed = int.from_bytes(mixed.digest(), "little")
     row = tokenizer.encode_dropout(text, dropout.probability, seed)
     return row if len(row) <= dropout.max_length else plain
+
+
+def _count(targets: Tensor) -> int:
+    """The number of targets."""
+    return int((targets != NO_TARGET).sum())

@@ -1,4 +1,4 @@
-"""Texts with gaps and what belongs there: T5's spans and BART's infilling.
+"""Texts with gaps and the text of the gaps: T5's spans and BART's infilling.
 
 A row of pieces becomes a source, which has gaps, and a target. All of it is a function of the seed,
 the epoch and the row, and only the raw bits of a generator are used: NumPy keeps those the same
@@ -13,10 +13,14 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.order import shuffle, uniform
+from heedful.data.batch_plan import shuffle, uniform
+from heedful.data.batches import PairBatch, pair_batch
+from heedful.data.encoded_texts import EncodedTexts
+from heedful.data.encoder_rows import Rows, frame_size
 from heedful.errors import ConfigError
-from heedful.text.protocol import TextTokenizer
-from heedful.text.words import MARK
+from heedful.text.pretokenization import MARK
+from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int64]
 
@@ -93,7 +97,7 @@ class SpanCorruption:
 def span_counts(
     counts: int | Ids, share: float, mean_span: float
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """How many pieces of rows are dropped, and in how many spans.
+    """The numbers of pieces of rows that are dropped, and of spans.
 
     At least one piece is dropped and, of two or more, at least one is kept. There are never more
     spans than can have a kept piece between them.
@@ -179,7 +183,7 @@ class Denoising:
 
 
 class SentenceEnds:
-    """Where sentences end, by their pieces.
+    """Finds the ends of sentences by their pieces.
 
     A sentence ends with a piece that ends in a full stop, a question or an exclamation mark, if
     the next piece begins a word, and in scripts without spaces wherever such a mark is.
@@ -199,6 +203,40 @@ class SentenceEnds:
         before, after = pieces[:-1], pieces[1:]
         ends = self.surely[before] | (self.maybe[before] & self.begins[after])
         return np.split(pieces, np.flatnonzero(ends) + 1)
+
+
+class CorruptedRows:
+    """Rows with gaps as sources, and what belongs there as targets.
+
+    Args:
+        corruption: makes the gaps.
+        tokenizers: the same one twice.
+        most_pieces: of a row.
+    """
+
+    def __init__(self, corruption: Corruption, tokenizers: TokenizerPair, most_pieces: int) -> None:
+        self.corruption = corruption
+        self.tokenizers = tokenizers
+        self.longest = int(self._sizes(np.array([most_pieces]))[0])
+
+    def sizes(self, rows: Rows) -> Ids:
+        """The most tokens [N] of each row's source or target, special ones counted."""
+        return self._sizes(rows.counts)
+
+    def batch(self, texts: EncodedTexts, rows: Rows, seed: int, epoch: int) -> PairBatch:
+        """Sources and targets of rows, a function of all arguments."""
+        starts = rows.starts.tolist()
+        pairs = [
+            self.corruption(pieces, seed=seed, epoch=epoch, start=start)
+            for pieces, start in zip(rows.pieces(texts), starts, strict=True)
+        ]
+        sources, targets = zip(*pairs, strict=True)
+        return pair_batch(sources, targets, rows.starts, self.tokenizers)
+
+    def _sizes(self, counts: Ids) -> Ids:
+        source, target = self.corruption.longest(counts)
+        # The decoder reads a token before the target, and predicts one after it.
+        return np.maximum(source + frame_size(self.tokenizers.source), target + 1)
 
 
 def span_corruption(
@@ -230,7 +268,7 @@ def span_corruption(
 
 
 def sentinels_needed(share: float, mean_span: float, most_pieces: int) -> int:
-    """How many sentinels a row of so many pieces needs: one for each span, and the last."""
+    """The sentinels that a row of so many pieces needs: one for each span, and the last."""
     return int(span_counts(most_pieces, share, mean_span)[1]) + 1
 
 
@@ -263,7 +301,7 @@ def denoising(
 
 
 def gap_tokens(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """What stands for gaps: one mask for all, or several sentinels; nothing if there are neither.
+    """The tokens that stand for gaps: one mask for all, several sentinels, or none.
 
     A tokenizer's only sentinel is such a mask.
     """
@@ -271,7 +309,7 @@ def gap_tokens(tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 
 def target_lead(tokenizer: TextTokenizer) -> tuple[int, ...]:
-    """What stands before a whole text in a decoder that is told to begin by another token.
+    """The tokens before a whole text in a decoder that starts from another token.
 
     BART's decoder reads </s> first and then predicts <s>, which begins its texts.
     """
@@ -279,7 +317,7 @@ def target_lead(tokenizer: TextTokenizer) -> tuple[int, ...]:
 
 
 def _kept(total: int, gaps: int, bits: np.random.PCG64) -> Ids:
-    """How many pieces are kept before, between and after gaps; one between two, if there is one."""
+    """The pieces kept before, between and after gaps; at least one between two, if enough are."""
     between = int(total >= gaps - 1)
     kept = _parts(total - between * (gaps - 1), gaps + 1, bits)
     kept[1:-1] += between

@@ -21,7 +21,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg")
 _FORMATS = ("PNG", "JPEG")
 _MODES = {1: "L", 3: "RGB"}
 _DEEP = ("I", "F")
-"""How the modes of Pillow begin that hold more than a byte for a pixel's channel."""
+"""The first letters of Pillow's modes with more than a byte for a pixel's channel."""
 
 
 def read_image(source: Path | BinaryIO, channels: int, where: str | None = None) -> Image:

@@ -1,4 +1,4 @@
-"""Which target tokens a source token becomes, learned from the pairs of a corpus.
+"""The target tokens that a source token becomes, learned from the pairs of a corpus.
 
 IBM model 1 (Brown 1993): each target token of a pair comes from one token of its source, or from
 none, and all places are as likely. The table p(target | source) is fitted by expectation
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.encoded import EncodedCorpus
+from heedful.data.encoded_pairs import EncodedCorpus
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
@@ -36,7 +36,7 @@ _CELLS = 1 << 20
 
 
 class Lexicon(NamedTuple):
-    """What a corpus says of single tokens.
+    """Translations of single tokens, learned from a corpus.
 
     Args:
         source: ids of the tokens of the source [n] int64, ascending.
@@ -158,7 +158,7 @@ class _Cells:
             self.target_counts += np.bincount(some, minlength=target_size)
 
     def __iter__(self) -> Iterator[tuple[int, _Part]]:
-        """How many pairs are done, and the last of them."""
+        """The number of pairs done, and the last of them."""
         ends = np.cumsum(self.counts)
         source_starts = np.cumsum(self.source_lengths) - self.source_lengths
         target_starts = np.cumsum(self.target_lengths) - self.target_lengths
@@ -189,7 +189,7 @@ class _Cells:
 
 
 def _counted(parts: Iterator[_Part], target_size: int, most: int) -> _Table:
-    """How often tokens stand together, each target token shared out evenly."""
+    """Count the tokens that stand together, each target token shared out evenly."""
     table = _Table(np.empty(0, np.int64), np.empty(0))
     waiting: list[_Table] = []
     for part in parts:

@@ -1,4 +1,4 @@
-"""Which tokens a masked language model has to guess, and what it sees in their place (Devlin 2019).
+"""Tokens hidden from a masked language model, which it has to guess (Devlin 2019).
 
 All of it is a function of the seed, the epoch and the row, and only the raw bits of a generator are
 used: NumPy keeps those the same between versions.
@@ -6,19 +6,17 @@ used: NumPy keeps those the same between versions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from heedful.data.order import uniform
-from heedful.data.rows import RowBatch, Rows, frame_rows
-from heedful.data.stream import EncodedTexts
-from heedful.data.windows import NO_TARGET
+from heedful.data.batch_plan import uniform
+from heedful.data.batches import NO_TARGET, RowBatch, source_tensors
+from heedful.data.encoded_texts import EncodedTexts
+from heedful.data.encoder_rows import Rows
 from heedful.errors import ConfigError
-from heedful.text.protocol import TextTokenizer
-from heedful.text.words import MARK
+from heedful.text.pretokenization import MARK
+from heedful.text.text_tokenizer import TextTokenizer
 
 Ids = npt.NDArray[np.int64]
 
@@ -98,7 +96,7 @@ class Masking:
 
 
 def word_edges(tokenizer: TextTokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Which pieces begin a word, and after which one begins.
+    """Masks of the pieces that begin a word, and of those after which a word begins.
 
     Raises:
         ConfigError: when no piece begins with a space.
@@ -119,7 +117,6 @@ def word_edges(tokenizer: TextTokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDA
 def masked_batch(
     texts: EncodedTexts,
     rows: Rows,
-    indices: Sequence[int] | Ids,
     masking: Masking,
     tokenizer: TextTokenizer,
     *,
@@ -130,27 +127,25 @@ def masked_batch(
 
     Args:
         texts: the stream.
-        rows: of the stream.
-        indices: which of the rows.
+        rows: of the stream, those of the batch.
         masking: hides pieces.
         tokenizer: gives the frame.
         seed: of the run.
         epoch: counted from 0.
     """
-    starts, counts = rows.starts[indices], rows.counts[indices]
-    pieces = [texts.span(s, s + n) for s, n in zip(starts.tolist(), counts.tolist(), strict=True)]
-    found = [
+    starts, pieces = rows.starts, rows.pieces(texts)
+    masked = [
         masking(row, seed=seed, epoch=epoch, start=start)
         for row, start in zip(pieces, starts.tolist(), strict=True)
     ]
-    ids, positions = frame_rows([shown for shown, _ in found], tokenizer)
+    ids, positions = source_tensors([shown for shown, _ in masked], tokenizer)
     targets = np.full(ids.shape, NO_TARGET, np.int64)
     first = len(tokenizer.first)
-    for number, (row, (_, chosen)) in enumerate(zip(pieces, found, strict=True)):
+    for number, (row, (_, chosen)) in enumerate(zip(pieces, masked, strict=True)):
         targets[number, first : first + len(row)] = np.where(chosen, row, NO_TARGET)
     return RowBatch(
-        torch.from_numpy(ids),
-        torch.from_numpy(positions),
+        ids,
+        positions,
         torch.from_numpy(targets),
         torch.from_numpy(starts),
         int((targets != NO_TARGET).sum()),

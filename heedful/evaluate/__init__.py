@@ -1,1 +1,1 @@
-"""How good an output is: corpus metrics, accuracy, perplexity, and tests between two systems."""
+"""Quality of outputs: corpus metrics, accuracy, perplexity, and tests between two systems."""

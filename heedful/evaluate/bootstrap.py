@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.errors import DataError
-from heedful.evaluate.metrics import METRIC_NAMES, References, build_metric, check_aligned
+from heedful.evaluate.corpus_metrics import METRIC_NAMES, References, build_metric, check_aligned
 
 if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric

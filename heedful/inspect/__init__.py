@@ -1,21 +1,30 @@
-"""Looking into models: tensors of a pass, attention, heads, layers, the stream, alignment.
+"""Inspection of models: tensors of a pass, attention, heads, layers, the stream, alignment.
 
 For example:
 
     from heedful import inspect
 
     model = inspect.load("RUN")
-    seen = inspect.read(model, "A dog runs.")
-    inspect.attention(model, seen, "cross", layers=[3]).weights
+    reading = inspect.read(model, "A dog runs.")
+    inspect.attention(model, reading, "cross", layers=[3]).weights
 """
 
 from __future__ import annotations
 
-from heedful.inspect.ablation import How, ablated
-from heedful.inspect.aligning import AlignedPair, Alignments, align_words
+from heedful.inspect.ablation import AblationMode, ablated, mean_outputs
+from heedful.inspect.alignment_heads import (
+    HeadChoice,
+    WordAttention,
+    choose_both,
+    choose_heads,
+    word_attention,
+)
+from heedful.inspect.attention_maps import AttentionMap, AttentionPart, attention, parts_of
+from heedful.inspect.attention_steps import AttentionSteps, attention_steps
 from heedful.inspect.block_flow import BlockFlow, FlowPart, block_flow
 from heedful.inspect.captures import capture, shapes
-from heedful.inspect.decoding import NextToken, Search, follow_search, next_token
+from heedful.inspect.contributions import Contributions, contributions
+from heedful.inspect.decoding_steps import NextToken, SearchRecord, follow_search, next_token
 from heedful.inspect.effects import Bleu, Effect, effects
 from heedful.inspect.examples import (
     Answers,
@@ -25,14 +34,10 @@ from heedful.inspect.examples import (
     examples_of_tags,
     examples_of_text,
 )
-from heedful.inspect.head_choice import HeadChoice, choose_both, choose_heads
-from heedful.inspect.layer_lens import Lens, lens
-from heedful.inspect.links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
-from heedful.inspect.maps import AttentionMap, Part, attention, parts_of
-from heedful.inspect.means import mean_outputs
-from heedful.inspect.measures import HeadMeasures, Label, Measures, measure
+from heedful.inspect.head_measures import HeadMeasures, Label, Measures, measure
+from heedful.inspect.logit_lens import Lens, lens
 from heedful.inspect.model_parts import heads, parts
-from heedful.inspect.paths import Costs, Network, costs, network
+from heedful.inspect.path_lengths import Costs, Network, costs, network
 from heedful.inspect.pruning import (
     Bound,
     Point,
@@ -43,19 +48,20 @@ from heedful.inspect.pruning import (
     pruned,
 )
 from heedful.inspect.reach import Reach, model_reach, recurrent_reach, transformer_reach
-from heedful.inspect.reading import Reading, Tokens, read, read_all, see, tensors
-from heedful.inspect.residual import Contributions, contributions
-from heedful.inspect.steps import AttentionSteps, attention_steps
+from heedful.inspect.readings import Reading, Tokens, read, read_all, see, tensors
 from heedful.inspect.subject import Subject, load
 from heedful.inspect.tally import Share
 from heedful.inspect.tracing import Tracing, flow, rollout
-from heedful.inspect.word_maps import WordAttention, word_attention
+from heedful.inspect.word_alignment import AlignedPair, Alignments, align_words
+from heedful.inspect.word_links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
 
 __all__ = [
+    "AblationMode",
     "AlignedPair",
     "Alignments",
     "Answers",
     "AttentionMap",
+    "AttentionPart",
     "AttentionSteps",
     "Bleu",
     "BlockFlow",
@@ -67,18 +73,16 @@ __all__ = [
     "FlowPart",
     "HeadChoice",
     "HeadMeasures",
-    "How",
     "Label",
     "Lens",
     "Measures",
     "Network",
     "NextToken",
-    "Part",
     "Point",
     "Pruning",
     "Reach",
     "Reading",
-    "Search",
+    "SearchRecord",
     "Share",
     "Subject",
     "Tokens",

@@ -1,28 +1,38 @@
-"""Parts of a model taken away for a while, to see what they are for.
+"""Parts of a model taken away for a while, and their means over a corpus to replace them by.
 
-A part is replaced by another object in its place, and the original is put back: so no number of the
-model is ever touched, and what it computes afterwards is bit for bit what it computed before.
+A part is replaced by another object, and the original is put back. So no weight is ever changed,
+and the model computes bit for bit the same afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, ModelError
-from heedful.inspect.model_parts import ModelPart, parts_matching
-from heedful.models.block import Block
+from heedful.engines.engine_parts import computed_by_definition
+from heedful.errors import ConfigError, DataError, ModelError
+from heedful.inspect.captures import run
+from heedful.inspect.model_parts import ModelPart, all_parts, parts_matching
+from heedful.inspect.readings import (
+    BATCH_TOKENS,
+    Reading,
+    batches,
+    stack_positions,
+    tensors,
+)
+from heedful.inspect.subject import Subject, inference
 from heedful.nn.attention import Attention
-from heedful.nn.embeddings import InputEmbedding
+from heedful.nn.capture import Capture
 
-How = Literal["off", "zero", "mean"]
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
 
-_HOWS = ("off", "zero", "mean")
+AblationMode = Literal["off", "zero", "mean"]
 
 Change = tuple[object, str, Any]
 """An object, the name of an attribute of it, and its new value."""
@@ -30,27 +40,27 @@ Change = tuple[object, str, Any]
 
 @contextmanager
 def ablated(
-    model: nn.Module,
+    model: AnyModel,
     what: str | Iterable[str],
-    how: How = "off",
+    how: AblationMode = "off",
     *,
     means: Mapping[str, Tensor] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """A context in which parts of a model do nothing; afterwards it is what it was.
+    """Take parts of a model away within a context, and put them back afterwards.
 
-    Off, a head, a sub-layer or a position encoding adds nothing, a residual connection is cut (only
-    the sub-layer's output goes on), a norm hands on what it is given, and the scale of attention is
+    When off, a head, a sub-layer or a position encoding adds nothing, a residual connection is cut
+    (only the sub-layer's output goes on), a norm returns its input, and the scale of attention is
     1. The model is changed for everyone who uses it meanwhile. Contexts may be nested.
 
     Args:
-        model: of any class.
+        model: of any kind.
         what: addresses, in which `*` stands for one part; `heedful.inspect.parts` lists a model's:
             `decoder.3.cross.head.2`, `decoder.3.cross`, `encoder.1.feedforward`,
             `encoder.1.self.residual`, `encoder.1.self.norm`, `encoder.1.self.scale`,
             `encoder.positions`.
-        how: `off`; `zero`, the same for what is added to something, and refused for the rest;
-            `mean`, what a head, a sub-layer or an added position encoding gives is replaced by its
-            mean over a corpus.
+        how: `off`; `zero`, the same for parts that are added to something, and refused for the
+            rest; `mean`, the output of a head, a sub-layer or an added position encoding is
+            replaced by its mean over a corpus.
         means: for `mean`, from `mean_outputs`.
 
     Yields:
@@ -61,20 +71,17 @@ def ablated(
             loaded to run is to lose a head or all of them: its weights cannot be read any more.
         ConfigError: when a part cannot be ablated so, or means are missing.
     """
-    if how not in _HOWS:
-        raise ConfigError(f"Nothing is ablated by {how!r}", remedy=f"Choose {', '.join(_HOWS)}")
-    chosen = parts_matching(model, what)
-    instead = {part.address: _instead(part, how, means) for part in chosen}
-    modules = list(model.modules())
-    plainly: list[Change] = [(each, "running", None) for each in modules if isinstance(each, Block)]
-    plainly += [(m, "runs_natively", False) for m in modules if isinstance(m, InputEmbedding)]
-    with swapped([*plainly, *_changes(chosen, instead)]):
-        yield tuple(instead)
+    if how not in get_args(AblationMode):
+        modes = ", ".join(get_args(AblationMode))
+        raise ConfigError(f"Nothing is ablated by {how!r}", remedy=f"Choose {modes}")
+    parts = {part: _replacement(part, how, means) for part in parts_matching(model, what)}
+    with computed_by_definition(model), swapped(_changes(parts)):
+        yield tuple(part.address for part in parts)
 
 
 @contextmanager
 def swapped(changes: Sequence[Change]) -> Iterator[None]:
-    """A context in which attributes of objects have other values."""
+    """Set attributes of objects within a context."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:
         for owner, name, value in changes:
@@ -85,17 +92,94 @@ def swapped(changes: Sequence[Change]) -> Iterator[None]:
             setattr(owner, name, value)
 
 
-def _instead(part: ModelPart, how: How, means: Mapping[str, Tensor] | None) -> Tensor | None:
-    """What a part gives in its place; None for nothing.
+def mean_outputs(
+    subject: Subject, readings: Sequence[Reading], *, batch_tokens: int = BATCH_TOKENS
+) -> dict[str, Tensor]:
+    """Compute the mean output of every part that `ablated` can replace by its mean.
+
+    Args:
+        subject: the model.
+        readings: the corpus, from `read_all` or `see`.
+        batch_tokens: positions that go through the model together; changes no result.
+
+    Returns:
+        Means over all tokens, by address: for each head [E], the mixed values before the output
+        projection; for each sub-layer and each added position encoding [D]. In the type of the
+        weights.
 
     Raises:
-        ConfigError: when it cannot be.
+        DataError: when there is no text.
+    """
+    if not readings:
+        raise DataError("There is no text to take means over")
+    model = subject.model
+    sums = _Sums([part for part in all_parts(model) if part.adds])
+    embedded: dict[str, Any] = {
+        stack: module.positions
+        for stack, module in model.input_modules().items()
+        if module.positions is not None
+    }
+    for numbers in batches(readings, batch_tokens):
+        batch = [readings[number] for number in numbers]
+        inputs = tensors(subject, batch)
+        sums.positions = {name: stack_positions(batch, inputs, name) for name in model.stacks()}
+        run(model, inputs, sums)
+        with inference(model):
+            for stack, encode in embedded.items():
+                sums.add(f"{stack}.positions", encode(sums.positions[stack]))
+    return sums.means()
+
+
+class _Sums(Capture):
+    """Adds up the outputs of parts as they come, and keeps none of them.
+
+    Args:
+        parts: those that add something.
+    """
+
+    def __init__(self, parts: Sequence[ModelPart]) -> None:
+        self.parts: dict[str, list[ModelPart]] = {}
+        for part in parts:
+            if part.kind != "positions":
+                place, head, _ = part.address.partition(".head.")
+                self.parts.setdefault(f"{place}.{'context' if head else 'output'}", []).append(part)
+        super().__init__(self.parts)
+        self.positions: dict[str, Tensor] = {}
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+        self.dtypes = {part.address: part.like.dtype for part in parts if part.like is not None}
+
+    def keep(self, address: str, value: Tensor) -> None:
+        for part in self.parts[address]:
+            self.add(part.address, value if part.head is None else value[:, part.head])
+
+    def add(self, address: str, value: Tensor) -> None:
+        """Count vectors [B, L, ·] of a part, without those of padding."""
+        stack = address.partition(".")[0]
+        real = value[self.positions[stack] >= 0].double()
+        self.sums[address] = self.sums.get(address, 0.0) + real.sum(0)
+        self.counts[address] = self.counts.get(address, 0) + len(real)
+
+    def means(self) -> dict[str, Tensor]:
+        return {
+            address: (total / self.counts[address]).to(self.dtypes[address])
+            for address, total in self.sums.items()
+        }
+
+
+def _replacement(
+    part: ModelPart, how: AblationMode, means: Mapping[str, Tensor] | None
+) -> Tensor | None:
+    """Return the vector that replaces the output of a part; None for nothing.
+
+    Raises:
+        ConfigError: when there is none.
     """
     if how == "off" or (how == "zero" and part.adds):
         return None
     if not part.adds:
         raise ConfigError(
-            f"A part of the kind {part.kind} gives nothing that could be replaced by its {how}",
+            f"A part of the kind {part.kind} has no output that its {how} could replace",
             where=part.address,
             remedy="It can only be off",
         )
@@ -108,59 +192,47 @@ def _instead(part: ModelPart, how: How, means: Mapping[str, Tensor] | None) -> T
     return means[part.address]
 
 
-def _changes(parts: Collection[ModelPart], instead: Mapping[str, Tensor | None]) -> list[Change]:
+def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
     changes: list[Change] = []
+    # Several heads of an attention, and several residual connections of a block, share a place.
     heads: dict[Attention, dict[int, Tensor | None]] = {}
     whole: dict[Attention, Tensor] = {}
-    for part in parts:
-        value = instead[part.address]
-        if isinstance(part.owner, Attention) and part.kind in ("head", "sub-layer"):
-            _check_readable(part.owner, part.address)
-        if isinstance(part.owner, Attention) and part.kind == "head":
+    cuts: dict[nn.Module, frozenset[str]] = {}
+    for part, value in parts.items():
+        if part.kind == "head":
             assert part.head is not None
+            _check_readable(part)
             heads.setdefault(part.owner, {})[part.head] = value
-        elif isinstance(part.owner, Attention) and part.kind == "sub-layer":
+        elif part.kind == "attention":
+            _check_readable(part)
             whole[part.owner] = _vector(part, value)
-        else:
-            changes += _change(part, value)
+        elif part.kind == "residual":
+            cuts[part.owner] = cuts.get(part.owner, part.owner.cut) | {part.name}
+        elif part.kind == "norm":
+            changes.append((part.owner, part.name, nn.Identity()))
+        elif part.kind == "scale":
+            changes.append((part.owner, "scale", 1.0))
+        else:  # another sub-layer, or positions, which need not be added
+            if part.adds:
+                changes.append((part.owner, part.name, Constant(_vector(part, value))))
+            changes += [(owner, name, None) for owner, name in part.also]
     for attention in {**heads, **whole}:
         if attention in whole:
-            weight = torch.zeros_like(attention.output.weight)
-            output = _Map(weight, whole[attention])
+            output = _Map(torch.zeros_like(attention.output.weight), whole[attention])
         else:
             output = _without(attention, heads[attention])
         changes.append((attention, "output", output))
-    # One block may lose several of its residual connections.
-    cuts: dict[Block, frozenset[str]] = {}
-    for part in parts:
-        if part.kind == "residual" and isinstance(part.owner, Block):
-            cuts[part.owner] = cuts.get(part.owner, part.owner.cut) | {part.name}
     return [*changes, *((block, "cut", cut) for block, cut in cuts.items())]
 
 
-def _check_readable(attention: Attention, address: str) -> None:
-    if not isinstance(attention.output, nn.Linear | _Map):
+def _check_readable(part: ModelPart) -> None:
+    if not isinstance(part.owner.output, nn.Linear | _Map):
         raise ModelError(
             "The model was loaded to run, with weights laid out for the processor: attention can "
             "no longer be taken apart",
-            where=address,
+            where=part.address,
             remedy="Load it by heedful.models.checkpoint.load_model, which leaves weights alone",
         )
-
-
-def _change(part: ModelPart, value: Tensor | None) -> list[Change]:
-    """Of a part that shares its place with no other."""
-    if part.kind == "residual":
-        return []
-    if part.kind == "norm":
-        return [(part.owner, part.name, nn.Identity())]
-    if part.kind == "scale":
-        return [(part.owner, "scale", 1.0)]
-    if part.kind == "sub-layer":
-        return [(part.owner, part.name, Constant(_vector(part, value)))]
-    assert part.kind == "positions"
-    added = [(part.owner, part.name, Constant(_vector(part, value)))] if part.adds else []
-    return [*added, *((owner, name, None) for owner, name in part.also)]
 
 
 def _vector(part: ModelPart, value: Tensor | None) -> Tensor:
@@ -169,7 +241,7 @@ def _vector(part: ModelPart, value: Tensor | None) -> Tensor:
 
 
 class Constant(nn.Module):
-    """Gives the same vector [D] at every place of what it is given."""
+    """Return the same vector [D] for every token."""
 
     def __init__(self, vector: Tensor) -> None:
         super().__init__()
@@ -178,12 +250,12 @@ class Constant(nn.Module):
 
     def forward(self, x: Tensor, *_: object) -> Tensor:
         """States [..., D], or positions [...] int64, to [..., D]."""
-        places = x.shape[:-1] if x.is_floating_point() else x.shape
-        return self.vector.expand(*places, -1)
+        tokens = x.shape[:-1] if x.is_floating_point() else x.shape
+        return self.vector.expand(*tokens, -1)
 
 
 class _Map(nn.Module):
-    """A linear map with given numbers; made without drawing random ones."""
+    """A linear map with given weights; made without drawing random ones."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -197,7 +269,7 @@ class _Map(nn.Module):
 
 
 def _without(attention: Attention, heads: Mapping[int, Tensor | None]) -> _Map:
-    """The output projection, with constants in the place of heads: it is blind to them."""
+    """The output projection that ignores some heads, with their means in its bias."""
     output = attention.output
     weight = output.weight.detach().clone()
     bias = None if output.bias is None else output.bias.detach().clone()
@@ -205,7 +277,7 @@ def _without(attention: Attention, heads: Mapping[int, Tensor | None]) -> _Map:
         first = attention.kept.heads.index(head) * attention.head_width
         columns = slice(first, first + attention.head_width)
         if mean is not None:
-            given = weight[:, columns] @ mean.to(weight)
-            bias = given if bias is None else bias + given
+            constant = weight[:, columns] @ mean.to(weight)
+            bias = constant if bias is None else bias + constant
         weight[:, columns] = 0.0
     return _Map(weight, bias)

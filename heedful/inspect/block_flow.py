@@ -1,9 +1,9 @@
-"""The way through a block: every part of it, what it reads, its shape and how large it is."""
+"""The way through a block: each tensor with its inputs, its shape and its size."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,14 +11,11 @@ from torch import nn
 
 from heedful.errors import ConfigError
 from heedful.inspect.captures import capture
-from heedful.inspect.reading import Reading, tensors
-from heedful.inspect.subject import Subject, stack_of
-from heedful.models.block import Block
-from heedful.models.spec import StackSpec
+from heedful.inspect.readings import Reading, tensors
+from heedful.inspect.result import Result
+from heedful.inspect.subject import Subject, SubLayer, stack_of, sublayers
 from heedful.models.stack import Stack
-from heedful.nn.attention import Attention
-from heedful.nn.feedforward import FeedForward
-from heedful.nn.norms import RMSNorm
+from heedful.nn.spec import FeedForwardSpec
 
 Role = Literal[
     "stream",
@@ -37,28 +34,32 @@ Role = Literal[
     "sum",
 ]
 
-_NAMES = {"self": "self-attention", "cross": "cross-attention", "feedforward": "the feed-forward"}
+_NAMES = {
+    "self": "self-attention",
+    "cross": "cross-attention",
+    "feedforward": "the feed-forward network",
+}
 
 
 @dataclass(frozen=True, eq=False)
-class FlowPart:
+class FlowPart(Result):
     """A tensor on the way through a block.
 
     Args:
         key: its name in the block, such as `self.query`.
-        role: what it is.
-        place: the sub-layer it belongs to, `self`, `cross` or `feedforward`; empty for the stream
-            that comes in and goes out.
+        role: its kind.
+        place: its sub-layer, `self`, `cross` or `feedforward`; empty for the stream before and
+            after the block.
         on_stream: whether it is the stream itself, and not on the way into or out of a sub-layer.
-        address: where a capture finds it, such as `encoder.2.self.query`.
-        reads: keys of what it is made from.
+        address: of the tensor in a capture, such as `encoder.2.self.query`.
+        reads: keys of its inputs.
         shape: of the tensor, the batch of one in front.
-        axes: what the numbers of the shape count.
+        axes: names of the dimensions.
         tokens: the pieces that its vectors or rows belong to.
         sizes: [tokens] float32, the length of each token's vector, the mean over heads where there
-            are several; None for what are no vectors of tokens.
-        figures: numbers that sum it up, by name.
-        about: what it does, in a sentence.
+            are several; None where there is no vector of each token.
+        figures: summary numbers by name.
+        about: a sentence that explains it.
     """
 
     key: str
@@ -74,32 +75,23 @@ class FlowPart:
     figures: dict[str, float]
     about: str
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON data."""
-        sizes = None if self.sizes is None else self.sizes.tolist()
-        return {**self.__dict__, "sizes": sizes}
-
 
 @dataclass(frozen=True, eq=False)
-class BlockFlow:
-    """A block, as the parts that a pass goes through in order.
+class BlockFlow(Result):
+    """A block as the tensors of a pass, in order.
 
     Args:
         stack: `encoder` or `decoder`.
         layer: from 0.
         norm_first: whether norms stand before the sub-layers, on the way into them; else they
             stand after the sums, on the stream itself.
-        parts: each after all that it reads.
+        parts: each after its inputs.
     """
 
     stack: str
     layer: int
     norm_first: bool
     parts: tuple[FlowPart, ...]
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {**self.__dict__, "parts": [part.plain() for part in self.parts]}
 
 
 def block_flow(
@@ -117,34 +109,38 @@ def block_flow(
         ModelError: when the model has no such stack.
         ConfigError: when the stack has no such layer.
     """
-    name = stack or ("encoder" if reading.decoder is None else "decoder")
-    found = stack_of(subject.model, name)
-    count = len(found.blocks)
+    name = stack or reading.last_stack
+    module = stack_of(subject.model, name)
+    count = len(module.blocks)
     if not -1 <= layer < count:
         raise ConfigError(
             f"There is no layer {layer}", remedy=f"The {name}'s layers are 0 to {count - 1}"
         )
-    number = count - 1 if layer < 0 else layer
-    spec: StackSpec = getattr(subject.model.spec, name)
-    plan = _Plan(found, name, number, spec.block.feedforward.activation)
+    layer %= count
+    plan = _Plan(module, layer, subject.model.spec.stacks()[name].block.feedforward)
     values = capture(
         subject.model, tensors(subject, [reading]), [step.address for step in plan.steps]
     )
-    side = reading.encoder if name == "encoder" else reading.decoder
-    assert side is not None
+    tokens = reading.tokens(name).pieces
     memory = () if reading.encoder is None else reading.encoder.pieces
     parts = tuple(
-        _measured(step, values[step.address], memory if step.of_memory else side.pieces)
+        _flow_part(step, values[step.address], memory if step.of_memory else tokens)
         for step in plan.steps
     )
-    return BlockFlow(name, number, plan.block.norm_first, parts)
+    return BlockFlow(name, layer, plan.norm_first, parts)
 
 
 @dataclass(frozen=True)
 class _Step:
+    """A tensor of the plan; the fields of `FlowPart` that are known before the pass.
+
+    Args:
+        of_memory: whether its rows are tokens of the encoder.
+        heads: numbers of the heads that are left, where it has heads.
+    """
+
     key: str
     role: Role
-    place: str
     address: str
     reads: tuple[str, ...]
     about: str
@@ -153,142 +149,138 @@ class _Step:
     heads: tuple[int, ...] | None = None
 
 
-@dataclass
 class _Plan:
-    """The steps through a block, from its modules."""
+    """The steps through a block, from its modules.
 
-    stack: Stack
-    name: str
-    layer: int
-    activation: str
-    steps: list[_Step] = field(default_factory=list)
+    Args:
+        stack: the stack of the block.
+        layer: number of the block.
+        spec: of its feed-forward network.
+    """
 
-    def __post_init__(self) -> None:
-        block = self.stack.blocks[self.layer]
-        assert isinstance(block, Block)
-        self.block = block
-        before = "embedding" if self.layer == 0 else f"{self.layer - 1}.output"
-        origin = "the embedded tokens" if self.layer == 0 else f"what block {self.layer - 1} left"
-        self.stream = "input"
-        self.add(
-            "input",
-            "stream",
-            f"{self.name}.{before}",
-            (),
-            f"The stream comes in: {origin}.",
-            on_stream=True,
-        )
-        self.attention("self", block.self_attention, block.self_attention_norm)
-        if block.cross_attention is not None:
-            assert block.cross_attention_norm is not None
-            self.attention("cross", block.cross_attention, block.cross_attention_norm)
-        self.feedforward()
-        goes_on = "The stream goes on to the next block."
-        last = self.layer == len(self.stack.blocks) - 1
-        if last:
-            goes_on = "The stream leaves the last block."
-        self.add(
-            "output",
-            "stream",
-            f"{self.name}.{self.layer}.output",
-            (self.stream,),
-            goes_on,
-            on_stream=True,
-        )
-        if last and self.stack.final_norm is not None:
-            about = f"{_norm_name(self.stack.final_norm)} of the stream, after the last block."
-            self.add(
-                "final.norm", "norm", f"{self.name}.output", ("output",), about, on_stream=True
-            )
+    def __init__(self, stack: Stack, layer: int, spec: FeedForwardSpec) -> None:
+        block = stack.blocks[layer]
+        self.stack, self.spec = stack, spec
+        self.place = f"{stack.name}.{layer}"
+        self.norm_first = bool(block.norm_first)
+        self.steps: list[_Step] = []
+        before, origin = "embedding", "the embedded tokens"
+        if layer > 0:
+            before, origin = f"{layer - 1}.output", f"the output of block {layer - 1}"
+        about = f"The stream before the block: {origin}."
+        self.stream = self.on_stream("input", "stream", f"{stack.name}.{before}", (), about)
+        for name, sublayer in sublayers(block).items():
+            source = self.enter(name, sublayer)
+            if sublayer.is_attention:
+                self.attention(name, sublayer.module, source)
+            elif name == "feedforward":
+                self.feedforward(sublayer.module, source)
+            else:
+                about = f"The output of {_NAMES.get(name, name)}."
+                self.add(f"{name}.output", "output", (source,), about)
+            self.leave(name, sublayer)
+        last = layer == len(stack.blocks) - 1
+        about = f"The stream after the {'last ' if last else ''}block."
+        self.on_stream("output", "stream", f"{self.place}.output", (self.stream,), about)
+        if last and stack.final_norm is not None:
+            about = f"{_norm_name(stack.final_norm)} of the stream, after the last block."
+            self.on_stream("final.norm", "norm", f"{stack.name}.output", ("output",), about)
 
     def add(
-        self, key: str, role: Role, address: str, reads: Sequence[str], about: str, **more: Any
+        self,
+        key: str,
+        role: Role,
+        reads: Sequence[str],
+        about: str,
+        address: str = "",
+        **more: Any,
     ) -> str:
-        place = key.partition(".")[0] if "." in key else ""
-        self.steps.append(_Step(key, role, place, address, tuple(reads), about, **more))
+        """Add a tensor and return its key, which is its address in the block if none is given."""
+        address = address or f"{self.place}.{key}"
+        self.steps.append(_Step(key, role, address, tuple(reads), about, **more))
         return key
 
-    def own(self, key: str, role: Role, reads: Sequence[str], about: str, **more: Any) -> str:
-        """A part whose address is its key in the block."""
-        return self.add(key, role, f"{self.name}.{self.layer}.{key}", reads, about, **more)
+    def on_stream(
+        self, key: str, role: Role, address: str, reads: Sequence[str], about: str
+    ) -> str:
+        """Add a tensor that is the stream itself."""
+        return self.add(key, role, reads, about, address, on_stream=True)
 
-    def entered(self, place: str, norm: nn.Module) -> str:
-        """What a sub-layer reads: the stream, or the stream normed on the way in."""
-        if not self.block.norm_first:
+    def enter(self, name: str, sublayer: SubLayer) -> str:
+        """Return the key of a sub-layer's input: the stream, or the norm of the stream."""
+        if sublayer.norm is None or sublayer.norms_sum:
             return self.stream
         about = (
-            f"{_norm_name(norm)} of the stream, for {_NAMES[place]} alone: "
-            "the stream itself goes on as it is."
+            f"{_norm_name(sublayer.norm)} of the stream, for {_NAMES.get(name, name)} alone: "
+            "the stream itself stays as it is."
         )
-        address = f"{self.name}.{self.layer}.{place}.input"
-        return self.add(f"{place}.norm", "norm", address, (self.stream,), about)
+        address = f"{self.place}.{name}.input"
+        return self.add(f"{name}.norm", "norm", (self.stream,), about, address)
 
-    def left(self, place: str, norm: nn.Module) -> None:
-        """What a sub-layer says is added to the stream, which is then normed or is not."""
-        address = f"{self.name}.{self.layer}.{place}"
-        about = f"The residual connection: what {_NAMES[place]} says is added to the stream."
-        reads = (self.stream, f"{place}.output")
-        self.stream = self.add(
-            f"{place}.sum", "sum", f"{address}.residual", reads, about, on_stream=True
-        )
-        if not self.block.norm_first:
-            about = f"{_norm_name(norm)} of the sum: from here on, this is the stream."
-            self.stream = self.add(
-                f"{place}.norm", "norm", f"{address}.stream", (self.stream,), about, on_stream=True
+    def leave(self, name: str, sublayer: SubLayer) -> None:
+        """Add the residual sum, and the norm after it where norms come last."""
+        address = f"{self.place}.{name}"
+        reads: tuple[str, ...] = (f"{name}.output",)
+        about = f"There is no residual connection: {_NAMES.get(name, name)} replaces the stream."
+        if sublayer.residual:
+            reads = (self.stream, *reads)
+            about = f"The residual connection: {_NAMES.get(name, name)} is added to the stream."
+        self.stream = self.on_stream(f"{name}.sum", "sum", f"{address}.residual", reads, about)
+        if sublayer.norm is not None and sublayer.norms_sum:
+            about = f"{_norm_name(sublayer.norm)} of the sum: from here on, this is the stream."
+            self.stream = self.on_stream(
+                f"{name}.norm", "norm", f"{address}.stream", (self.stream,), about
             )
 
-    def attention(self, place: str, module: Attention, norm: nn.Module) -> None:
-        read = self.entered(place, norm)
-        source = read
-        over = place == "cross"
-        if over:
+    def attention(self, name: str, module: Any, source: str) -> None:
+        """Add the tensors of an attention whose queries come from `source`."""
+        memory, cross = source, name == "cross"
+        if cross:
             about = "The encoder's output, which is the same for all blocks of the decoder."
-            source = self.add("cross.memory", "memory", "encoder.output", (), about, of_memory=True)
-        turned = ", turned by its position" if module.rotary is not None else ""
+            memory = self.add("cross.memory", "memory", (), about, "encoder.output", of_memory=True)
+        rotated = ", rotated by its position" if module.rotary is not None else ""
         heads, key_heads = tuple(module.kept.heads), tuple(module.kept.key_heads)
-        about = f"What each token asks for, head by head{turned}."
-        query = self.own(f"{place}.query", "query", (read,), about, heads=heads)
-        also = {"of_memory": over, "heads": key_heads}
-        about = f"What each token of the source offers to be found by{turned}."
-        about = about if over else about.replace(" of the source", "")
-        key = self.own(f"{place}.key", "key", (source,), about, **also)
-        about = "What each token has to say to those that look at it."
-        value = self.own(f"{place}.value", "value", (source,), about, **also)
-        made = [query, key]
-        if module.position_bias is not None or (not over and self.stack.position_bias is not None):
-            about = "What is added to each score for how far apart two tokens are."
-            made.append(self.own(f"{place}.bias", "bias", (), about))
+        about = f"The query of each token, head by head{rotated}: what it looks for."
+        query = self.add(f"{name}.query", "query", (source,), about, heads=heads)
+        of_source = " of the source" if cross else ""
+        about = f"The key of each token{of_source}{rotated}: what queries are compared with."
+        key = self.add(f"{name}.key", "key", (memory,), about, of_memory=cross, heads=key_heads)
+        about = "The value of each token: what the tokens that attend to it receive."
+        value = self.add(
+            f"{name}.value", "value", (memory,), about, of_memory=cross, heads=key_heads
+        )
+        reads = [query, key]
+        if module.position_bias is not None or (not cross and self.stack.position_bias is not None):
+            about = "The number added to each score for the distance of the two tokens."
+            reads.append(self.add(f"{name}.bias", "bias", (), about))
         about = (
             f"Query times key, times {module.scale:.4g}"
-            f"{', with the bias added' if len(made) > 2 else ''}: how well the two agree."
+            f"{', with the bias added' if len(reads) > 2 else ''}: how well the two agree."
         )
-        scores = self.own(f"{place}.scores", "scores", made, about, heads=heads)
+        scores = self.add(f"{name}.scores", "scores", reads, about, heads=heads)
         about = f"Softmax of each row of scores. A query sees {module.mask.describe()}."
-        weights = self.own(f"{place}.weights", "weights", (scores,), about, heads=heads)
-        about = "For each token the values it looks at, mixed by its weights, head by head."
-        mixed = self.own(f"{place}.context", "context", (weights, value), about, heads=heads)
-        about = "All heads side by side through one matrix: what attention says to the stream."
-        self.own(f"{place}.output", "output", (mixed,), about)
-        self.left(place, norm)
+        weights = self.add(f"{name}.weights", "weights", (scores,), about, heads=heads)
+        about = "The mean of the values for each token, by its weights, head by head."
+        context = self.add(f"{name}.context", "context", (weights, value), about, heads=heads)
+        about = "All heads side by side through one matrix: the output of attention."
+        self.add(f"{name}.output", "output", (context,), about)
 
-    def feedforward(self) -> None:
-        place, module = "feedforward", self.block.feedforward
-        read = self.entered(place, self.block.feedforward_norm)
-        if isinstance(module, FeedForward):
+    def feedforward(self, module: Any, source: str) -> None:
+        """Add the tensors of a feed-forward network or of a mixture of experts."""
+        if self.spec.experts is None:
             wide = module.up.out_features
-            about = f"Each token by itself, spread out to {wide:,} channels: {self.activation}."
-            read = self.own(f"{place}.inner", "inner", (read,), about)
-            about = "Brought back to the width of the stream: what the feed-forward says to it."
+            about = f"Each token by itself, on {wide:,} channels: {self.spec.activation}."
+            inner = self.add("feedforward.inner", "inner", (source,), about)
+            about = "Back to the width of the stream: the output of the feed-forward network."
         else:
-            about = f"The weight of each expert; {module.per_token} work on a token."
-            read = self.own(f"{place}.routing", "routing", (read,), about)
-            about = "What the experts of each token make of it, mixed by their weights."
-        self.own(f"{place}.output", "output", (read,), about)
-        self.left(place, self.block.feedforward_norm)
+            about = f"The weight of each expert; each token uses {module.per_token} of them."
+            inner = self.add("feedforward.routing", "routing", (source,), about)
+            about = "The sum of the outputs of each token's experts, by their weights."
+        self.add("feedforward.output", "output", (inner,), about)
 
 
 def _norm_name(norm: nn.Module) -> str:
-    return "Root-mean-square norm" if isinstance(norm, RMSNorm) else "Layer norm"
+    return "Layer norm" if isinstance(norm, nn.LayerNorm) else "Root-mean-square norm"
 
 
 _AXES: dict[Role, tuple[str, ...]] = {
@@ -300,23 +292,24 @@ _AXES: dict[Role, tuple[str, ...]] = {
 }
 
 
-def _measured(step: _Step, value: np.ndarray, tokens: tuple[str, ...]) -> FlowPart:
-    seen = value[0] if step.heads is None else value[0][list(step.heads)]
+def _flow_part(step: _Step, value: np.ndarray, tokens: tuple[str, ...]) -> FlowPart:
+    """Add to a step the shape and size of its tensor."""
+    present = value[0] if step.heads is None else value[0][list(step.heads)]
     sizes: np.ndarray | None = None
     figures: dict[str, float] = {}
     if step.role in ("scores", "bias"):
-        shown = seen[np.isfinite(seen)]
-        figures = {"lowest": float(shown.min()), "highest": float(shown.max())}
+        finite = present[np.isfinite(present)]
+        figures = {"lowest": float(finite.min()), "highest": float(finite.max())}
     elif step.role in ("weights", "routing"):
-        figures = {"mean of the largest": float(seen.max(-1).mean())}
+        figures = {"mean of the largest": float(present.max(-1).mean())}
     else:
-        lengths = np.linalg.norm(seen.astype(np.float64), axis=-1)
-        sizes = (lengths if seen.ndim == 2 else lengths.mean(0)).astype(np.float32)
+        lengths = np.linalg.norm(present.astype(np.float64), axis=-1)
+        sizes = (lengths if present.ndim == 2 else lengths.mean(0)).astype(np.float32)
         figures = {"mean length": float(lengths.mean())}
     return FlowPart(
         step.key,
         step.role,
-        step.place,
+        step.key.partition(".")[0] if "." in step.key else "",
         step.on_stream,
         step.address,
         step.reads,

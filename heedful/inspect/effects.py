@@ -1,32 +1,31 @@
-"""What taking a part of a model away costs, in loss, accuracy and BLEU, and how sure that is."""
+"""The cost of taking a part of a model away, in loss, accuracy and BLEU, with intervals."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from torch import Tensor
 
-from heedful.decode.settings import SearchSettings
 from heedful.errors import ModelError
 from heedful.evaluate.bootstrap import PairedScore, paired_bootstrap, paired_ratios
-from heedful.evaluate.metrics import corpus_scores
-from heedful.inspect.ablation import How, ablated
+from heedful.evaluate.corpus_metrics import corpus_scores
+from heedful.inspect.ablation import AblationMode, ablated
 from heedful.inspect.examples import Answers, Example, answer
-from heedful.inspect.reading import read_all
+from heedful.inspect.readings import read_all
+from heedful.inspect.result import Result
 from heedful.inspect.subject import Subject
-from heedful.models.translator import Translator
+from heedful.search.search_settings import SearchSettings
 
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Bleu:
-    """How translations are made and compared with the right ones.
+    """Settings of translating and of comparing translations with references.
 
     Args:
-        search: how they are searched for.
+        search: settings of the search.
         sentences: only this many examples, the first ones; all if None.
         tokenize: sacreBLEU's tokenizer.
         lowercase: ignore case.
@@ -38,22 +37,22 @@ class Bleu:
     lowercase: bool = False
 
     def translate(self, subject: Subject, examples: Sequence[Example]) -> list[str]:
-        """The translations of a corpus.
+        """Translate a corpus.
 
         Raises:
             ModelError: when the model is no translator.
         """
-        if not isinstance(subject.model, Translator):
+        if subject.model.spec.reads != "pairs":
             raise ModelError("Only translators have a BLEU", remedy="Look at loss and accuracy")
         texts = [example.reading.text for example in examples[: self.sentences]]
         return [reading.target or "" for reading in read_all(subject, texts, search=self.search)]
 
     def references(self, examples: Sequence[Example]) -> list[str]:
-        """The right translations."""
+        """Return the right translations."""
         return [example.reading.target or "" for example in examples[: self.sentences]]
 
     def score(self, subject: Subject, examples: Sequence[Example]) -> float:
-        """BLEU of a corpus, from 0 to 100."""
+        """Return the BLEU of a corpus, from 0 to 100."""
         scores = corpus_scores(
             self.translate(subject, examples),
             self.references(examples),
@@ -65,56 +64,51 @@ class Bleu:
 
 
 @dataclass(frozen=True)
-class Effect:
-    """What an ablation does.
+class Effect(Result):
+    """The effect of an ablation.
 
     Args:
         what: addresses of the parts that were taken away together.
-        how: they were replaced.
-        scores: `loss`, `accuracy` and, where it was asked for, `bleu`: of the whole model (a), of
+        how: the mode of the ablation.
+        scores: `loss`, `accuracy` and, where it was measured, `bleu`: of the whole model (a), of
             the ablated one (b) and their difference, with intervals over draws of examples.
     """
 
     what: tuple[str, ...]
-    how: How
+    how: AblationMode
     scores: Mapping[str, PairedScore]
-
-    def plain(self) -> dict[str, Any]:
-        """As JSON data."""
-        scores = {name: score.plain() for name, score in self.scores.items()}
-        return {"what": list(self.what), "how": self.how, "scores": scores}
 
 
 def effects(
     subject: Subject,
     examples: Sequence[Example],
     ablations: Sequence[str | Iterable[str]],
-    how: How = "off",
+    how: AblationMode = "off",
     *,
     means: Mapping[str, Tensor] | None = None,
     bleu: Bleu | None = None,
     samples: int = 1000,
     progress: Progress = lambda done, total: None,
 ) -> list[Effect]:
-    """What each of several ablations costs on a corpus.
+    """Measure the cost of each of several ablations on a corpus.
 
     Args:
         subject: the model.
         examples: the corpus, such as `examples_of_text` makes.
-        ablations: what is taken away, as for `ablated`; everything of one entry together.
+        ablations: the parts to take away, as for `ablated`; those of one entry together.
         how: as for `ablated`.
         means: for `mean`, from `mean_outputs`.
         bleu: how to translate, for a translator; without it there is no BLEU.
         samples: resamples of the paired bootstrap.
-        progress: is told how many of the ablations are done.
+        progress: called with the number of ablations that are done, and of all.
 
     Raises:
         ModelError: when the model has no such part, or is to be scored by BLEU and no translator.
         ConfigError: when a part cannot be ablated so.
-        DataError: when nothing is asked of the model.
+        DataError: when there is no right answer in the examples.
     """
     whole = _Outcome.of(subject, examples, bleu)
-    found = []
+    measured = []
     for number, what in enumerate(ablations):
         progress(number, len(ablations))
         with ablated(subject.model, what, how, means=means) as addresses:
@@ -130,9 +124,9 @@ def effects(
                 tokenize=bleu.tokenize,
                 lowercase=bleu.lowercase,
             )
-        found.append(Effect(addresses, how, scores))
+        measured.append(Effect(addresses, how, scores))
     progress(len(ablations), len(ablations))
-    return found
+    return measured
 
 
 @dataclass(frozen=True)
@@ -147,12 +141,12 @@ class _Outcome:
 
     def compared(self, other: _Outcome, samples: int) -> dict[str, PairedScore]:
         """Loss and accuracy of both."""
-        asked = self.answers.asked.tolist()
+        counts = self.answers.counts.tolist()
         sums = {
             "loss": (self.answers.losses, other.answers.losses),
             "accuracy": (self.answers.right, other.answers.right),
         }
         return {
-            name: paired_ratios(name, a.tolist(), b.tolist(), asked, samples=samples)
+            name: paired_ratios(name, a.tolist(), b.tolist(), counts, samples=samples)
             for name, (a, b) in sums.items()
         }

@@ -1,15 +1,15 @@
-"""Which heads a model can do without, in which order they go best, and what that costs.
+"""Heads that a model can do without, the order to prune them in, and the cost of that.
 
-Greedy: each step takes the head away whose loss is least. By importance (Michel 2019): the size of
-the derivative of the loss by a factor on each head, of which one pass over a corpus is enough.
-(Voita 2019 learn such factors while they train, which this does not.)
+Greedy: each step prunes the head whose removal costs the least loss. By importance (Michel 2019):
+the size of the derivative of the loss by a factor on each head, from one pass over a corpus.
+(Voita 2019 learn such factors in training, which this does not.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,23 +19,24 @@ from heedful.inspect.ablation import ablated, swapped
 from heedful.inspect.effects import Bleu, Progress
 from heedful.inspect.examples import Example, answer, for_each_batch
 from heedful.inspect.model_parts import all_parts, heads, parts_matching
+from heedful.inspect.result import Result
 from heedful.inspect.subject import Subject
-from heedful.models.cut import without_heads
+from heedful.models.head_pruning import without_heads
 from heedful.nn.attention import Attention
 
 Method = Literal["greedy", "gradient"]
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(Result):
     """A model without some of its heads, on a corpus.
 
     Args:
-        removed: address of the head that was taken away last; None for the whole model.
-        heads_left: how many there are.
+        removed: address of the head that was pruned last; None for the whole model.
+        heads_left: number of heads.
         loss: per answer, in nats.
         accuracy: share of the answers that are right.
-        bleu: from 0 to 100; None where it was not asked for.
+        bleu: from 0 to 100; None where it was not measured.
     """
 
     removed: str | None
@@ -45,23 +46,19 @@ class Point:
     bleu: float | None = None
 
     def within(self, bound: Bound, whole: Point) -> bool:
-        """Whether it is no worse than the whole model by more than a bound."""
+        """Return whether it is within a bound of the whole model."""
         mine, theirs = getattr(self, bound.score), getattr(whole, bound.score)
         worse = mine - theirs if bound.score == "loss" else theirs - mine
         return bool(worse <= bound.by)
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON data."""
-        return dict(self.__dict__)
-
 
 @dataclass(frozen=True)
 class Bound:
-    """How much worse a model may become.
+    """The largest loss of quality that is allowed.
 
     Args:
-        score: by which measure.
-        by: at most, in its unit.
+        score: the measure.
+        by: the largest difference, in the unit of the measure.
     """
 
     score: Literal["loss", "bleu"]
@@ -69,24 +66,24 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Pruning:
+class Pruning(Result):
     """Quality against heads left.
 
     Args:
-        method: by which heads were chosen.
-        points: the whole model, then one for each head taken away.
+        method: of choosing heads.
+        points: the whole model, then one for each pruned head.
     """
 
     method: Method
     points: tuple[Point, ...]
 
     def removed(self, heads_left: int) -> tuple[str, ...]:
-        """The heads to take away so that this many are left."""
-        taken = [point for point in self.points[1:] if point.heads_left >= heads_left]
-        return tuple(point.removed for point in taken if point.removed is not None)
+        """Return the heads to prune so that this many are left."""
+        points = [point for point in self.points[1:] if point.heads_left >= heads_left]
+        return tuple(point.removed for point in points if point.removed is not None)
 
     def fewest(self, bound: Bound) -> Point:
-        """The last point before the first at which the model is worse than a bound allows."""
+        """Return the last point before the first that is worse than a bound allows."""
         last = self.points[0]
         for point in self.points[1:]:
             if not point.within(bound, self.points[0]):
@@ -94,13 +91,9 @@ class Pruning:
             last = point
         return last
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {"method": self.method, "points": [point.plain() for point in self.points]}
-
 
 def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float]:
-    """How much the loss depends on each head: E |dL/dξ|, for a factor ξ = 1 on what it gives.
+    """Compute the importance of each head: E |dL/dξ|, for a factor ξ = 1 on its output.
 
     One forward and backward pass over the corpus (Michel 2019, section 4.1); the expectation is
     over examples, the loss is per answer.
@@ -113,9 +106,13 @@ def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float
         By the address of each head, in nats.
 
     Raises:
-        DataError: when nothing is asked of the model.
+        DataError: when there is no right answer in the examples.
     """
-    attentions = _attentions(subject.model)
+    attentions: dict[str, Attention] = {
+        part.address.partition(".head.")[0]: part.owner
+        for part in all_parts(subject.model)
+        if part.kind == "head"
+    }
     sums = {place: torch.zeros(module.heads_left) for place, module in attentions.items()}
     gated = {place: _Gated(module) for place, module in attentions.items()}
 
@@ -131,24 +128,29 @@ def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float
     changes = [(module, "output", gated[place]) for place, module in attentions.items()]
     with swapped(changes), torch.enable_grad():
         for_each_batch(subject, examples, add, before=prepare)
-    asked = sum(example.asked for example in examples)
+    count = sum(example.num_answers for example in examples)
     return {
-        f"{place}.head.{head}": float(total[index]) / asked
+        f"{place}.head.{head}": float(total[index]) / count
         for place, total in sums.items()
         for index, head in enumerate(attentions[place].kept.heads)
     }
 
 
-def by_importance(found: Mapping[str, float]) -> list[str]:
-    """Heads from the least to the most important, each compared with those of its layer.
+def by_importance(values: Mapping[str, float]) -> list[str]:
+    """Sort heads from the least to the most important, each compared with those of its layer.
 
     An attention's numbers are divided by their Euclidean length (Molchanov 2017; Michel 2019).
+
+    Args:
+        values: from `importance`.
     """
-    lengths: dict[str, float] = {}
-    for address, value in found.items():
+    squares: dict[str, float] = {}
+    for address, value in values.items():
         place = address.partition(".head.")[0]
-        lengths[place] = lengths.get(place, 0.0) + value**2
-    return sorted(found, key=lambda a: found[a] / (lengths[a.partition(".head.")[0]] ** 0.5 or 1.0))
+        squares[place] = squares.get(place, 0.0) + value**2
+    return sorted(
+        values, key=lambda a: values[a] / (squares[a.partition(".head.")[0]] ** 0.5 or 1.0)
+    )
 
 
 def prune(
@@ -161,21 +163,22 @@ def prune(
     bleu: Bleu | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Pruning:
-    """Take heads away one after the other. The model itself is left as it is.
+    """Prune heads one after the other. The model itself is left as it is.
 
     Args:
         subject: the model.
         examples: the corpus that heads are chosen on.
         method: `greedy`, which asks the model once for every head that is left at every step; or
             `gradient`, in the order of `by_importance`.
-        heads_left: how many to leave.
-        bound: go no further than the first point that is worse than this.
-        bleu: how to translate for the BLEU at every point; without it there is none.
-        progress: is told how many heads were taken away, of how many at most.
+        heads_left: number of heads to leave.
+        bound: stop at the first point that is worse than this.
+        bleu: settings of translating for a BLEU at every point; without it there is none.
+        progress: called with the number of pruned heads, and of those at most.
 
     Raises:
-        ConfigError: when there is no such method, or heads, or BLEU is bounded and not measured.
-        DataError: when nothing is asked of the model.
+        ConfigError: when there is no such method, or not as many heads, or BLEU is bounded and not
+            measured.
+        DataError: when there is no right answer in the examples.
     """
     everything = heads(subject.model)
     if method not in ("greedy", "gradient"):
@@ -199,7 +202,7 @@ def prune(
 
 
 def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
-    """A really smaller and faster model: a copy without some of its heads.
+    """Make a really smaller and faster model: a copy without some of its heads.
 
     It answers as the model does with these heads `ablated`.
 
@@ -210,7 +213,7 @@ def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
     Raises:
         ModelError: when the model has no such head, naming near ones.
     """
-    gone: dict[tuple[str, int, str], list[int]] = {}
+    heads: dict[tuple[str, int, str], list[int]] = {}
     for part in parts_matching(subject.model, removed):
         if part.head is None:
             raise ModelError(
@@ -219,14 +222,14 @@ def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
                 remedy=f"For all heads of an attention, give {part.address}.head.*",
             )
         stack, layer, sublayer = part.address.split(".")[:3]
-        gone.setdefault((stack, int(layer), f"{sublayer}_attention"), []).append(part.head)
-    return replace(subject, model=without_heads(subject.model, gone))
+        heads.setdefault((stack, int(layer), f"{sublayer}_attention"), []).append(part.head)
+    return replace(subject, model=without_heads(subject.model, heads))
 
 
 def _order(
     subject: Subject, examples: Sequence[Example], method: Method, removed: Sequence[str]
 ) -> Iterator[str]:
-    """The next head to take away, whenever it is asked for."""
+    """Yield the next head to prune."""
     everything = heads(subject.model)
     if method == "gradient":
         yield from by_importance(importance(subject, examples))
@@ -250,15 +253,6 @@ def _point(
         score = None if bleu is None else bleu.score(subject, examples)
     last = removed[-1] if removed else None
     return Point(last, count, answers.loss, answers.accuracy, score)
-
-
-def _attentions(model: nn.Module) -> dict[str, Attention]:
-    """Attentions that have heads, by address."""
-    return {
-        part.address.partition(".head.")[0]: part.owner
-        for part in all_parts(model)
-        if part.kind == "head" and isinstance(part.owner, Attention)
-    }
 
 
 class _Gated(nn.Module):

@@ -1,4 +1,4 @@
-"""How far back a network feels: gradients of the last output by each token's embedding.
+"""The influence of earlier tokens: gradients of the last output by each token's embedding.
 
 The measure is the Frobenius norm of the Jacobian of the last token's output by the embedding of
 each token: how much the output changes with that embedding, over all directions of both.
@@ -17,29 +17,30 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError
-from heedful.inspect.reading import Reading, tensors
+from heedful.inspect.readings import Reading, tensors
+from heedful.inspect.result import Result
 from heedful.inspect.subject import Subject, evaluating, stack_of
-from heedful.models.block import Sight
 from heedful.models.shape import TranslatorShape
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
+from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions, SinusoidalPositions
 from heedful.nn.recurrent import Cell, RecurrentEncoder
 
 DIRECTIONS = 16
-"""Directions of the output that gradients are taken of: enough for a picture."""
+"""Directions of the output that are differentiated: enough for a picture."""
 
 _building = threading.Lock()
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class Reach(Result):
     """Gradients by distance.
 
     Args:
         name: of the network.
-        norms: [samples, distances] float64, the mean over the samples is `mean`; distance 0 is the
-            last token itself. NaN where a sample is shorter.
+        norms: [samples, distances] float64; distance 0 is the last token itself. NaN where a
+            sample is shorter.
     """
 
     name: str
@@ -47,18 +48,18 @@ class Reach:
 
     @property
     def mean(self) -> np.ndarray:
-        """[distances], over the samples that are as long."""
+        """Means [distances] over the samples that are as long."""
         mean: np.ndarray = np.nanmean(self.norms, axis=0)
         return mean
 
     @property
     def relative(self) -> np.ndarray:
-        """[distances], against that of the last token itself in the same sample."""
+        """Means [distances] relative to the last token itself in the same sample."""
         relative: np.ndarray = np.nanmean(self.norms / self.norms[:, :1], axis=0)
         return relative
 
     def plain(self) -> dict[str, Any]:
-        """As JSON data: the means."""
+        """Return the means as JSON data."""
         return {
             "name": self.name,
             "samples": len(self.norms),
@@ -77,7 +78,7 @@ def recurrent_reach(
     seeds: Sequence[int] = (1, 2, 3),
     directions: int = DIRECTIONS,
 ) -> Reach:
-    """Of new recurrent networks that read random vectors.
+    """Measure new recurrent networks that read random vectors.
 
     Args:
         cell: `rnn`, `lstm` or `gru`.
@@ -91,7 +92,7 @@ def recurrent_reach(
 
     def build() -> Callable[[Tensor], Tensor]:
         encoder = RecurrentEncoder(width, num_layers, cell, keep_bias=keep_bias).double()
-        return lambda x: encoder(x, _places(x))
+        return lambda x: encoder(x, _positions(x))
 
     return _of_new(cell, build, (length, width), seeds, directions)
 
@@ -103,11 +104,11 @@ def transformer_reach(
     seeds: Sequence[int] = (1, 2, 3),
     directions: int = DIRECTIONS,
 ) -> Reach:
-    """Of new Transformer encoders that read the same random vectors, with sinusoids added.
+    """Measure new Transformer encoders on the same random vectors, with sinusoids added.
 
     Args:
         length: tokens.
-        shape: the encoder's dials; its positions, vocabulary and dropout are not looked at.
+        shape: of the encoder; its positions, vocabulary and dropout are not used.
         seeds: of weights and vectors, one sample each.
         directions: as in `model_reach`.
     """
@@ -115,12 +116,12 @@ def transformer_reach(
 
     def build() -> Callable[[Tensor], Tensor]:
         stack = Stack(spec.width, spec.encoder, "encoder").double().eval()
-        waves = SinusoidalPositions(spec.width)
+        sinusoids = SinusoidalPositions(spec.width)
 
         def states(x: Tensor) -> Tensor:
-            places = _places(x)
-            read: Tensor = stack(x + waves(places), Sight(Positions.of_self(places)))[0]
-            return read
+            positions = _positions(x)
+            output: Tensor = stack(x + sinusoids(positions), Context(Positions.of_self(positions)))
+            return output
 
         return states
 
@@ -134,15 +135,15 @@ def model_reach(
     *,
     directions: int = DIRECTIONS,
 ) -> Reach:
-    """Of a model with its own weights, for texts.
+    """Measure a model with its own weights on texts.
 
     Args:
         subject: the model.
         readings: from `read_all` or `see`, one sample each.
-        stack: `encoder` or `decoder`; the decoder where there is one, if None. What a decoder
-            feels of the encoder's tokens is not a part of this.
-        directions: of the output, chosen at random but the same each time, from which the norm is
-            estimated: the more, the closer; as many as the model is wide give it exactly.
+        stack: `encoder` or `decoder`; the decoder where there is one, if None. The influence of
+            the encoder's tokens on a decoder is not measured.
+        directions: of the output, random but the same each time, from which the norm is estimated:
+            the more, the closer; as many as the model is wide give it exactly.
 
     Raises:
         ModelError: when the model has no such stack.
@@ -150,8 +151,7 @@ def model_reach(
     """
     if not readings or directions < 1:
         raise ConfigError("There is nothing to measure", remedy="Give a text and a direction")
-    first = readings[0]
-    name = stack or ("encoder" if first.decoder is None else "decoder")
+    name = stack or readings[0].last_stack
     stack_of(subject.model, name)
     chosen = _directions(subject.model.spec.width, directions)
     samples = [_of_reading(subject, reading, name, chosen) for reading in readings]
@@ -168,7 +168,7 @@ def _of_new(
     seeds: Sequence[int],
     directions: int,
 ) -> Reach:
-    """Of a network built anew for each seed; all kinds of network read the same vectors [L, D]."""
+    """Measure a network built anew for each seed; all kinds read the same vectors [L, D]."""
     samples = []
     chosen = _directions(shape[1], directions)
     for seed in seeds:
@@ -183,7 +183,7 @@ def _of_new(
 
 
 def _of_reading(subject: Subject, reading: Reading, name: str, directions: Tensor) -> np.ndarray:
-    """[L] by distance: one row of a batch for each direction."""
+    """Norms [L] by distance, with one row of a batch for each direction."""
     inputs = [each.expand(len(directions), *each.shape[1:]) for each in tensors(subject, [reading])]
     capture = Capture([f"{name}.embedding", f"{name}.output"])
     with evaluating(subject.model), torch.enable_grad():
@@ -193,14 +193,14 @@ def _of_reading(subject: Subject, reading: Reading, name: str, directions: Tenso
 
 
 def _norms(embedded: Tensor, states: Tensor, directions: Tensor) -> np.ndarray:
-    """[L] by distance: norms of the Jacobian, from P of its D rows' directions.
+    """Norms [L] of the Jacobian by distance, from P directions of its D rows.
 
     For orthonormal directions drawn at random, D/P times the sum of squares has the whole norm's
     square as its mean, and is it when there are D.
 
     Args:
         embedded: [P, L, D], the same P times.
-        states: [P, L, D], made of them.
+        states: [P, L, D], computed from them.
         directions: [P, D], orthonormal.
     """
     (gradient,) = torch.autograd.grad((states[:, -1] * directions).sum(), embedded)
@@ -220,14 +220,14 @@ def _directions(width: int, count: int) -> Tensor:
     return columns.mT
 
 
-def _places(x: Tensor) -> Tensor:
+def _positions(x: Tensor) -> Tensor:
     """Positions [B, L] of rows without padding."""
     return torch.arange(x.shape[1], device=x.device).expand(x.shape[0], -1)
 
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Weights are drawn from PyTorch's own generator, which is put back to where it was."""
+    """Seed PyTorch's own generator, which weights are drawn from, and restore it afterwards."""
     with _building, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,4 +1,4 @@
-"""A model to look into, with what turns text into its ids."""
+"""A model to look into, with the tokenizers that turn text into its ids."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 
 from heedful.device import Precision, resolve_device, resolve_precision
 from heedful.errors import ModelError
-from heedful.interop.loading import load_any
+from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
-from heedful.text.pair import TokenizerPair
-from heedful.text.protocol import TextTokenizer
+from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
@@ -28,10 +28,10 @@ class Subject:
     """A model and its tokenizers.
 
     Args:
-        model: of any class.
+        model: of any kind.
         tokenizers: None for a model of images.
-        precision: in which the model's own output is searched for, as the commands that generate
-            do. Everything that is looked at is computed in the type of the weights.
+        precision: of searches for the model's own output, as in the commands that generate.
+            Everything else is computed in the type of the weights.
     """
 
     model: AnyModel
@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def source(self) -> TextTokenizer:
-        """The tokenizer of what an encoder reads, or of the only text.
+        """The tokenizer of the encoder's text, or of the only text.
 
         Raises:
             ModelError: when the model takes no text.
@@ -49,12 +49,12 @@ class Subject:
 
     @property
     def target(self) -> TextTokenizer:
-        """The tokenizer of what a decoder writes."""
+        """The tokenizer of the decoder's text."""
         return self._pair.target
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the weights."""
         return next(self.model.parameters()).device
 
     @property
@@ -73,38 +73,70 @@ def load(path: str | Path, *, device: str = "auto", read: ReadModel = load_any) 
     Args:
         path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
-        read: what reads a directory.
+        read: the function that reads a directory.
 
     Raises:
         ModelError: when the directory holds no model, or one of a newer schema.
-        ConfigError: when the device is not to be had.
+        ConfigError: when there is no such device.
     """
-    where = resolve_device(device)
+    chosen = resolve_device(device)
     model, tokenizers = read(Path(path))
-    precision = resolve_precision("auto", where, width=model.spec.width, exact=True)
-    return Subject(model.to(where).eval(), tokenizers, precision)
+    precision = resolve_precision("auto", chosen, width=model.spec.width, exact=True)
+    return Subject(model.to(chosen).eval(), tokenizers, precision)
 
 
-def stack_of(model: nn.Module, name: str) -> Stack:
-    """The encoder or decoder of a model.
-
-    Args:
-        model: of any class.
-        name: `encoder` or `decoder`.
+def stack_of(model: AnyModel, name: str) -> Stack:
+    """Return the encoder or decoder of a model.
 
     Raises:
         ModelError: when the model has none.
     """
-    stack = getattr(model, name, None)
-    if not isinstance(stack, Stack):
-        other = next(n for n in ("encoder", "decoder") if isinstance(getattr(model, n, 0), Stack))
-        raise ModelError(f"The model has no {name}", remedy=f"Look at its {other}")
-    return stack
+    stacks = model.stacks()
+    if name not in stacks:
+        raise ModelError(f"The model has no {name}", remedy=f"Look at its {next(iter(stacks))}")
+    return stacks[name]
+
+
+class SubLayer(NamedTuple):
+    """A sub-layer of a block.
+
+    Args:
+        name: of the block's attribute that holds the module; with `_norm` of its norm.
+        module: attention, another mixer or a feed-forward network.
+        norm: of its input, or of the residual sum; None without.
+        norms_sum: whether that norm is of the residual sum, and not of the input.
+        residual: whether the output is added to the stream, and does not replace it.
+    """
+
+    name: str
+    module: Any
+    norm: nn.Module | None
+    norms_sum: bool
+    residual: bool
+
+    @property
+    def is_attention(self) -> bool:
+        """True for attention with heads and weights."""
+        return hasattr(self.module, "kept")
+
+
+def sublayers(block: Any) -> dict[str, SubLayer]:
+    """Return the sub-layers of a block by their name in addresses, in the order of a pass."""
+    return {
+        each.address: SubLayer(
+            each.name,
+            getattr(block, each.name),
+            getattr(block, f"{each.name}_norm", None),
+            each.placement == "after",
+            each.address not in block.cut,
+        )
+        for each in block.sublayers
+    }
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode; as before afterwards."""
+    """Put a model into evaluation mode, and back into its mode afterwards."""
     training = model.training
     model.eval()
     try:
@@ -114,7 +146,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def looking(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode and no gradients; as before afterwards."""
+def inference(model: nn.Module) -> Iterator[None]:
+    """Put a model into evaluation mode and record no gradients meanwhile."""
     with evaluating(model), torch.inference_mode():
         yield

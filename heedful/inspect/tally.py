@@ -1,4 +1,4 @@
-"""Sums over rows of attention from which the measures of heads are made, exact for any batching.
+"""Sums over rows of attention, which the measures of heads are computed from; exact for any batch.
 
 Legend: B sentences, H heads, C kinds of key, Lq queries, Lk keys.
 """
@@ -13,18 +13,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.inspect.result import Result
+
 
 @dataclass(frozen=True)
-class Share:
-    """How much of a head's attention goes to keys of some kind.
+class Share(Result):
+    """The share of a head's attention on keys of some kind.
 
     Args:
-        share: mean over the rows in which such a key can be seen.
-        baseline: what attention spread evenly over the keys those rows see would give.
+        share: mean over the rows in which such a key can be visible_keys.
+        baseline: the share of attention spread evenly over the keys that those rows see.
         error: standard error of the share, from its means in each sentence; infinite for fewer than
             two sentences.
-        rows: how many rows there are.
-        sentences: in how many sentences.
+        rows: number of these rows.
+        sentences: number of sentences with such rows.
     """
 
     share: float
@@ -35,25 +37,19 @@ class Share:
 
     @property
     def evidence(self) -> float:
-        """0 for even attention, 1 for all of it, less two standard errors; at least 0."""
+        """Evidence from 0 for even attention to 1 for all of it, less two standard errors."""
         if self.baseline >= 1.0 or not math.isfinite(self.error):
             return 0.0
         return max(0.0, (self.share - 2 * self.error - self.baseline) / (1.0 - self.baseline))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON data; an error that is not known is null."""
-        return {
-            "share": self.share,
-            "baseline": self.baseline,
-            "error": self.error if math.isfinite(self.error) else None,
-            "rows": self.rows,
-            "sentences": self.sentences,
-        }
+        """Return the fields as JSON data; an error that is not known is null."""
+        return {**super().plain(), "error": self.error if math.isfinite(self.error) else None}
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What is known of a batch before any attention is seen.
+    """The rows of a batch, before any attention is known.
 
     Args:
         real: [B, Lq] bool, queries that are no padding.
@@ -95,8 +91,8 @@ class Tally:
         """
         weights = weights.detach().double().cpu()
         visible = rows.visible.expand(weights.shape)
-        seen = visible.sum(-1)  # [B, H, Lq]
-        counted = rows.real[:, None] & (seen > 0)
+        visible_keys = visible.sum(-1)  # [B, H, Lq]
+        counted = rows.real[:, None] & (visible_keys > 0)
         self.rows += int(counted[:, 0].sum())
         self.sentences += int(counted[:, 0].any(-1).sum())
         entropy = -torch.special.xlogy(weights, weights).sum(-1)
@@ -105,20 +101,22 @@ class Tally:
         if rows.offset is not None:
             offset = (weights * rows.offset[:, None]).sum(-1)
             distance = (weights * rows.offset[:, None].abs()).sum(-1)
-        most = weights.amax(-1)
-        largest = seen.clamp(min=1).double().log()
-        values = torch.stack([entropy, largest, distance, offset, most])
+        confidence = weights.amax(-1)
+        largest = visible_keys.clamp(min=1).double().log()
+        values = torch.stack([entropy, largest, distance, offset, confidence])
         self.sums += (values * counted).sum((1, 3))
         for number in range(len(self.kinds)):
-            self._add_share(number, weights, visible & rows.kinds[:, number, None], seen, counted)
+            self._add_share(
+                number, weights, visible & rows.kinds[:, number, None], visible_keys, counted
+            )
 
     def _add_share(
-        self, kind: int, weights: Tensor, keys: Tensor, seen: Tensor, counted: Tensor
+        self, kind: int, weights: Tensor, keys: Tensor, visible_keys: Tensor, counted: Tensor
     ) -> None:
-        there = counted & keys.any(-1)  # [B, H, Lq]
-        share = (weights * keys).sum(-1) * there
-        baseline = keys.sum(-1) / seen.clamp(min=1) * there
-        rows = there.sum(-1)  # [B, H]
+        present = counted & keys.any(-1)  # [B, H, Lq]
+        share = (weights * keys).sum(-1) * present
+        baseline = keys.sum(-1) / visible_keys.clamp(min=1) * present
+        rows = present.sum(-1)  # [B, H]
         mean = share.sum(-1) / rows.clamp(min=1)
         sums = self.shares[:, kind]
         sums[0] += share.sum((0, 2))
@@ -129,12 +127,14 @@ class Tally:
         sums[5] += mean.square().sum(0)
 
     def means(self, head: int) -> tuple[float, float, float, float, float]:
-        """Entropy, its largest value, distance, offset and largest weight of a row, on average."""
-        entropy, largest, distance, offset, most = (self.sums[:, head] / max(self.rows, 1)).tolist()
-        return entropy, largest, distance, offset, most
+        """Return means over rows: entropy, the largest it can be, distance, offset, confidence."""
+        entropy, largest, distance, offset, confidence = (
+            self.sums[:, head] / max(self.rows, 1)
+        ).tolist()
+        return entropy, largest, distance, offset, confidence
 
     def share(self, kind: str, head: int) -> Share | None:
-        """The share of a kind; None where no row sees a key of it."""
+        """Return the share of a kind; None where no row sees a key of it."""
         total, base, rows, sentences, means, squares = self.shares[
             :, self.kinds.index(kind), head
         ].tolist()

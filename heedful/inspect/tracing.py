@@ -1,24 +1,25 @@
-"""How much of each input token is in each state: attention rollout and flow (Abnar 2020).
+"""Shares of each input token in each state: attention rollout and flow (Abnar and Zuidema 2020).
 
-Both take a layer to mix its input half by attention, heads averaged, and half by the residual.
+Both take the output of a layer as half its input, by the residual, and half the attention's,
+heads averaged. Maximum flows are exact up to rounding (Dinic 1970).
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from heedful.errors import ConfigError
-from heedful.inspect.maps import AttentionMap, choose
-from heedful.inspect.maximum_flow import flow_from
+from heedful.inspect.attention_maps import AttentionMap, choose
+from heedful.inspect.result import Result
 
 
 @dataclass(frozen=True, eq=False)
-class Tracing:
-    """From which input tokens states were made.
+class Tracing(Result):
+    """Shares of the input tokens in the states.
 
     Args:
         rows: tokens of the states.
@@ -32,18 +33,9 @@ class Tracing:
     layers: tuple[int, ...]
     weights: np.ndarray
 
-    def plain(self) -> dict[str, Any]:
-        """As JSON data."""
-        return {
-            "rows": list(self.rows),
-            "columns": list(self.columns),
-            "layers": list(self.layers),
-            "weights": self.weights.tolist(),
-        }
-
 
 def rollout(attention: AttentionMap) -> Tracing:
-    """The product of all layers up to each (Abnar and Zuidema 2020).
+    """Multiply the layers up to each (Abnar and Zuidema 2020).
 
     Args:
         attention: self-attention of all layers and rows.
@@ -61,13 +53,13 @@ def rollout(attention: AttentionMap) -> Tracing:
 
 
 def flow(attention: AttentionMap, rows: Sequence[int] | None = None) -> Tracing:
-    """The maximum flow from last states to input tokens (Abnar and Zuidema 2020).
+    """Compute the maximum flow from last states to input tokens (Abnar and Zuidema 2020).
 
     A row costs a maximum flow for each token: a moment for a sentence, minutes for a page.
 
     Args:
         attention: self-attention of all layers and rows.
-        rows: the states to look at; all if None.
+        rows: numbers of the states; all if None.
 
     Returns:
         For the last layer, between 0 and 1; rows need not sum to 1.
@@ -83,17 +75,101 @@ def flow(attention: AttentionMap, rows: Sequence[int] | None = None) -> Tracing:
 
 
 def _mixing(attention: AttentionMap) -> list[np.ndarray]:
-    """For each layer [L, L], rows summing to 1."""
+    """Return the mixing of each layer [L, L], whose rows sum to 1."""
     whole = attention.layers == tuple(range(len(attention.layers)))
     if attention.part == "cross" or not whole or len(attention.rows) != len(attention.columns):
         raise ConfigError(
             "States can only be traced back through self-attention of all layers and rows",
             remedy="Give what `attention` returns for part encoder or decoder, all layers and rows",
         )
-    there = attention.weights.any((2, 3)).sum(1)  # heads that were not pruned
-    heads = attention.weights.astype(np.float64).sum(1) / np.maximum(there, 1)[:, None, None]
+    counts = attention.weights.any((2, 3)).sum(1)  # heads that were not pruned
+    heads = attention.weights.astype(np.float64).sum(1) / np.maximum(counts, 1)[:, None, None]
     identity = np.eye(len(attention.rows))
     return [
         (layer + identity) / 2 if count else identity
-        for layer, count in zip(heads, there, strict=True)
+        for layer, count in zip(heads, counts, strict=True)
     ]
+
+
+_DUST = 1e-12
+"""A capacity below this is left by rounding alone."""
+
+
+def flow_from(capacities: Sequence[np.ndarray], row: int) -> np.ndarray:
+    """Compute maximum flows from one state of the last layer to each input token.
+
+    Args:
+        capacities: from the first layer to the last, [L, L]: from each token after the layer to
+            each before it.
+        row: the token after the last layer.
+
+    Returns:
+        [L] float64.
+    """
+    tokens, layers = len(capacities[0]), len(capacities)
+    # Node n · L + t is token t after n layers.
+    graph = np.zeros((tokens * (layers + 1),) * 2)
+    for number, capacity in enumerate(capacities):
+        below, above = number * tokens, (number + 1) * tokens
+        graph[above : above + tokens, below : below + tokens] = capacity
+    source = layers * tokens + row
+    return np.array([max_flow(graph, source, token) for token in range(tokens)])
+
+
+def max_flow(capacities: np.ndarray, source: int, sink: int) -> float:
+    """Compute the maximum flow between two nodes of a graph.
+
+    Args:
+        capacities: [V, V], at least 0.
+        source: the node where it starts.
+        sink: the node where it ends, another one.
+    """
+    left = capacities.astype(np.float64)
+    total = 0.0
+    while (levels := _levels(left, source, sink))[sink] >= 0:
+        total += _block(left, levels, source, sink)
+    return total
+
+
+def _levels(left: np.ndarray, source: int, sink: int) -> np.ndarray:
+    """Count the steps from the source to each node over edges with capacity; −1 for no path."""
+    levels = np.full(len(left), -1)
+    levels[source] = step = 0
+    frontier = np.array([source])
+    while len(frontier) and levels[sink] < 0:
+        step += 1
+        frontier = np.flatnonzero((left[frontier] > _DUST).any(0) & (levels < 0))
+        levels[frontier] = step
+    return levels
+
+
+def _block(left: np.ndarray, levels: np.ndarray, source: int, sink: int) -> float:
+    """Fill shortest paths until none has capacity left; return the flow that was added."""
+    onward: dict[int, list[int]] = {}
+    total = 0.0
+    path = [source]
+    while path:
+        node = path[-1]
+        if node == sink:
+            edges = list(itertools.pairwise(path))
+            amount = min(left[edge] for edge in edges)
+            for start, end in edges:
+                left[start, end] -= amount
+                left[end, start] += amount
+            total += float(amount)
+            full = next(i for i, edge in enumerate(edges) if left[edge] <= _DUST)
+            del path[full + 1 :]
+            continue
+        if node not in onward:
+            open_edges = (left[node] > _DUST) & (levels == levels[node] + 1)
+            onward[node] = np.flatnonzero(open_edges).tolist()
+        choices = onward[node]
+        while choices and left[node, choices[-1]] <= _DUST:
+            choices.pop()
+        if choices:
+            path.append(choices[-1])
+        else:
+            path.pop()
+            if path:
+                onward[path[-1]].pop()
+    return total

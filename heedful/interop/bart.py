@@ -1,77 +1,99 @@
-"""BART (Lewis 2020) as transformers stores it."""
+"""BART (Lewis 2020), and what Marian's files have in common with it: post-norm stacks."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, Literal
 
-from heedful.interop.bart_layers import (
-    bias_rules,
-    has_bias,
-    layer_rules,
-    prefix_of,
-    read_stack,
-    their_names,
-    vocabulary_rules,
-    write_stacks,
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
+from heedful.interop.tensor_table import Copy, Rule, Table, prefix_of, renamed, reshaped, same
+from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.nn.spec import (
+    AttentionSpec,
+    CausalSpec,
+    EmbeddingSpec,
+    EverythingSpec,
+    FeedForwardSpec,
+    NormSpec,
+    PositionSpec,
 )
-from heedful.interop.fields import Fields, sizes_checked
-from heedful.interop.fitting import misfits
-from heedful.interop.table import Table, same
-from heedful.models.family import ModelSpec
-from heedful.models.spec import TranslatorSpec
-from heedful.nn.spec import EmbeddingSpec, NormSpec, PositionSpec
-
-MODEL_TYPES = ("bart",)
-FORMS = ()
 
 _UNUSED_ROWS = 2
 _FRAME = 2  # the tokens around a source
+_BIAS = "final_logits_bias"
+_NO_LAYER_DROP = (0, 0.0)
+_ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "out_proj": "output"}
+_LAYER = {
+    **{f"self_attn.{theirs}": f"self_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    "self_attn_layer_norm": "self_attention_norm",
+    "fc1": "feedforward.up",
+    "fc2": "feedforward.down",
+    "final_layer_norm": "feedforward_norm",
+}
+_CROSS_ATTENTION = {
+    **{f"encoder_attn.{theirs}": f"cross_attention.{ours}" for theirs, ours in _ATTENTION.items()},
+    "encoder_attn_layer_norm": "cross_attention_norm",
+}
 
 
-def read_config(
-    config: Mapping[str, Any], *, where: str, names: Collection[str] = ()
-) -> TranslatorSpec:
-    """The spec that a config.json describes.
-
-    Args:
-        config: its content.
-        where: the file, for error messages.
-        names: the tensors' names. Files may leave out the bias of the logits, which a
-            configuration does not tell; without names there is one.
-
-    Raises:
-        ModelError: naming a setting that is missing, wrong or without a counterpart here.
-    """
-    fields = Fields(config, where)
+def _read(fields: Fields, names: Names) -> TranslatorSpec:
     fields.refuse_unless("normalize_embedding", [True], True)
     fields.refuse_unless("static_position_embeddings", [False], False)
     vocabulary, positions = fields.integer("vocab_size"), fields.integer("max_position_embeddings")
-    with sizes_checked(where):
-        return TranslatorSpec(
-            width=fields.integer("d_model"),
-            source_vocabulary=vocabulary,
-            target_vocabulary=vocabulary,
-            share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
-            embedding=EmbeddingSpec(
-                scale=fields.flag("scale_embedding", False),
-                positions=PositionSpec(
-                    kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS
-                ),
-                norm=NormSpec(),
-                dropout=fields.number("dropout", 0.1),
+    return TranslatorSpec(
+        width=fields.integer("d_model"),
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        share_embeddings="all" if fields.flag("tie_word_embeddings", True) else "inputs",
+        embedding=EmbeddingSpec(
+            scale=fields.flag("scale_embedding", False),
+            positions=PositionSpec(kind="learned", max_length=positions, unused_rows=_UNUSED_ROWS),
+            norm=NormSpec(),
+            dropout=fields.number("dropout", 0.1),
+        ),
+        encoder=read_stack(fields, "encoder"),
+        decoder=read_stack(fields, "decoder"),
+        output_bias=has_bias(names),
+        max_length=positions - _FRAME,
+    )
+
+
+def read_stack(fields: Fields, side: Literal["encoder", "decoder"]) -> StackSpec:
+    """Return the spec of an encoder or a decoder.
+
+    Raises:
+        ModelError: when a setting is missing, wrong or without a counterpart here.
+    """
+    fields.refuse_unless("normalize_before", [False], False)
+    fields.refuse_unless("add_final_layer_norm", [False], False)
+    fields.refuse_unless(f"{side}_layerdrop", _NO_LAYER_DROP, 0.0)
+    attention = AttentionSpec(
+        num_heads=fields.integer(f"{side}_attention_heads"),
+        dropout=fields.number("attention_dropout", 0.0),
+    )
+    mask = CausalSpec() if side == "decoder" else EverythingSpec()
+    return StackSpec.of(
+        num_layers=fields.integer(f"{side}_layers"),
+        block=BlockSpec.of(
+            self_attention=attention.model_copy(update={"mask": mask}),
+            cross_attention=attention if side == "decoder" else None,
+            feedforward=FeedForwardSpec(
+                width=fields.integer(f"{side}_ffn_dim"),
+                activation=fields.choice("activation_function", ACTIVATIONS, "gelu"),
+                dropout=fields.number("activation_dropout", 0.0),
             ),
-            encoder=read_stack(fields, "encoder"),
-            decoder=read_stack(fields, "decoder"),
-            output_bias=has_bias(names),
-            max_length=positions - _FRAME,
-        )
+            dropout=fields.number("dropout", 0.1),
+        ),
+    )
 
 
-def write_config(spec: TranslatorSpec) -> dict[str, Any]:
-    """The config.json of a model that `fits`; special ids are the published models' by default."""
+def has_bias(names: Names) -> bool:
+    """Return whether logits have a bias in files with these names; files may leave out zeros."""
+    return not names or _BIAS in names
+
+
+def _write(spec: TranslatorSpec) -> dict[str, Any]:
     return {
-        "model_type": "bart",
         "architectures": ["BartForConditionalGeneration"],
         **write_stacks(spec),
         "vocab_size": spec.target_vocabulary,
@@ -80,27 +102,74 @@ def write_config(spec: TranslatorSpec) -> dict[str, Any]:
     }
 
 
-def differences(spec: ModelSpec) -> list[str] | None:
-    """What of a spec `write_config` cannot say; None for another kind of model."""
-    if not isinstance(spec, TranslatorSpec):
-        return None
-    names = their_names(table(spec))
-    return misfits(spec, lambda: read_config(write_config(spec), where="", names=names))
+def write_stacks(spec: TranslatorSpec) -> dict[str, Any]:
+    """Return the settings that `read_stack` reads, of both stacks."""
+    block = spec.encoder.block
+    activation = block.feedforward.activation
+    config: dict[str, Any] = {
+        "d_model": spec.width,
+        "dropout": block.dropout,
+        "attention_dropout": block.self_attention.dropout,
+        "activation_dropout": block.feedforward.dropout,
+        # Our own name where theirs has none: reading refuses it.
+        "activation_function": ACTIVATION_NAMES.get(activation, activation),
+        "scale_embedding": spec.embedding.scale,
+        "is_encoder_decoder": True,
+    }
+    for side, stack in spec.stacks().items():
+        config[f"{side}_layers"] = stack.num_layers
+        config[f"{side}_attention_heads"] = stack.block.self_attention.num_heads
+        config[f"{side}_ffn_dim"] = stack.block.feedforward.width
+        config[f"{side}_layerdrop"] = 0.0
+    return config
 
 
-def fits(spec: ModelSpec) -> bool:
-    """Whether `write_config` can say all of a spec."""
-    return differences(spec) == []
-
-
-def table(spec: TranslatorSpec, names: Collection[str] = ()) -> Table:
-    """The tensors, of files with these names; of an export if there are none."""
-    prefix = prefix_of(names)
-    rules, copies = vocabulary_rules(spec.share_embeddings, prefix)
-    rules += bias_rules(spec)
+def _table(spec: TranslatorSpec, names: Names) -> Table:
+    rules, copies = stack_rules(spec, names)
+    prefix = prefix_of(names, "model.")
     for side, ours in (("encoder", "source_input"), ("decoder", "target_input")):
         rules.append(same(f"{prefix}{side}.embed_positions.weight", f"{ours}.positions.weight"))
-        for kind in ("weight", "bias"):
-            rules.append(same(f"{prefix}{side}.layernorm_embedding.{kind}", f"{ours}.norm.{kind}"))
-    rules += layer_rules(spec, prefix)
+        rules += renamed(
+            {"layernorm_embedding": "norm"}, theirs=f"{prefix}{side}.", ours=f"{ours}."
+        )
     return Table(tuple(rules), tuple(copies), ignored=(r"(model\.)?(encoder|decoder)\.version",))
+
+
+def stack_rules(spec: TranslatorSpec, names: Names) -> tuple[list[Rule], list[Copy]]:
+    """Return the rules and copies of both stacks, the vocabulary tables and the logits' bias.
+
+    Args:
+        spec: of the model.
+        names: of their tensors, which lack "model." in files of a model without its head.
+    """
+    prefix = prefix_of(names, "model.")
+    share = spec.share_embeddings
+    # A projection that is not tied makes transformers untie the tables too: each must be there.
+    written = share == "inputs"
+    source, target = f"{prefix}encoder.embed_tokens.weight", f"{prefix}decoder.embed_tokens.weight"
+    if share in ("all", "inputs"):
+        table = f"{prefix}shared.weight"
+        rules = [same(table, "target_embedding.weight")]
+        copies = [Copy(source, table, written), Copy(target, table, written)]
+    else:
+        table = target
+        rules = [same(source, "source_embedding.weight"), same(target, "target_embedding.weight")]
+        copies = []
+    if share in ("all", "target"):
+        copies.append(Copy("lm_head.weight", table))
+    else:
+        rules.append(same("lm_head.weight", "output_projection.weight"))
+    if spec.output_bias:
+        size = spec.target_vocabulary
+        rules.append(reshaped(_BIAS, "output_bias", (1, size), (size,)))  # a buffer of theirs
+    for side, stack in spec.stacks().items():
+        modules = _LAYER if side == "encoder" else _LAYER | _CROSS_ATTENTION
+        for number in range(stack.num_layers):
+            theirs, ours = f"{prefix}{side}.layers.{number}.", f"{side}.blocks.{number}."
+            rules += renamed(modules, theirs=theirs, ours=ours)
+    return rules, copies
+
+
+ARCHITECTURE = Architecture(
+    model_type="bart", kind="translator", read=_read, write=_write, tensors=_table
+)

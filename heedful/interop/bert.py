@@ -1,13 +1,241 @@
-"""BERT's directories (Devlin 2019)."""
+"""BERT (Devlin 2019), and the encoders that are built like it under their own names."""
 
 from __future__ import annotations
 
-from heedful.interop.text_encoder import Family
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
-MODEL_TYPES = ("bert",)
-FORMS = ()
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
+from heedful.interop.tensor_table import Copy, Rule, Table, renamed, same
+from heedful.models.family import EncoderSpec, HeadSpec, MaskedLMHeadSpec
+from heedful.nn.kinds import PlainActivation
 
-_FAMILY = Family(
+# Files of a pre-trained model often hold these heads although config.json names a class without.
+_PRETRAINED = ("masked_lm", "next_sentence")
+_LAYER = {
+    "attention.self.query": "self_attention.query",
+    "attention.self.key": "self_attention.key",
+    "attention.self.value": "self_attention.value",
+    "attention.output.dense": "self_attention.output",
+    "attention.output.LayerNorm": "self_attention_norm",
+    "intermediate.dense": "feedforward.up",
+    "output.dense": "feedforward.down",
+    "output.LayerNorm": "feedforward_norm",
+}
+
+
+@dataclass(frozen=True)
+class BertNames:
+    """The settings that tell the encoders built like BERT apart.
+
+    Args:
+        model_type: in config.json.
+        classes: its classes and the kinds of heads of each, in alphabetical order.
+        prefix: of the encoder's names in classes with heads.
+        head_layers: for each kind of head, our names of its layers and theirs.
+        vocabulary: the module that holds the bias of each piece's score.
+        sequence_source: the state that labels of a text are predicted from.
+        lm_activation: the masked language model's activation; the encoder's if None.
+        padding_rows: the position table begins with unused rows, up to that of the padding id.
+    """
+
+    model_type: str
+    classes: Mapping[str, tuple[str, ...]]
+    prefix: str
+    head_layers: Mapping[str, Mapping[str, str]]
+    vocabulary: str
+    sequence_source: Literal["pooled", "first"]
+    lm_activation: PlainActivation | None
+    padding_rows: bool
+
+    def architecture(self) -> Architecture[EncoderSpec]:
+        """Return the architecture of these names."""
+        return Architecture(
+            model_type=self.model_type,
+            kind="encoder",
+            read=self._read,
+            write=self._write,
+            tensors=self._table,
+            missing=self._missing,
+        )
+
+    def _read(self, fields: Fields, names: Names) -> EncoderSpec:
+        fields.refuse_unless("position_embedding_type", ("absolute",), "absolute")
+        fields.refuse_unless("is_decoder", (False,), False)
+        fields.refuse_unless("add_cross_attention", (False,), False)
+        fields.refuse_unless("pruned_heads", ({},), {})
+        kinds = self._head_kinds(fields, names)
+        unused_rows = _rows_to_padding(fields) if self.padding_rows else 0
+        length = fields.integer("max_position_embeddings") - unused_rows
+        dropout = fields.number("hidden_dropout_prob", 0.1)
+        norm = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
+        plain = {
+            "width": fields.integer("hidden_size"),
+            "vocabulary": fields.integer("vocab_size"),
+            "embedding": {
+                "scale": False,
+                "num_segments": fields.integer("type_vocab_size", 2),
+                "positions": {"kind": "learned", "max_length": length, "unused_rows": unused_rows},
+                "norm": norm,
+                "dropout": dropout,
+            },
+            "encoder": {
+                "num_layers": fields.integer("num_hidden_layers"),
+                "block": {
+                    "norm": norm,
+                    "self_attention": {
+                        "num_heads": fields.integer("num_attention_heads"),
+                        "dropout": fields.number("attention_probs_dropout_prob", 0.1),
+                    },
+                    "feedforward": {
+                        "width": fields.integer("intermediate_size"),
+                        "activation": fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+                    },
+                    "dropout": dropout,
+                },
+            },
+            "pooler": self._has_pooler(kinds, names),
+            "heads": [self._read_head(fields, kind) for kind in kinds],
+            "max_length": length,
+        }
+        return EncoderSpec.parse(plain, where=fields.where)
+
+    def _head_kinds(self, fields: Fields, names: Names) -> tuple[str, ...]:
+        """Return the heads of the class, and others that the files hold."""
+        written = fields.texts("architectures")
+        if len(written) > 1 or any(name not in self.classes for name in written):
+            raise fields.wrong("architectures", f"Heedful reads one of {', '.join(self.classes)}")
+        kinds = set(self.classes[written[0]]) if written else set()
+        for kind in _PRETRAINED:
+            layers = self.head_layers.get(kind, {})
+            if any(f"{layer}.weight" in names for layer in layers.values()):
+                kinds.add(kind)
+        return tuple(sorted(kinds))
+
+    def _has_pooler(self, kinds: Names, names: Names) -> bool:
+        if names:
+            return any(name.endswith("pooler.dense.weight") for name in names)
+        pooled = "sequence" in kinds and self.sequence_source == "pooled"
+        return not kinds or pooled or "next_sentence" in kinds
+
+    def _read_head(self, fields: Fields, kind: str) -> dict[str, Any]:
+        head: dict[str, Any] = {"kind": kind}
+        if kind == "masked_lm":
+            encoder_activation = fields.choice("hidden_act", ACTIVATIONS, "gelu")
+            head["activation"] = self.lm_activation or encoder_activation
+            head["norm"] = {"epsilon": fields.number("layer_norm_eps", 1e-12)}
+            head["tied"] = fields.flag("tie_word_embeddings", True)
+        if kind == "sequence":
+            fields.refuse_unless("problem_type", (None, "single_label_classification"), None)
+            head["source"] = self.sequence_source
+        if kind in ("sequence", "token"):
+            head["labels"] = fields.labels()
+            hidden = fields.number("hidden_dropout_prob", 0.1)
+            head["dropout"] = fields.number("classifier_dropout", hidden)
+        return head
+
+    def _write(self, spec: EncoderSpec) -> dict[str, Any]:
+        block, positions = spec.encoder.block, spec.embedding.positions
+        kinds = tuple(head.kind for head in spec.heads)
+        config: dict[str, Any] = {
+            "architectures": [name for name, heads in self.classes.items() if heads == kinds],
+            "vocab_size": spec.vocabulary,
+            "hidden_size": spec.width,
+            "num_hidden_layers": spec.encoder.num_layers,
+            "num_attention_heads": block.self_attention.num_heads,
+            "intermediate_size": block.feedforward.width,
+            "hidden_act": ACTIVATION_NAMES.get(block.feedforward.activation),
+            "hidden_dropout_prob": block.dropout,
+            "attention_probs_dropout_prob": block.self_attention.dropout,
+            "max_position_embeddings": (positions.max_length or 0) + positions.unused_rows,
+            "type_vocab_size": spec.embedding.num_segments,
+            "layer_norm_eps": block.norm.epsilon,
+        }
+        if self.padding_rows:
+            config["pad_token_id"] = positions.unused_rows - 1
+        for head in spec.heads:
+            config |= _write_head(head)
+        return config
+
+    def _missing(self, spec: EncoderSpec) -> list[str]:
+        return [
+            f"it has no {head.kind} head"
+            for head in spec.heads
+            if head.kind not in self.head_layers
+        ]
+
+    def _table(self, spec: EncoderSpec, names: Names) -> Table:
+        prefix = self.prefix if spec.heads else ""
+        if names:
+            prefix = self.prefix if any(name.startswith(self.prefix) for name in names) else ""
+        embeddings = f"{prefix}embeddings."
+        rules = [
+            same(f"{embeddings}word_embeddings.weight", "embedding.weight"),
+            same(f"{embeddings}position_embeddings.weight", "input.positions.weight"),
+            same(f"{embeddings}token_type_embeddings.weight", "input.segments.weight"),
+            *renamed({"LayerNorm": "input.norm"}, theirs=embeddings),
+        ]
+        for number in range(spec.encoder.num_layers):
+            theirs, ours = f"{prefix}encoder.layer.{number}.", f"encoder.blocks.{number}."
+            rules += renamed(_LAYER, theirs=theirs, ours=ours)
+        if spec.pooler:
+            rules += renamed({"pooler.dense": "pooler.dense"}, theirs=prefix)
+        copies: tuple[Copy, ...] = ()
+        ignored: tuple[str, ...] = (r"(\w+\.)?embeddings\.(position|token_type)_ids",)
+        for head in spec.heads:
+            layers = {theirs: ours for ours, theirs in self.head_layers[head.kind].items()}
+            rules += renamed(layers, ours=f"heads.{head.kind}.")
+            if head.kind == "masked_lm":
+                last = _vocabulary_table(head, self.vocabulary, prefix, names)
+                rules += last.rules
+                copies, ignored = last.copies, (*ignored, *last.ignored)
+        if any(name.endswith("LayerNorm.gamma") for name in names):
+            rules = [_with_first_norm_names(rule) for rule in rules]
+        return Table(tuple(rules), copies, ignored)
+
+
+def _rows_to_padding(fields: Fields) -> int:
+    padding = fields.integer("pad_token_id", 1)
+    if padding < 0:
+        raise fields.wrong("pad_token_id", "positions are numbered from the one after it")
+    return padding + 1
+
+
+def _write_head(head: HeadSpec) -> dict[str, Any]:
+    if head.kind == "masked_lm":
+        return {"tie_word_embeddings": head.tied}
+    if head.kind == "sequence" or head.kind == "token":
+        return {"classifier_dropout": head.dropout, **write_labels(head.labels)}
+    return {}
+
+
+def _vocabulary_table(head: MaskedLMHeadSpec, module: str, prefix: str, names: Names) -> Table:
+    """Return the rules of a masked language model's last layer, which files hold partly twice."""
+    weight, bias, other = f"{module}.decoder.weight", f"{module}.decoder.bias", f"{module}.bias"
+    ours = "heads.masked_lm"
+    if head.tied:
+        copies = (Copy(weight, of=f"{prefix}embeddings.word_embeddings.weight"), Copy(bias, other))
+        return Table((same(other, f"{ours}.bias"),), copies)
+    projection = same(weight, f"{ours}.projection.weight")
+    if not names:
+        return Table((projection, same(bias, f"{ours}.bias")), (Copy(other, bias, written=True),))
+    if bias not in names:
+        return Table((projection, same(other, f"{ours}.bias")))
+    # Of an untied head's two biases this one is added; the other is a leftover that training
+    # does not touch, so they may differ.
+    return Table((projection, same(bias, f"{ours}.bias")), ignored=(other.replace(".", r"\."),))
+
+
+def _with_first_norm_names(rule: Rule) -> Rule:
+    """Rename for files of 2018, which say gamma and beta where later ones say weight and bias."""
+    (name,), (ours,) = rule.theirs, rule.ours
+    name = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+    return same(name.replace("LayerNorm.bias", "LayerNorm.beta"), ours)
+
+
+NAMES = BertNames(
     model_type="bert",
     classes={
         "BertModel": (),
@@ -35,8 +263,4 @@ _FAMILY = Family(
     padding_rows=False,
 )
 
-read_config = _FAMILY.read_config
-write_config = _FAMILY.write_config
-table = _FAMILY.table
-differences = _FAMILY.differences
-fits = _FAMILY.fits
+ARCHITECTURE = NAMES.architecture()

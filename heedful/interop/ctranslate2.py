@@ -1,13 +1,13 @@
 """Models as directories of CTranslate2, an engine that runs Transformers fast on processors.
 
-Its own package lays the file out; here stands what becomes what, and what it cannot compute.
+Its own package writes the files; this module fills its specifications with a model's weights.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,18 +18,17 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.interop.ctranslate2_support import unsupported, unsupported_kind
-from heedful.interop.tokenizer_files import write_tokenizers
-from heedful.interop.tokenizers import SETTINGS_FILE
+from heedful.interop.hf_tokenizers import SETTINGS_FILE
+from heedful.interop.tokenizer_export import write_tokenizers
 from heedful.models.checkpoint import read_weights, write_directory
-from heedful.models.directory import find_model_directory, load_tokenizers, read_facts
-from heedful.models.family import CausalLMSpec
+from heedful.models.family import CausalLMSpec, ModelSpec
+from heedful.models.model_directory import find_model_directory, load_tokenizers, read_facts
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.nn.kinds import GATED
 from heedful.nn.positions import SinusoidalPositions
-from heedful.nn.spec import AttentionSpec, RelativeKeysSpec, T5BiasSpec
-from heedful.text.imported import ImportedTokenizer
-from heedful.text.pair import TokenizerPair
-from heedful.text.protocol import TextTokenizer
+from heedful.nn.spec import AttentionSpec, BiasSpec, MaskSpec, NormSpec
+from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 Quantization = Literal[
     "float32",
@@ -76,11 +75,11 @@ def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> st
     directory = find_model_directory(model)
     facts = read_facts(directory)
     spec = facts.spec
-    if not isinstance(spec, TranslatorSpec | CausalLMSpec):
+    if spec.kind != "translator" and spec.kind != "causal_lm":
         raise unsupported_kind(spec, str(directory))
-    if found := unsupported(spec):
+    if problems := unsupported(spec):
         raise ModelError(
-            f"CTranslate2 cannot compute what this model does: {'; '.join(found)}",
+            f"CTranslate2 cannot compute what this model does: {'; '.join(problems)}",
             where=str(directory),
             remedy="Train a model without these settings, or export it with --format hf",
         )
@@ -88,7 +87,7 @@ def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> st
     pair = load_tokenizers(directory, spec)
     assert pair is not None
     build = _Builder(specs, {name: t.float() for name, t in read_weights(directory).items()})
-    if isinstance(spec, TranslatorSpec):
+    if spec.kind == "translator":
         theirs = build.translator(spec, pair)
     else:
         theirs = build.causal_lm(spec, pair.target)
@@ -98,7 +97,7 @@ def export_ctranslate2(model: Path, out: Path, quantization: Quantization) -> st
 
     def write(fresh: Path) -> None:
         theirs.save(str(fresh))
-        write_tokenizers(fresh, pair, settings, continues=isinstance(spec, CausalLMSpec))
+        write_tokenizers(fresh, pair, settings, continues=spec.kind == "causal_lm")
 
     write_directory(out, write)
     name: str = theirs.name
@@ -158,7 +157,7 @@ class _Builder:
         decoder = self._specs.TransformerDecoderSpec(
             **self._options(spec, spec.decoder),
             with_encoder_attention=False,
-            alibi=_has_alibi(spec.decoder.block.self_attention),
+            alibi=_has_kind(spec.decoder.block.self_attention.position_bias, "alibi"),
         )
         self._embed(decoder, decoder.embeddings, "embedding.weight", spec, "input")
         self._stack(decoder, spec.decoder, "decoder")
@@ -184,10 +183,10 @@ class _Builder:
             "no_final_norm": stack.final_norm is None,
             "rms_norm": block.norm.kind == "rms",
             "activation": getattr(self._specs.Activation, _ACTIVATIONS[activation]),
-            "ffn_glu": _is_gated(activation),
+            "ffn_glu": activation in GATED,
             "layernorm_embedding": spec.embedding.norm is not None,
-            "relative_position": isinstance(attention.position_bias, RelativeKeysSpec),
-            "relative_attention_bias": isinstance(stack.shared_position_bias, T5BiasSpec),
+            "relative_position": _has_kind(attention.position_bias, "relative_keys"),
+            "relative_attention_bias": _has_kind(stack.shared_position_bias, "t5"),
             **self._rotary(attention),
         }
 
@@ -229,15 +228,15 @@ class _Builder:
         length = max(_POSITIONS, spec.max_length or 0)
         if positions.kind == "none":
             return np.zeros((length, spec.width), np.float32)
-        waves = SinusoidalPositions(spec.width, positions.layout)
-        encoded: Tensor = waves(torch.arange(length)[None])[0]
+        sinusoids = SinusoidalPositions(spec.width, positions.layout)
+        encoded: Tensor = sinusoids(torch.arange(length)[None])[0]
         return encoded.numpy()
 
     def _stack(self, theirs: Any, stack: StackSpec, side: str) -> None:
         for number, layer in enumerate(theirs.layer):
             self._block(layer, stack.block, f"{side}.blocks.{number}")
             shared = stack.shared_position_bias
-            if isinstance(shared, T5BiasSpec):
+            if shared is not None and shared.kind == "t5":
                 layer.self_attention.relative_attention_bias = self._array(
                     f"{side}.position_bias.weight"
                 )
@@ -253,7 +252,7 @@ class _Builder:
             self._attention(theirs.attention, block.cross_attention, memory, fused=[1, 2])
         self._norm(theirs.ffn.layer_norm, f"{ours}.feedforward_norm")
         parts = {"linear_0": "up", "linear_1": "down"}
-        if _is_gated(block.feedforward.activation):
+        if block.feedforward.activation in GATED:
             parts = {"linear_0": "gate", "linear_0_noact": "up", "linear_1": "down"}
         for name, part in parts.items():
             self._linear(getattr(theirs.ffn, name), f"{ours}.feedforward.{part}")
@@ -268,7 +267,7 @@ class _Builder:
         self._linear(theirs.linear[-1], f"{ours}.output")
         if spec.scale is not None:
             theirs.queries_scale = spec.scale
-        if isinstance(spec.position_bias, RelativeKeysSpec):
+        if _has_kind(spec.position_bias, "relative_keys"):
             keys = self._array(f"{ours}.position_bias.weight")
             theirs.relative_position_keys = keys
             theirs.relative_position_values = np.zeros_like(keys)
@@ -317,15 +316,127 @@ def _pieces(tokenizer: TextTokenizer, rows: int) -> list[str]:
 
 
 def _ids(tokenizer: TextTokenizer) -> Mapping[str, int]:
-    if isinstance(tokenizer, ImportedTokenizer) and tokenizer.vocabulary is not None:
-        return tokenizer.vocabulary
+    own: Mapping[str, int] | None = getattr(tokenizer, "vocabulary", None)  # Marian's
+    if own is not None:
+        return own
     state = json.loads(tokenizer.to_json())["tokenizer"]
     return tokenizers.Tokenizer.from_str(json.dumps(state)).get_vocab(with_added_tokens=True)
 
 
-def _is_gated(activation: str) -> bool:
-    return activation in ("swiglu", "geglu", "geglu_tanh", "reglu")
+def _has_kind(bias: BiasSpec | None, kind: str) -> bool:
+    return bias is not None and bias.kind == kind
 
 
-def _has_alibi(attention: AttentionSpec) -> bool:
-    return attention.position_bias is not None and attention.position_bias.kind == "alibi"
+def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
+    """Return the settings of a model that CTranslate2 has no counterpart for, in a few words."""
+    problems = list(_in_embedding(spec))
+    if spec.kind == "translator" and spec.output_scale not in (None, spec.width**-0.5):
+        problems.append(f"output_scale = {spec.output_scale}")
+    try:
+        for side, stack in spec.stacks().items():
+            problems += _in_stack(stack, side)
+            problems += _in_positions(spec, stack, side)
+        epsilons = {norm.epsilon for stack in spec.stacks().values() for norm in _norms(stack)}
+    except ModelError as error:  # blocks that differ, or are not a Transformer's
+        return [*problems, error.what]
+    if spec.embedding.norm is not None:
+        epsilons.add(spec.embedding.norm.epsilon)
+    if len(epsilons) > 1:
+        values = ", ".join(map(str, sorted(epsilons)))
+        problems.append(f"norms with different epsilons: {values}")
+    return problems
+
+
+def unsupported_kind(spec: ModelSpec, where: str) -> ModelError:
+    """Return the error about a model that generates no text."""
+    return ModelError(
+        f"A model of the kind {spec.kind!r} cannot be exported to CTranslate2",
+        where=where,
+        remedy="Give a translator or a causal language model; encoders go to --format onnx or hf",
+    )
+
+
+def _in_embedding(spec: TranslatorSpec | CausalLMSpec) -> Iterator[str]:
+    if spec.embedding.num_segments is not None:
+        yield "embedding.num_segments"
+
+
+def _norms(stack: StackSpec) -> Iterator[NormSpec]:
+    yield stack.block.norm
+    if stack.final_norm is not None:
+        yield stack.final_norm
+
+
+def _in_stack(stack: StackSpec, side: str) -> Iterator[str]:
+    block = stack.block
+    if not all(each.residual for each in block.sublayers):
+        yield f"{side}: a sub-layer without a residual connection"
+    if stack.is_pruned:
+        yield f"{side}.kept_heads (layers with unequal heads, from pruning)"
+    if block.norm_placement == "post" and stack.final_norm is not None:
+        yield f"{side}.final_norm after post-norm blocks"
+    if len({norm.kind for norm in _norms(stack)}) > 1:
+        yield f"{side}.final_norm of another kind than the blocks' norm"
+    if block.feedforward.experts is not None:
+        yield f"{side}.block.feedforward.experts (mixture of experts)"
+    own = block.self_attention
+    yield from _in_attention(own, f"{side}.block.self_attention")
+    if not _sees_usually(own.mask, causal=side == "decoder"):
+        yield f"{side}.block.self_attention.mask = {own.mask.kind}"
+    cross = block.cross_attention
+    if cross is not None:
+        place = f"{side}.block.cross_attention"
+        yield from _in_attention(cross, place)
+        for name in ("num_heads", "num_kv_heads", "head_width"):
+            if getattr(cross, name) != getattr(own, name):
+                yield f"{place}.{name} that differs from that of self_attention"
+        if cross.mask.kind != "everything":
+            yield f"{place}.mask = {cross.mask.kind}"
+        if cross.rotary is not None or cross.position_bias is not None:
+            yield f"{place} with positions"
+
+
+def _in_positions(
+    spec: TranslatorSpec | CausalLMSpec, stack: StackSpec, side: str
+) -> Iterator[str]:
+    """It has one kind of positions at a time; the encoder none that penalises distance."""
+    attention = stack.block.self_attention
+    bias = attention.position_bias
+    ways = {
+        "embedding.positions": spec.embedding.positions.kind != "none",
+        "rotary": attention.rotary is not None,
+        "position_bias": bias is not None,
+        "shared_position_bias": stack.shared_position_bias is not None,
+    }
+    used = [name for name, is_used in ways.items() if is_used]
+    if len(used) > 1:
+        yield f"{side}: {' with '.join(used)}"
+    shared = stack.shared_position_bias
+    if shared is not None and shared.kind != "t5":
+        yield f"{side}.shared_position_bias = {shared.kind}"
+    if bias is not None and bias.kind == "alibi" and spec.kind == "translator":
+        yield f"{side}.block.self_attention.position_bias = alibi in a translator"
+    if bias is not None and bias.kind == "t5":
+        yield f"{side}.block.self_attention.position_bias = t5 that layers do not share"
+
+
+def _in_attention(attention: AttentionSpec, place: str) -> Iterator[str]:
+    if attention.query_key_norm is not None:
+        yield f"{place}.query_key_norm"
+    if attention.softcap is not None:
+        yield f"{place}.softcap"
+    rotary = attention.rotary
+    if rotary is None:
+        return
+    if rotary.scaling not in ("none", "linear"):
+        yield f"{place}.rotary.scaling = {rotary.scaling}"
+    if rotary.temperature not in (None, 1.0):
+        yield f"{place}.rotary.temperature"
+
+
+def _sees_usually(mask: MaskSpec, *, causal: bool) -> bool:
+    """Return whether a decoder sees all before, an encoder everything; texts are never packed."""
+    if mask.kind == "all_of":
+        parts = [part for part in mask.parts if part.kind != "segment"]
+        return len(parts) == 1 and _sees_usually(parts[0], causal=causal)
+    return mask.kind == ("causal" if causal else "everything")

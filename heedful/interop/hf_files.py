@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from heedful.errors import ModelError
+from heedful.interop.tensor_table import first_names
 
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
 
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json", "model.pt", "model.pth")
-_SHOWN = 5
+_SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def read_config_file(directory: Path) -> dict[str, Any]:
@@ -54,11 +57,11 @@ def read_json_file(file: Path) -> dict[str, Any] | None:
     Raises:
         ModelError: when it holds something else.
     """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         return None
-    except (OSError, ValueError, RecursionError) as error:
+    try:
+        content = json.loads(read_bytes(file).decode())
+    except (ValueError, RecursionError) as error:
         raise ModelError(
             f"Cannot be read as JSON: {error}", where=str(file), remedy="Copy the file again"
         ) from None
@@ -67,6 +70,34 @@ def read_json_file(file: Path) -> dict[str, Any] | None:
             "A JSON object is needed here", where=str(file), remedy="Copy the file again"
         )
     return content
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        ModelError: when it is missing or cannot be read, or is no regular file: reading a pipe
+            would wait for ever.
+    """
+    check_regular(file)
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ModelError(
+            f"Cannot be read: {error.strerror}", where=str(file), remedy="Copy the file again"
+        ) from None
+
+
+def check_regular(file: Path) -> None:
+    """Refuse a pipe, a device, a socket or a directory in the place of a file.
+
+    Raises:
+        ModelError: when it is one.
+    """
+    if file.exists() and not file.is_file():
+        raise ModelError(
+            "This is no regular file", where=str(file), remedy="Copy the model's files again"
+        )
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
@@ -96,13 +127,13 @@ def read_tensors(directory: Path) -> dict[str, Tensor]:
         promised = {tensor for tensor, place in places.items() if place == name}
         if missing := sorted(promised - shard.keys()):
             raise ModelError(
-                f"Tensors are missing that {INDEX_FILE} places here: {_some(missing)}",
+                f"Tensors are missing that {INDEX_FILE} places here: {first_names(missing)}",
                 where=str(file),
                 remedy="Copy all files of the model again, from one version of it",
             )
         if twice := sorted((shard.keys() - promised) & (tensors.keys() | places.keys())):
             raise ModelError(
-                f"Tensors are here that {INDEX_FILE} places elsewhere: {_some(twice)}",
+                f"Tensors are here that {INDEX_FILE} places elsewhere: {first_names(twice)}",
                 where=str(file),
                 remedy="Copy all files of the model again, from one version of it",
             )
@@ -117,6 +148,7 @@ def tensor_names(directory: Path) -> frozenset[str]:
         ModelError: when there are no safetensors, or the file that lists them is damaged.
     """
     file = directory / WEIGHTS_FILE
+    check_regular(file)
     if file.exists():
         try:
             with safe_open(str(file), framework="pt") as tensors:
@@ -174,10 +206,36 @@ def _places(index: Mapping[str, Any], file: Path) -> dict[str, str]:
 
 
 def _read_shard(file: Path) -> dict[str, Tensor]:
+    check_regular(file)
+    _check_digest(file)
     try:
         return load_file(str(file))
     except (OSError, SafetensorError) as error:
         raise _damaged(file, error) from None
+
+
+def _check_digest(file: Path) -> None:
+    """Compare a file of the hub's cache with its digest, which is its name there.
+
+    A snapshot's weights are links to `blobs/<SHA-256>`; files copied out of it carry no digest.
+
+    Raises:
+        ModelError: when they differ.
+    """
+    blob = file.resolve()
+    if not file.is_symlink() or blob.parent.name != "blobs" or not _SHA256.fullmatch(blob.name):
+        return
+    try:
+        with blob.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+    except OSError as error:
+        raise _damaged(file, error) from None
+    if digest != blob.name:
+        raise ModelError(
+            f"The file's SHA-256 is {digest}, and the hub's {blob.name}",
+            where=str(file),
+            remedy="The file is damaged; delete it and download the model again",
+        )
 
 
 def _damaged(file: Path, error: Exception) -> ModelError:
@@ -205,8 +263,3 @@ def _no_weights(directory: Path) -> ModelError:
         where=str(directory),
         remedy="Copy all files of the model",
     )
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")

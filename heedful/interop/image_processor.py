@@ -1,4 +1,4 @@
-"""What Hugging Face's image processor of ViT does with pixels: preprocessor_config.json."""
+"""The settings of Hugging Face's image processor for ViT: preprocessor_config.json."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heedful.interop.fields import Fields
+from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_json_file
 from heedful.models.family import VisionSpec
 from heedful.nn.spec import PixelSpec, Resampling
@@ -46,7 +46,7 @@ _WITHOUT_EFFECT = {
 
 
 def read_pixels(directory: Path, spec: VisionSpec) -> PixelSpec | None:
-    """What is done with pixels; None where the directory does not say.
+    """Read the steps from pixels to numbers; None where the directory has no such file.
 
     Args:
         directory: of a model.
@@ -123,8 +123,8 @@ def _check_size(size: object, fields: Fields, spec: VisionSpec) -> None:
     whole: Any = {"height": size, "width": size} if isinstance(size, int) else size
     if size is None:
         whole = {"height": 224, "width": 224}
-    wanted = {"height": side, "width": side}
-    if not isinstance(whole, Mapping) or whole != wanted:
+    expected = {"height": side, "width": side}
+    if not isinstance(whole, Mapping) or whole != expected:
         raise fields.wrong("size", f"the model reads images of {side} × {side} pixels")
 
 

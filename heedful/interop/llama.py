@@ -1,32 +1,31 @@
-"""LLaMA (Touvron 2023; 3.1: Grattafiori 2024), as `transformers` stores it."""
+"""LLaMA (Touvron 2023; 3.1: Grattafiori 2024), and what the decoders built like it share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from heedful.interop.fields import Fields, sizes_checked
-from heedful.interop.fitting import misfits
-from heedful.interop.forms import unscaled
-from heedful.interop.table import Copy, Rule, Table, same
-from heedful.models.family import CausalLMSpec, ModelSpec
+from heedful.interop.architecture import Architecture, Names, check_layers
+from heedful.interop.config_fields import Fields
+from heedful.interop.rewrites import scaled_embeddings
+from heedful.interop.tensor_table import AFFINE, LINEAR, Copy, Table, prefix_of, renamed, same
+from heedful.models.family import CausalLMSpec
 from heedful.models.spec import BlockSpec, StackSpec
 from heedful.nn.kinds import Activation
 from heedful.nn.spec import (
+    AllOfSpec,
     AttentionSpec,
     CausalSpec,
     EmbeddingSpec,
     FeedForwardSpec,
+    MaskSpec,
     NormSpec,
     PositionSpec,
     RotarySpec,
+    WindowSpec,
 )
 
-MODEL_TYPES = ("llama",)
-FORMS = (unscaled,)
-
-_PREFIX = "model."
 _GATED: Mapping[str, Activation] = {
     "silu": "swiglu",
     "swish": "swiglu",
@@ -43,61 +42,97 @@ _GATED_NAMES: Mapping[Activation, str] = {
 }
 _SCALINGS = ("default", "linear", "llama3", "yarn")
 _BASE = 10_000.0
+_SIZES = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+}
+_NORMS = {
+    "input_layernorm": "self_attention_norm",
+    "post_attention_layernorm": "feedforward_norm",
+}
+_SLIDING, _FULL = "sliding_attention", "full_attention"
 
 
-def read_config(
-    config: Mapping[str, Any], *, where: str, names: Collection[str] = ()
+def read_decoder(
+    fields: Fields,
+    sizes: Mapping[str, int],
+    *,
+    windows: Sequence[int | None] = (None,),
+    feedforward_bias: bool = False,
+    **attention: Any,
 ) -> CausalLMSpec:
-    """The spec that a config.json describes.
+    """Return the spec of a decoder built like LLaMA.
 
     Args:
-        config: its content.
-        where: the file.
-        names: the tensors' names, which tell nothing more here.
+        fields: its config.json.
+        sizes: what a file without a size means.
+        windows: keys that a query sees in each layer of the pattern; None for all before it.
+        feedforward_bias: whether the maps of the feed-forward network have a bias.
+        **attention: settings of `AttentionSpec` that the architecture has of its own.
 
     Raises:
         ModelError: when a value is wrong or describes what cannot be represented.
     """
-    with sizes_checked(where):
-        return _read(Fields(config, where))
-
-
-def _read(fields: Fields) -> CausalLMSpec:
-    width = fields.integer("hidden_size", 4096)
-    max_length = fields.integer("max_position_embeddings", 2048)
+    max_length = fields.integer("max_position_embeddings", sizes["max_position_embeddings"])
     norm = NormSpec(kind="rms", epsilon=fields.number("rms_norm_eps", 1e-6))
-    block = BlockSpec(
-        norm_placement="pre",
-        norm=norm,
-        self_attention=AttentionSpec(
-            num_heads=fields.integer("num_attention_heads", 32),
-            num_kv_heads=fields.optional_integer("num_key_value_heads"),
-            head_width=fields.optional_integer("head_dim"),
-            bias=fields.flag("attention_bias", False),
-            dropout=fields.number("attention_dropout", 0.0),
-            mask=CausalSpec(),
-            rotary=_read_rotary(fields, max_length),
-        ),
-        feedforward=FeedForwardSpec(
-            width=fields.integer("intermediate_size", 11008),
-            activation=fields.choice("hidden_act", _GATED, "silu"),
-            bias=fields.flag("mlp_bias", False),
-        ),
+    kv_heads = sizes.get("num_key_value_heads")
+    own_attention = AttentionSpec(
+        num_heads=fields.integer("num_attention_heads", sizes["num_attention_heads"]),
+        num_kv_heads=fields.optional_integer("num_key_value_heads") or kv_heads,
+        head_width=fields.optional_integer("head_dim") or sizes.get("head_dim"),
+        dropout=fields.number("attention_dropout", 0.0),
+        rotary=_read_rotary(fields, max_length),
+        **attention,
+    )
+    feedforward = FeedForwardSpec(
+        width=fields.integer("intermediate_size", sizes["intermediate_size"]),
+        activation=fields.choice("hidden_act", _GATED, "silu"),
+        bias=feedforward_bias,
+    )
+    pattern = tuple(
+        BlockSpec.of(
+            norm_placement="pre",
+            norm=norm,
+            self_attention=own_attention.model_copy(update={"mask": _mask(window)}),
+            feedforward=feedforward,
+        )
+        for window in windows
     )
     return CausalLMSpec(
-        width=width,
-        vocabulary=fields.integer("vocab_size", 32000),
+        width=fields.integer("hidden_size", sizes["hidden_size"]),
+        vocabulary=fields.integer("vocab_size", sizes["vocab_size"]),
         embedding=EmbeddingSpec(scale=False, positions=PositionSpec(kind="none")),
         decoder=StackSpec(
-            num_layers=fields.integer("num_hidden_layers", 32), block=block, final_norm=norm
+            num_layers=fields.integer("num_hidden_layers", sizes["num_hidden_layers"]),
+            pattern=pattern,
+            final_norm=norm,
         ),
         tied=fields.flag("tie_word_embeddings", False),
         max_length=max_length,
     )
 
 
+def _mask(window: int | None) -> MaskSpec:
+    return (
+        CausalSpec() if window is None else AllOfSpec(parts=(CausalSpec(), WindowSpec(size=window)))
+    )
+
+
+def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    return read_decoder(
+        fields,
+        _SIZES,
+        bias=fields.flag("attention_bias", False),
+        feedforward_bias=fields.flag("mlp_bias", False),
+    )
+
+
 def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
-    """`rope_parameters` of new files; `rope_theta` and `rope_scaling` of older ones."""
+    """Read `rope_parameters` of new files, or `rope_theta` and `rope_scaling` of older ones."""
     fields.refuse_unless("partial_rotary_factor", [1, 1.0], 1.0)
     base = fields.number("rope_theta", _BASE)
     rope = fields.table("rope_scaling") or fields.table("rope_parameters")
@@ -135,7 +170,7 @@ def _read_rotary(fields: Fields, max_length: int) -> RotarySpec:
 
 
 def _read_temperature(rope: Fields, factor: float) -> float | None:
-    """YaRN's factor on queries and keys; None for the one of the paper."""
+    """Return YaRN's factor on queries and keys; None for the one of the paper."""
     if rope.has("attention_factor"):
         return rope.number("attention_factor")
     above, below = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
@@ -145,17 +180,16 @@ def _read_temperature(rope: Fields, factor: float) -> float | None:
     return None
 
 
-def write_config(spec: CausalLMSpec) -> dict[str, Any]:
-    """A config.json for a spec that `fits`; readers older than `rope_parameters` know it too."""
-    block = spec.decoder.block
+def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
+    """Return the settings that `read_decoder` reads."""
+    block = spec.decoder.pattern[0]
     attention = block.self_attention
     rotary = attention.rotary or RotarySpec()
     scaling = _write_scaling(rotary)
     # Models without a longest length can be asked for any; the file must name one.
     length = spec.max_length or max(2048, 2 * (rotary.original_length or 0))
+    activation = block.feedforward.activation
     return {
-        "model_type": "llama",
-        "architectures": ["LlamaForCausalLM"],
         "vocab_size": spec.vocabulary,
         "hidden_size": spec.width,
         "intermediate_size": block.feedforward.width,
@@ -163,15 +197,67 @@ def write_config(spec: CausalLMSpec) -> dict[str, Any]:
         "num_attention_heads": attention.num_heads,
         "num_key_value_heads": attention.num_kv_heads or attention.num_heads,
         "head_dim": attention.head_width or spec.width // attention.num_heads,
-        "hidden_act": _GATED_NAMES.get(block.feedforward.activation, block.feedforward.activation),
+        "hidden_act": _GATED_NAMES.get(activation, activation),
         "max_position_embeddings": length,
         "rms_norm_eps": block.norm.epsilon,
-        "attention_bias": attention.bias,
         "attention_dropout": attention.dropout,
-        "mlp_bias": block.feedforward.bias,
+        # Readers older than `rope_parameters` know these two, and newer ones too.
         "rope_theta": rotary.base,
         **({"rope_scaling": scaling} if scaling else {}),
         "tie_word_embeddings": spec.tied,
+    }
+
+
+def read_windows(
+    fields: Fields, sizes: Mapping[str, int], usual: Callable[[int], bool], names: Names
+) -> list[int | None]:
+    """Return the keys that a query sees in each layer: `layer_types` and `sliding_window`.
+
+    Args:
+        fields: a config.json.
+        sizes: what a file without a size means.
+        usual: whether a layer slides, in files without `layer_types`.
+        names: of the tensors, more than layers.
+
+    Raises:
+        ModelError: when there is not one known type for each layer.
+    """
+    num_layers = fields.integer("num_hidden_layers", sizes["num_hidden_layers"])
+    check_layers(num_layers, names, fields.where)
+    types = fields.texts("layer_types")
+    if not types:
+        types = tuple(_SLIDING if usual(number) else _FULL for number in range(num_layers))
+    if len(types) != num_layers or not {_SLIDING, _FULL}.issuperset(types):
+        raise fields.wrong("layer_types", f"{_SLIDING} or {_FULL} of each layer is needed")
+    window = fields.integer("sliding_window", sizes["sliding_window"]) if _SLIDING in types else 0
+    windows = [window if each == _SLIDING else None for each in types]
+    for period in range(1, num_layers):
+        if all(windows[i] == windows[i % period] for i in range(num_layers)):
+            return windows[:period]
+    return windows
+
+
+def write_windows(spec: CausalLMSpec) -> dict[str, Any]:
+    """Return the settings that `read_windows` reads."""
+    windows = [window_of(block) for block in spec.decoder.blocks]
+    size = next((window for window in windows if window is not None), None)
+    types = [_FULL if window is None else _SLIDING for window in windows]
+    return {"sliding_window": size, "layer_types": types}
+
+
+def window_of(block: BlockSpec) -> int | None:
+    """Return the keys that a query of a block sees; None for all before it."""
+    mask = block.self_attention.mask
+    parts = mask.parts if mask.kind == "all_of" else ()
+    return next((part.size for part in parts if part.kind == "window"), None)
+
+
+def _write(spec: CausalLMSpec) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        **write_decoder(spec),
+        "attention_bias": spec.decoder.pattern[0].self_attention.bias,
+        "mlp_bias": spec.decoder.pattern[0].feedforward.bias,
     }
 
 
@@ -200,65 +286,60 @@ def _write_scaling(rotary: RotarySpec) -> dict[str, Any]:
     return written
 
 
-def differences(spec: ModelSpec) -> list[str] | None:
-    """What of a spec `write_config` cannot say; None for another kind of model."""
-    if not isinstance(spec, CausalLMSpec):
-        return None
-    return misfits(spec, lambda: read_config(write_config(spec), where="config.json"))
-
-
-def fits(spec: ModelSpec) -> bool:
-    """Whether `write_config` says all there is to say about a model."""
-    return differences(spec) == []
-
-
-def table(spec: CausalLMSpec, names: Collection[str] = ()) -> Table:
-    """What becomes what.
+def decoder_table(spec: CausalLMSpec, names: Names, norms: Mapping[str, str] = _NORMS) -> Table:
+    """Return the rules of a decoder built like LLaMA.
 
     Args:
-        spec: of the model.
+        spec: of the model; it tells which maps have a bias.
         names: of their tensors, which may lack the prefix "model.".
+        norms: their names of a layer's norms to ours.
     """
-    bare = bool(names) and not any(name.startswith(_PREFIX) for name in names)
-    prefix = "" if bare else _PREFIX
+    prefix = prefix_of(names, "model.")
+    embedding = f"{prefix}embed_tokens.weight"
+    block = spec.decoder.pattern[0]
+    attention, feedforward = block.self_attention, block.feedforward
+    output_bias = attention.bias if attention.output_bias is None else attention.output_bias
+    maps = {"q_proj": "query", "k_proj": "key", "v_proj": "value"}
     rules = [
-        same(f"{prefix}embed_tokens.weight", "embedding.weight"),
+        same(embedding, "embedding.weight"),
         same(f"{prefix}norm.weight", "decoder.final_norm.weight"),
     ]
-    for layer in range(spec.decoder.num_layers):
-        rules += _block_rules(spec.decoder.block, f"{prefix}layers.{layer}", layer)
+    for number in range(spec.decoder.num_layers):
+        layer, own = f"{prefix}layers.{number}.", f"decoder.blocks.{number}."
+        rules += renamed(norms, theirs=layer, ours=own, parts=LINEAR)
+        if attention.query_key_norm is not None:
+            rules += renamed(
+                {"q_norm": "query_norm", "k_norm": "key_norm"},
+                theirs=f"{layer}self_attn.",
+                ours=f"{own}self_attention.",
+                parts=LINEAR,
+            )
+        for modules, theirs, ours, bias in (
+            (maps, "self_attn.", "self_attention.", attention.bias),
+            ({"o_proj": "output"}, "self_attn.", "self_attention.", output_bias),
+            (
+                {f"{name}_proj": name for name in ("gate", "up", "down")},
+                "mlp.",
+                "feedforward.",
+                feedforward.bias,
+            ),
+        ):
+            parts = AFFINE if bias else LINEAR
+            rules += renamed(modules, theirs=layer + theirs, ours=own + ours, parts=parts)
     copies: tuple[Copy, ...] = ()
     if spec.tied:
-        copies = (Copy("lm_head.weight", f"{prefix}embed_tokens.weight"),)
+        copies = (Copy("lm_head.weight", embedding),)
     else:
         rules.append(same("lm_head.weight", "output_projection.weight"))
-    return Table(
-        tuple(rules),
-        copies,
-        ignored=(r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",),
-    )
+    ignored = (r"(model\.)?(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
+    return Table(tuple(rules), copies, ignored)
 
 
-def _block_rules(block: BlockSpec, theirs: str, layer: int) -> list[Rule]:
-    ours = f"decoder.blocks.{layer}"
-    rules = [
-        same(f"{theirs}.input_layernorm.weight", f"{ours}.self_attention_norm.weight"),
-        same(f"{theirs}.post_attention_layernorm.weight", f"{ours}.feedforward_norm.weight"),
-    ]
-    attention = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "o_proj": "output"}
-    for their_name, name in attention.items():
-        rules += _linear(
-            f"{theirs}.self_attn.{their_name}",
-            f"{ours}.self_attention.{name}",
-            block.self_attention.bias,
-        )
-    for name in ("gate", "up", "down"):
-        rules += _linear(
-            f"{theirs}.mlp.{name}_proj", f"{ours}.feedforward.{name}", block.feedforward.bias
-        )
-    return rules
-
-
-def _linear(theirs: str, ours: str, bias: bool) -> list[Rule]:
-    kinds = ("weight", "bias") if bias else ("weight",)
-    return [same(f"{theirs}.{kind}", f"{ours}.{kind}") for kind in kinds]
+ARCHITECTURE = Architecture(
+    model_type="llama",
+    kind="causal_lm",
+    read=_read,
+    write=_write,
+    tensors=decoder_table,
+    rewrites=(scaled_embeddings,),
+)

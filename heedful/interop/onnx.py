@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.interop.generation import token_ids
+from heedful.interop.config_fields import write_labels
 from heedful.interop.hf_files import CONFIG_FILE, write_json_file
+from heedful.interop.hf_tokenizers import SETTINGS_FILE
 from heedful.interop.image_processor import PREPROCESSOR_FILE, with_preprocessor
-from heedful.interop.tokenizer_files import write_tokenizers
-from heedful.interop.tokenizers import SETTINGS_FILE
+from heedful.interop.tokenizer_export import token_ids, write_tokenizers
 from heedful.models.checkpoint import load_model, write_directory
-from heedful.models.directory import find_model_directory, read_facts
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import EncoderSpec, SequenceHeadSpec, TokenHeadSpec, VisionSpec
+from heedful.models.family import EncoderSpec, VisionSpec
+from heedful.models.model_directory import find_model_directory, read_facts
 from heedful.models.vision import VisionModel
 
 MODEL_FILE = "model.onnx"
@@ -67,7 +67,7 @@ def export_onnx(model: Path, out: Path) -> list[str]:
     directory = find_model_directory(model)
     facts = read_facts(directory)
     spec = facts.spec
-    if not isinstance(spec, EncoderSpec | VisionSpec):
+    if spec.kind != "encoder" and spec.kind != "vision":
         raise ModelError(
             f"A model of the kind {spec.kind!r} cannot be exported to ONNX",
             where=str(directory),
@@ -81,12 +81,11 @@ def export_onnx(model: Path, out: Path) -> list[str]:
         )
     _check_packages()
     loaded, pair = load_model(directory)
-    assert isinstance(loaded, EncoderModel | VisionModel)
-    graph = _text(loaded) if isinstance(loaded, EncoderModel) else _image(loaded)
+    graph = _GRAPHS[spec.kind](loaded)
     program = _traced(graph)
     config = _facts(spec)
     settings = facts.origin.get("files", {})
-    if isinstance(spec, VisionSpec):
+    if spec.kind == "vision":
         settings = with_preprocessor(settings, spec)
     if pair is not None:
         config |= token_ids(spec, pair.source)
@@ -114,31 +113,23 @@ def _check_packages() -> None:
 
 
 def _facts(spec: EncoderSpec | VisionSpec) -> dict[str, Any]:
-    """What programs that run the file ask for, under the names they are used to."""
+    """Return the settings that programs ask for, under the names they are used to."""
     config: dict[str, Any] = {"hidden_size": spec.width}
-    labels: tuple[str, ...] = ()
-    if isinstance(spec, VisionSpec):
-        labels = spec.class_names
+    if spec.kind == "vision":
         config |= {"image_size": spec.image_size, "num_channels": spec.channels}
     else:
         config["vocab_size"] = spec.vocabulary
         if spec.max_length is not None:
             config["max_position_embeddings"] = spec.max_length
-        for head in spec.heads:
-            if isinstance(head, SequenceHeadSpec | TokenHeadSpec):
-                labels = head.labels
-    if labels:
-        config["id2label"] = {str(id): label for id, label in enumerate(labels)}
-        config["label2id"] = {label: id for id, label in enumerate(labels)}
-    return config
+    return config | write_labels(spec.class_names) if spec.class_names else config
 
 
 class _Text(nn.Module):
-    """Ids and a mask to what the heads say, and to the states.
+    """Ids and a mask to the scores of the heads, and to the states.
 
     Args:
         model: the encoder.
-        parts: what is computed of states and positions, one output after the other.
+        parts: functions of states and positions, one for each output.
     """
 
     def __init__(
@@ -212,6 +203,9 @@ def _image(model: VisionModel) -> _Graph:
     return _Graph(_Image(model), {"pixel_values": pixels}, {"pixel_values": {0: "batch"}}, names)
 
 
+_GRAPHS: dict[str, Callable[[Any], _Graph]] = {"encoder": _text, "vision": _image}
+
+
 def _traced(graph: _Graph) -> Any:
     """The graph as an `ONNXProgram`."""
     sizes = {axis: torch.export.Dim(axis) for axes in graph.axes.values() for axis in axes.values()}
@@ -232,7 +226,7 @@ def _traced(graph: _Graph) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter tells of itself; what goes wrong is raised."""
+    """Silence the exporter's messages about itself; errors are raised all the same."""
     log = logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)

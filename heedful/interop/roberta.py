@@ -1,13 +1,10 @@
-"""RoBERTa's directories (Liu 2019)."""
+"""RoBERTa (Liu 2019)."""
 
 from __future__ import annotations
 
-from heedful.interop.text_encoder import Family
+from heedful.interop.bert import BertNames
 
-MODEL_TYPES = ("roberta",)
-FORMS = ()
-
-_FAMILY = Family(
+ARCHITECTURE = BertNames(
     model_type="roberta",
     classes={
         "RobertaModel": (),
@@ -27,10 +24,4 @@ _FAMILY = Family(
     sequence_source="first",
     lm_activation="gelu",
     padding_rows=True,
-)
-
-read_config = _FAMILY.read_config
-write_config = _FAMILY.write_config
-table = _FAMILY.table
-differences = _FAMILY.differences
-fits = _FAMILY.fits
+).architecture()

@@ -1,18 +1,15 @@
-"""T5 (Raffel 2020), 1.0 and 1.1, as transformers stores it."""
+"""T5 (Raffel 2020), 1.0 and 1.1."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from heedful.interop.bart_layers import their_names
-from heedful.interop.fields import Fields, sizes_checked
-from heedful.interop.fitting import misfits
-from heedful.interop.forms import scores_unscaled, unscaled
-from heedful.interop.table import Copy, Rule, Table, same
-from heedful.models.family import ModelSpec
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.config_fields import Fields
+from heedful.interop.rewrites import scaled_embeddings, scaled_queries
+from heedful.interop.tensor_table import LINEAR, Copy, Table, renamed, same
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
-from heedful.nn.kinds import Activation
+from heedful.nn.kinds import GATED, Activation
 from heedful.nn.spec import (
     AttentionSpec,
     CausalSpec,
@@ -24,12 +21,7 @@ from heedful.nn.spec import (
     T5BiasSpec,
 )
 
-MODEL_TYPES = ("t5",)
-FORMS = (unscaled, scores_unscaled)
-
 _HEAD = "lm_head.weight"
-_SIDES = ("encoder", "decoder")
-
 _ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
@@ -45,43 +37,30 @@ _ATTENTION = {"q": "query", "k": "key", "v": "value", "o": "output"}
 _TRAINED_LENGTH = 512  # "n_positions" of the published models, with the end token
 
 
-def read_config(
-    config: Mapping[str, Any], *, where: str, names: Collection[str] = ()
-) -> TranslatorSpec:
-    """The spec that a config.json describes.
-
-    Args:
-        config: its content.
-        where: the file, for error messages.
-        names: the tensors' names. A configuration does not tell whether a model of version 1.1 has
-            the head of its own that the published ones have; without names it has.
-
-    Raises:
-        ModelError: naming a setting that is missing, wrong or without a counterpart here.
-    """
-    fields = Fields(config, where)
+def _read(fields: Fields, names: Names) -> TranslatorSpec:
     width, vocabulary = fields.integer("d_model"), fields.integer("vocab_size")
     layers = fields.integer("num_layers")
     # States are scaled for a head that is the embedding, so older files said both as one; newer
     # ones say "tied" of every model.
     scaled = fields.flag("scale_decoder_outputs", fields.flag("tie_word_embeddings", True))
+    # A configuration does not tell whether a model of version 1.1 has the head of its own that the
+    # published ones have.
     own_head = not scaled and (not names or _HEAD in names)
-    with sizes_checked(where):
-        return TranslatorSpec(
-            width=width,
-            source_vocabulary=vocabulary,
-            target_vocabulary=vocabulary,
-            share_embeddings="inputs" if own_head else "all",
-            embedding=EmbeddingSpec(
-                scale=False,
-                positions=PositionSpec(kind="none"),
-                dropout=fields.number("dropout_rate", 0.1),
-            ),
-            encoder=_read_stack(fields, layers, decoder=False),
-            decoder=_read_stack(fields, fields.integer("num_decoder_layers", layers), decoder=True),
-            output_scale=width**-0.5 if scaled else None,
-            max_length=fields.integer("n_positions", _TRAINED_LENGTH) - 1,
-        )
+    return TranslatorSpec(
+        width=width,
+        source_vocabulary=vocabulary,
+        target_vocabulary=vocabulary,
+        share_embeddings="inputs" if own_head else "all",
+        embedding=EmbeddingSpec(
+            scale=False,
+            positions=PositionSpec(kind="none"),
+            dropout=fields.number("dropout_rate", 0.1),
+        ),
+        encoder=_read_stack(fields, layers, decoder=False),
+        decoder=_read_stack(fields, fields.integer("num_decoder_layers", layers), decoder=True),
+        output_scale=width**-0.5 if scaled else None,
+        max_length=fields.integer("n_positions", _TRAINED_LENGTH) - 1,
+    )
 
 
 def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
@@ -95,9 +74,9 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
         dropout=dropout,
     )
     mask = CausalSpec() if decoder else EverythingSpec()
-    return StackSpec(
+    return StackSpec.of(
         num_layers=num_layers,
-        block=BlockSpec(
+        block=BlockSpec.of(
             norm_placement="pre",
             norm=norm,
             self_attention=attention.model_copy(update={"mask": mask}),
@@ -120,12 +99,10 @@ def _read_stack(fields: Fields, num_layers: int, *, decoder: bool) -> StackSpec:
     )
 
 
-def write_config(spec: TranslatorSpec) -> dict[str, Any]:
-    """The config.json of a model that `fits`, with the special ids of the published models."""
+def _write(spec: TranslatorSpec) -> dict[str, Any]:
+    """Return a config.json with the special ids of the published models."""
     block = spec.encoder.block
-    bias = spec.encoder.shared_position_bias
     config: dict[str, Any] = {
-        "model_type": "t5",
         "architectures": ["T5ForConditionalGeneration"],
         "is_encoder_decoder": True,
         "vocab_size": spec.target_vocabulary,
@@ -146,65 +123,57 @@ def write_config(spec: TranslatorSpec) -> dict[str, Any]:
         "eos_token_id": 1,
         "decoder_start_token_id": 0,
     }
-    if isinstance(bias, T5BiasSpec):
+    bias = spec.encoder.shared_position_bias
+    if bias is not None and bias.kind == "t5":
         config["relative_attention_num_buckets"] = bias.num_buckets
         config["relative_attention_max_distance"] = bias.max_distance
     return config
 
 
-def differences(spec: ModelSpec) -> list[str] | None:
-    """What of a spec `write_config` cannot say; None for another kind of model."""
-    if not isinstance(spec, TranslatorSpec):
-        return None
-    names = their_names(table(spec))
-    return misfits(spec, lambda: read_config(write_config(spec), where="", names=names))
-
-
-def fits(spec: ModelSpec) -> bool:
-    """Whether `write_config` can say all of a spec."""
-    return differences(spec) == []
-
-
-def table(spec: TranslatorSpec, names: Collection[str] = ()) -> Table:
-    """The tensors, of files with these names; of an export if there are none."""
+def _table(spec: TranslatorSpec, names: Names) -> Table:
     rules = [same("shared.weight", "target_embedding.weight")]
-    copies = [Copy(f"{side}.embed_tokens.weight", "shared.weight") for side in _SIDES]
+    copies = [Copy(f"{side}.embed_tokens.weight", "shared.weight") for side in spec.stacks()]
     if spec.share_embeddings == "all":
         copies.append(Copy(_HEAD, "shared.weight"))
     else:
         rules.append(same(_HEAD, "output_projection.weight"))
-    for side in _SIDES:
-        rules += _stack_rules(spec, side)
+    for side, stack in spec.stacks().items():
+        relative = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+        rules.append(same(relative, f"{side}.position_bias.weight"))
+        rules.append(same(f"{side}.final_layer_norm.weight", f"{side}.final_norm.weight"))
+        modules = _block_modules(stack.block)
+        for number in range(stack.num_layers):
+            theirs, ours = f"{side}.block.{number}.layer.", f"{side}.blocks.{number}."
+            rules += renamed(modules, theirs=theirs, ours=ours, parts=LINEAR)
     # The first files hold a bias of cross-attention, which is not part of the model.
     unused = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
     return Table(tuple(rules), tuple(copies), ignored=(unused,))
 
 
-def _stack_rules(spec: TranslatorSpec, side: str) -> Iterator[Rule]:
-    stack = spec.encoder if side == "encoder" else spec.decoder
-    relative = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    yield same(relative, f"{side}.position_bias.weight")
-    yield same(f"{side}.final_layer_norm.weight", f"{side}.final_norm.weight")
-    for i in range(stack.num_layers):
-        for theirs, ours in _layer_names(stack.block):
-            yield same(
-                f"{side}.block.{i}.layer.{theirs}.weight", f"{side}.blocks.{i}.{ours}.weight"
-            )
-
-
-def _layer_names(block: BlockSpec) -> Iterator[tuple[str, str]]:
-    parts = [("SelfAttention", "self_attention")]
+def _block_modules(block: BlockSpec) -> dict[str, str]:
+    """Return their names of a block's modules and ours: its sub-layers have numbers there."""
+    sublayers = {"SelfAttention": "self_attention"}
     if block.cross_attention is not None:
-        parts.append(("EncDecAttention", "cross_attention"))
-    for number, (theirs, ours) in enumerate(parts):
+        sublayers["EncDecAttention"] = "cross_attention"
+    modules = {}
+    for number, (theirs, ours) in enumerate(sublayers.items()):
         for their_map, our_map in _ATTENTION.items():
-            yield f"{number}.{theirs}.{their_map}", f"{ours}.{our_map}"
-        yield f"{number}.layer_norm", f"{ours}_norm"
-    last = f"{len(parts)}.DenseReluDense"
-    if block.feedforward.activation in ("geglu_tanh", "swiglu", "reglu"):
-        yield f"{last}.wi_0", "feedforward.gate"
-        yield f"{last}.wi_1", "feedforward.up"
-    else:
-        yield f"{last}.wi", "feedforward.up"
-    yield f"{last}.wo", "feedforward.down"
-    yield f"{len(parts)}.layer_norm", "feedforward_norm"
+            modules[f"{number}.{theirs}.{their_map}"] = f"{ours}.{our_map}"
+        modules[f"{number}.layer_norm"] = f"{ours}_norm"
+    feedforward = {"wi": "up", "wo": "down"}
+    if block.feedforward.activation in GATED:
+        feedforward = {"wi_0": "gate", "wi_1": "up", "wo": "down"}
+    last = len(sublayers)
+    for their_map, our_map in feedforward.items():
+        modules[f"{last}.DenseReluDense.{their_map}"] = f"feedforward.{our_map}"
+    return {**modules, f"{last}.layer_norm": "feedforward_norm"}
+
+
+ARCHITECTURE = Architecture(
+    model_type="t5",
+    kind="translator",
+    read=_read,
+    write=_write,
+    tensors=_table,
+    rewrites=(scaled_embeddings, scaled_queries),
+)

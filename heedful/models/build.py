@@ -1,11 +1,21 @@
-"""From a spec to its model."""
+"""From a spec to its model: with new weights, or around stored ones.
+
+Stored weights have canonical names: a tensor that several modules share appears once, and maps that
+run as one product (`heedful.nn.projection`) are stored apart.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from heedful.models.family import CausalLMSpec, EncoderSpec, ModelSpec
-from heedful.models.spec import TranslatorSpec
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from heedful.errors import ModelError
+from heedful.models.family import ModelSpec
 
 if TYPE_CHECKING:
     from heedful.models.causal_lm import CausalLM
@@ -15,42 +25,86 @@ if TYPE_CHECKING:
 
     AnyModel = Translator | CausalLM | EncoderModel | VisionModel
 
+_MODELS = {
+    "translator": ("heedful.models.translator", "Translator"),
+    "causal_lm": ("heedful.models.causal_lm", "CausalLM"),
+    "encoder": ("heedful.models.encoder", "EncoderModel"),
+    "vision": ("heedful.models.vision", "VisionModel"),
+}
+"""Module and class of each kind, imported when one is built: a translator needs no encoder."""
+
+_SHOWN = 5
+
 
 def build_model(spec: ModelSpec) -> AnyModel:
-    """A model with new weights.
+    """Return a model with new weights.
 
     Args:
-        spec: the complete description; its class says which model it is of.
+        spec: the complete description; its `kind` names the class.
     """
-    if isinstance(spec, TranslatorSpec):
-        from heedful.models.translator import Translator
+    module, name = _MODELS[spec.kind]
+    model: AnyModel = getattr(import_module(module), name)(spec)
+    return model
 
-        return Translator(spec)
-    if isinstance(spec, CausalLMSpec):
-        from heedful.models.causal_lm import CausalLM
 
-        return CausalLM(spec)
-    if isinstance(spec, EncoderSpec):
-        from heedful.models.encoder import EncoderModel
+def build_around(
+    spec: ModelSpec,
+    weights: Mapping[str, Tensor],
+    *,
+    where: str,
+    dtype: torch.dtype | None = torch.float32,
+) -> AnyModel:
+    """Return a model with stored weights; none are drawn first.
 
-        return EncoderModel(spec)
-    from heedful.models.vision import VisionModel
+    Args:
+        spec: the complete description.
+        weights: exactly the tensors of `canonical_weights`.
+        where: the file they come from, for the error message.
+        dtype: of the model; None keeps each tensor's own.
 
-    return VisionModel(spec)
+    Raises:
+        ModelError: listing the tensors that are missing, unknown or of another shape.
+    """
+    with torch.device("meta"), _SkipInit():
+        model = build_model(spec)
+    check_weights(canonical_weights(model), weights, where=where)
+    # Copies, in memory of PyTorch's alignment: tensors of safetensors are views of the mapped file,
+    # which another process may replace, and products over them may round differently.
+    own = {
+        name: torch.empty(tensor.shape, dtype=dtype or tensor.dtype, device=tensor.device).copy_(
+            tensor
+        )
+        for name, tensor in weights.items()
+    }
+    model.load_state_dict(own, strict=False, assign=True)  # shared tensors are stored once
+    return model
+
+
+class _SkipInit(TorchFunctionMode):
+    """A mode without random first weights: their first draw on meta imports sympy, for 2 s."""
+
+    def __torch_function__(
+        self,
+        function: Callable[..., Any],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        if function in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
+            return args[0] if args else (kwargs or {})["tensor"]
+        return function(*args, **(kwargs or {}))
 
 
 def count_built(spec: ModelSpec) -> int:
-    """Learned numbers of a model, each shared one once; counted without memory for them."""
+    """Return how many parameters a model has, each shared one once; takes no memory."""
     return sum(parameter_counts(spec).values())
 
 
 def parameter_counts(spec: ModelSpec) -> dict[str, int]:
-    """Learned numbers of a model by module, in the order of the modules.
+    """Return the number of parameters by module, in the order of the modules.
 
     The layers of a stack count together; a tensor that several modules share counts for the first.
     """
-    import torch
-
     with torch.device("meta"):
         model = build_model(spec)
     counts: dict[str, int] = {}
@@ -59,3 +113,80 @@ def parameter_counts(spec: ModelSpec) -> dict[str, int]:
         module = ".".join(parts[:3])
         counts[module] = counts.get(module, 0) + parameter.numel()
     return counts
+
+
+def stored_shapes(spec: ModelSpec) -> dict[str, torch.Size]:
+    """Return the canonical names of a model's weights and their shapes; takes no memory."""
+    with torch.device("meta"):
+        return {n: t.shape for n, t in canonical_weights(build_model(spec)).items()}
+
+
+def canonical_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return the weights to store, detached; a tensor that several modules share appears once.
+
+    Tensors are views of the model's own where the model stores them so.
+    """
+    weights: dict[str, Tensor] = {}
+    seen: set[tuple[int, int, torch.Size]] = set()
+    for name, tensor in model.state_dict().items():
+        # Not the address: tensors on the meta device have none.
+        place = (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.shape)
+        # Tensors without numbers are all at one place: those of heads that were pruned.
+        if place not in seen or not tensor.numel():
+            seen.add(place)
+            weights[name] = tensor
+    return weights
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor], *, where: str) -> None:
+    """Copy stored weights into a model.
+
+    Args:
+        model: built from the spec the weights were stored with.
+        weights: exactly the tensors of `canonical_weights`.
+        where: the file they come from, for the error message.
+
+    Raises:
+        ModelError: listing the tensors that are missing, unknown or of another shape.
+    """
+    check_weights(canonical_weights(model), weights, where=where)
+    # Fused maps load through their hooks, which want every part at once; shared tensors follow.
+    result = model.load_state_dict(dict(weights), strict=False)
+    assert not result.unexpected_keys
+
+
+def check_weights(own: Mapping[str, Tensor], weights: Mapping[str, Tensor], *, where: str) -> None:
+    """Refuse weights of another model.
+
+    Args:
+        own: the model's, by canonical name; only their shapes are used.
+        weights: the stored ones.
+        where: the file they come from, for the error message.
+
+    Raises:
+        ModelError: listing the tensors that are missing, unknown or of another shape.
+    """
+    problems: list[str] = []
+    if missing := sorted(own.keys() - weights.keys()):
+        problems.append(f"missing: {_some(missing)}")
+    if unknown := sorted(weights.keys() - own.keys()):
+        problems.append(f"unknown: {_some(unknown)}")
+    wrong = [
+        f"{name} is {list(weights[name].shape)}, not {list(tensor.shape)}"
+        for name, tensor in own.items()
+        if name in weights and weights[name].shape != tensor.shape
+    ]
+    if wrong:
+        problems.append(f"of another shape: {_some(wrong)}")
+    if problems:
+        raise ModelError(
+            f"The weights do not fit the model ({'; '.join(problems)})",
+            where=where,
+            remedy="Use the weights and the config.json that were saved together",
+        )
+
+
+def _some(items: list[str]) -> str:
+    first = ", ".join(items[:_SHOWN])
+    more = len(items) - _SHOWN
+    return f"{first} and {more} more" if more > 0 else first

@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.models.block import Sight
 from heedful.models.family import CausalLMSpec
-from heedful.models.stack import AnyCache, MakeCache, Stack
-from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams
-from heedful.nn.cache import Cache, KeyValueCache
+from heedful.models.stack import Stack, StackState
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.masks import FAR, build_mask
+from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
-from heedful.nn.running_weights import Linear, replace_linear
 from heedful.nn.spec import AllOfSpec, AnyOfSpec, MaskSpec, SegmentSpec
 
 
 @dataclass(frozen=True)
 class CausalLMState:
-    """Where generation stands, for B prompts with W continuations each.
+    """Everything the model remembers while it continues B prompts in W ways each.
 
     Args:
-        caches: one per block; those of `BeamCache` have B rows, others B·W, the continuations of a
-            prompt side by side.
-        next_positions: [B, W] int64, where the next token of each will stand.
-        lineage: of the tokens in caches of `BeamCache`; None with others.
+        decoder: states of its blocks.
+        next_positions: [B, W] int64 of the next token of each continuation.
     """
 
-    caches: tuple[KeyValueCache, ...]
+    decoder: StackState
     next_positions: Tensor
-    lineage: Lineage | None = None
 
 
 class CausalLM(nn.Module):
@@ -54,7 +46,6 @@ class CausalLM(nn.Module):
             self.embedding if spec.tied else TokenEmbedding(spec.vocabulary, spec.width)
         )
         self.output_bias = nn.Parameter(torch.zeros(spec.vocabulary)) if spec.output_bias else None
-        self.running_output: nn.Module | None = None
         self.input = InputEmbedding(spec.width, spec.embedding)
         self.decoder = Stack(spec.width, spec.decoder, "decoder")
 
@@ -65,27 +56,23 @@ class CausalLM(nn.Module):
 
     @property
     def window(self) -> int | None:
-        """How many positions back a token sees, its own among them; None if all."""
-        mask = build_mask(self.spec.decoder.block.self_attention.mask)
+        """The number of positions that a token sees, its own and those before it; None if all."""
         here = FAR // 2
-        first, _ = mask.bounds(here, here)
+        masks = [build_mask(mask) for mask in self._masks()]
+        first = min((mask.bounds(here, here)[0] for mask in masks), default=0)
         return here - first + 1 if first > 0 else None
+
+    def _masks(self) -> list[MaskSpec]:
+        """Return the mask of every attention of the pattern; other mixers have none."""
+        return [
+            attention.mask
+            for block in self.spec.decoder.pattern
+            for attention in block.attentions().values()
+        ]
 
     def logits(self, states: Tensor) -> Tensor:
         """States [..., D] to scores of every token [..., V]."""
-        if self.running_output is not None:
-            found: Tensor = self.running_output(states)
-            return found
-        return F.linear(states, self.output_weight, self.output_bias)
-
-    def settle(self, linear: Linear) -> None:
-        """Put other layers in place of all linear ones; nothing can be learned or saved any more.
-
-        Args:
-            linear: of `heedful.nn.running_weights`.
-        """
-        replace_linear(self, linear)
-        self.running_output = linear(self.output_weight, self.output_bias)
+        return self.output_projection.logits(states, self.output_bias)
 
     def forward(
         self,
@@ -109,31 +96,16 @@ class CausalLM(nn.Module):
             ModelError: when a learned position lies past its table, or when there are segments and
                 the model's mask would let them see each other.
         """
-        if segments is not None and not heeds_segments(self.spec.decoder.block.self_attention.mask):
+        if segments is not None and not all(map(heeds_segments, self._masks())):
             raise ModelError(
                 "Packed texts would see each other: the model's mask does not heed segments",
                 where="decoder.block.self_attention.mask",
                 remedy="Use a mask of kind all_of with parts causal and segment",
             )
         x = self.input(ids, positions, self.embedding)
-        sight = Sight(Positions.of_self(positions, segments), capture=capture)
-        states: Tensor = self.decoder(x, sight)[0]
+        context = Context(Positions.of_self(positions, segments), capture=capture)
+        states: Tensor = self.decoder(x, context)
         return states
-
-    def extend(
-        self, caches: tuple[AnyCache, ...], ids: Tensor, positions: Tensor
-    ) -> tuple[Tensor, tuple[AnyCache, ...]]:
-        """Run over more tokens of texts that caches hold the beginning of.
-
-        Args:
-            caches: one per block, from `start`, `extend` or `Stack.empty_caches`.
-            ids: [B, n] int64.
-            positions: [B, n] int64; −1 is padding, on any side.
-
-        Returns:
-            States [B, n, D], and the caches with these tokens appended.
-        """
-        return self._read(caches, ids, positions, Positions.of_self(positions))
 
     def start(
         self,
@@ -151,24 +123,30 @@ class CausalLM(nn.Module):
             make_cache: the kind of cache; None for one whose rows all continuations share.
             chunk: most columns read at once; all if None. A ring needs it to be small.
         """
-        rows, length = prompt.shape
         lengths = (prompt_positions >= 0).sum(1, keepdim=True)
-        columns = (
-            [slice(first, first + (chunk or length)) for first in range(0, length, chunk or length)]
-            if length
-            else []
-        )
-        if make_cache is not None:
-            apart = self.decoder.empty_caches(rows, make_cache)
-            for part in columns:
-                _, apart = self.extend(apart, prompt[:, part], prompt_positions[:, part])
-            return CausalLMState(apart, lengths)
-        shared = (BeamCache(),) * len(self.decoder.blocks)
-        lineage = Lineage.empty(rows, prompt.device)
-        for part in columns:
-            lineage, positions = lineage.append(prompt_positions[:, part])
-            _, shared = self._read(shared, prompt[:, part], prompt_positions[:, part], positions)
-        return CausalLMState(shared, lengths, lineage)
+        state = CausalLMState(self.decoder.start(prompt, make_cache=make_cache), lengths)
+        length = prompt.shape[1]
+        for first in range(0, length, chunk or length or 1):
+            columns = slice(first, first + (chunk or length))
+            _, state = self.extend(state, prompt[:, columns], prompt_positions[:, columns])
+        return state
+
+    def extend(
+        self, state: CausalLMState, ids: Tensor, positions: Tensor
+    ) -> tuple[Tensor, CausalLMState]:
+        """Read more tokens.
+
+        Args:
+            state: from `start`, `extend`, `step` or `reorder`.
+            ids: [B, W] int64, a token of each continuation; [B, n], n tokens of the only one.
+            positions: of these tokens, of the same shape; −1 is padding, on any side.
+
+        Returns:
+            [B, W or n, D], and the state after these tokens; its `next_positions` stay.
+        """
+        x = self.input(ids, positions, self.embedding)
+        hidden, decoder = self.decoder.step(x, positions, state.decoder)
+        return hidden, CausalLMState(decoder, state.next_positions)
 
     def step(self, state: CausalLMState, tokens: Tensor) -> tuple[Tensor, CausalLMState]:
         """Read one more token of every continuation.
@@ -180,15 +158,9 @@ class CausalLM(nn.Module):
         Returns:
             Logits [B, W, V] float32 of the token after it, and the state.
         """
-        lineage, at = state.lineage, state.next_positions
-        if lineage is None:  # each continuation in a row of its own
-            tokens, at = tokens.reshape(-1, 1), at.reshape(-1, 1)
-            positions = Positions.of_self(at)
-        else:
-            lineage, positions = lineage.append(at)
-        states, caches = self._read(state.caches, tokens, at, positions)
-        logits = self.logits(states).float().view(*state.next_positions.shape, -1)
-        return logits, CausalLMState(caches, state.next_positions + 1, lineage)
+        hidden, state = self.extend(state, tokens, state.next_positions)
+        logits = self.logits(hidden).float()
+        return logits, CausalLMState(state.decoder, state.next_positions + 1)
 
     def reorder(self, state: CausalLMState, rows: Tensor) -> CausalLMState:
         """Choose, repeat or drop continuations.
@@ -197,21 +169,30 @@ class CausalLM(nn.Module):
             state: B prompts with W continuations.
             rows: [B', W'] int64; entry `prompt · W + continuation` takes the place it stands at.
         """
-        at = state.next_positions.reshape(-1)[rows]
-        if state.lineage is None:
-            apart = tuple(cast("Cache", c).reorder(rows.reshape(-1)) for c in state.caches)
-            return CausalLMState(apart, at)
-        shared = cast("tuple[BeamCache, ...]", state.caches)
-        caches, lineage = choose_beams(shared, state.lineage, rows)
-        return CausalLMState(caches, at, lineage)
+        next_positions = state.next_positions.reshape(-1)[rows]
+        return CausalLMState(state.decoder.reorder(rows), next_positions)
 
-    def _read(
-        self, caches: tuple[AnyCache, ...], ids: Tensor, at: Tensor, positions: Positions
-    ) -> tuple[Tensor, tuple[AnyCache, ...]]:
-        """States of ids that stand `at` [B, n], and the caches with them."""
-        x = self.input(ids, at, self.embedding)
-        states, caches = self.decoder(x, Sight(positions), caches=caches)
-        return states, caches
+    def stacks(self) -> dict[str, Stack]:
+        """Return the stacks by name, in the order of a pass."""
+        return {"decoder": self.decoder}
+
+    def input_modules(self) -> dict[str, InputEmbedding]:
+        """Return the module that embeds the tokens of each stack."""
+        return {"decoder": self.input}
+
+    def stream_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [B, L, V] of the next token from normed states of any layer [B, L, D]."""
+        return self.logits(hidden)
+
+    def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Scores [R, V] of the next token at R chosen tokens.
+
+        Args:
+            states: [B, L, D] of `forward`.
+            positions: [B, L] int64, the same; other kinds of model need them.
+            rows: [B, L] bool, the chosen tokens.
+        """
+        return self.logits(states[rows])
 
 
 def heeds_segments(mask: MaskSpec) -> bool:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from heedful.durable import sync
 from heedful.errors import ModelError, RunError
-from heedful.models.build import build_model
-from heedful.models.directory import (
+from heedful.models.build import build_around, canonical_weights
+from heedful.models.file_digests import file_digests, verified
+from heedful.models.model_directory import (
     CONFIG_FILE,
     SCHEMA_VERSION,
     WEIGHTS_FILE,
@@ -23,15 +24,13 @@ from heedful.models.directory import (
     lacks,
     load_tokenizers,
     place_of_previous,
-    read_spec,
+    read_facts,
 )
-from heedful.models.translator import Translator
-from heedful.models.weights import canonical_weights, load_weights
-from heedful.nn.undrawn import undrawn
-from heedful.text.pair import TokenizerPair
+from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+    from heedful.models.translator import Translator
 
 
 def save_model(
@@ -45,9 +44,9 @@ def save_model(
     """Write a model directory, or replace one, in one step: never half of it is seen.
 
     Args:
-        model: what `build_model` built; its weights are stored in the dtype they have.
-        tokenizers: what turns raw text into its ids and back; a joint pair where there is one
-            tokenizer, None for a model of images.
+        model: from `build_model`; its weights are stored in the dtype they have.
+        tokenizers: of its texts; a joint pair where there is one tokenizer, None for a model of
+            images.
         directory: where to; its parent must exist.
         training: facts about its training worth keeping (steps, scores), JSON types.
         origin: where an imported model came from, JSON types.
@@ -65,11 +64,12 @@ def save_model(
     weights = {name: t.contiguous() for name, t in canonical_weights(model).items()}
 
     def write(fresh: Path) -> None:
-        text = json.dumps(config, indent=2, ensure_ascii=False)
-        (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
         save_file(weights, str(fresh / WEIGHTS_FILE), metadata={"format": "pt"})
         if tokenizers is not None:
             tokenizers.save(fresh)
+        files = {"files": file_digests(fresh, leave_out=CONFIG_FILE)}
+        text = json.dumps(config | files, indent=2, ensure_ascii=False)
+        (fresh / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
 
     write_directory(directory, write)
 
@@ -118,19 +118,23 @@ def load_model(directory: Path) -> tuple[AnyModel, TokenizerPair | None]:
         ModelError: when it is no such directory, of a newer schema, damaged or inconsistent.
     """
     directory = find_model_directory(directory)
-    spec = read_spec(directory)
-    tokenizers = load_tokenizers(directory, spec)
-    weights = read_weights(directory)
-    with undrawn():
-        model = build_model(spec)
-    load_weights(model, weights, where=str(directory / WEIGHTS_FILE))
+    facts = read_facts(directory)
+    try:
+        with verified(directory, facts.digests):
+            tokenizers = load_tokenizers(directory, facts.spec)
+            weights = _read_tensors(directory)
+            model = build_around(facts.spec, weights, where=str(directory / WEIGHTS_FILE))
+    except ModelError:
+        if read_facts(directory).digests == facts.digests:
+            raise
+        return load_model(directory)  # training has put a better model there meanwhile
     return model.eval(), tokenizers
 
 
 def load_translator(
     directory: Path, read: ReadModel = load_model
 ) -> tuple[Translator, TokenizerPair]:
-    """A model for those who can use nothing but a translator.
+    """Read a model for callers that can use only a translator.
 
     Args:
         directory: where it is.
@@ -140,7 +144,7 @@ def load_translator(
         ModelError: as `read`, and when the model is of another kind.
     """
     model, tokenizers = read(directory)
-    if not isinstance(model, Translator) or tokenizers is None:
+    if model.spec.kind != "translator" or tokenizers is None:
         raise ModelError(
             f"This model is no translator; its kind is {model.spec.kind!r}",
             where=str(directory),
@@ -150,11 +154,19 @@ def load_translator(
 
 
 def read_weights(directory: Path) -> dict[str, Tensor]:
-    """The tensors of a model directory under their canonical names, as they are stored.
+    """Read the tensors of a model directory under their canonical names, as they are stored.
 
     Raises:
         ModelError: when the file is missing or damaged.
     """
+    digests = read_facts(directory).digests
+    of_weights = {name: digests[name] for name in digests if name == WEIGHTS_FILE}
+    with verified(directory, of_weights):
+        return _read_tensors(directory)
+
+
+def _read_tensors(directory: Path) -> dict[str, Tensor]:
+    """Read them without a look at their digest."""
     file = directory / WEIGHTS_FILE
     try:
         return load_file(str(file))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from heedful.kernels.library import has_row_kernels
 from heedful.models.cost_parameters import (
     count_parameters,
     is_gated,
@@ -21,7 +22,6 @@ from heedful.models.cost_parameters import (
 )
 from heedful.models.family import CausalLMSpec, EncoderSpec, ModelSpec, VisionSpec
 from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
-from heedful.nn.native.library import passes_rows
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
 
 FLOAT32 = 4
@@ -303,7 +303,7 @@ def _stack_kept(stack: StackSpec, width: int, length: int, *, mixed: bool) -> _K
     own = stack.block.self_attention
     if own.position_bias is None:  # one that all blocks share is added as its own would be
         own = own.model_copy(update={"position_bias": stack.shared_position_bias})
-    block = stack.block.model_copy(update={"self_attention": own})
+    block = stack.block.replace(self_attention=own)
     return final.plus(_block_kept(block, width, length, mixed=mixed), stack.num_layers)
 
 
@@ -320,7 +320,7 @@ def _block_kept(block: BlockSpec, width: int, length: int, *, mixed: bool) -> _K
     # Each part keeps its input, each norm what it normalises, each dropout its marks unless kernels
     # in C make them anew. Sums of the residual stream, and so what norms read, are float32 at every
     # precision.
-    if passes_rows(width):
+    if has_row_kernels(width):
         part = _Kept(width, 0, width)
     else:
         part = _Kept(width, width if block.dropout else 0, _norm_kept(block.norm, width))
@@ -356,7 +356,7 @@ def _attention_kept(spec: AttentionSpec, width: int, length: int, *, mixed: bool
 def _made_anew(spec: AttentionSpec, width: int) -> bool:
     """Whether kernels in C serve (`heedful.nn.kernels.native`), which keep no weights."""
     plain = not spec.dropout and spec.softcap is None and spec.position_bias is None
-    return plain and passes_rows(spec.head_width or width // spec.num_heads)
+    return plain and has_row_kernels(spec.head_width or width // spec.num_heads)
 
 
 def _memory_numbers(spec: TranslatorSpec) -> int:

@@ -111,7 +111,7 @@ def _stack_rows(part: str, stack: StackSpec, width: int) -> list[Row]:
 
     def attention_row(component: str, specs: list[AttentionSpec]) -> Row:
         counts = [attention_parameters(spec, width) for spec in specs]
-        if stack.kept_heads is None:
+        if not stack.is_pruned:
             return row(component, counts[0])
         return row(component, sum(counts), 1, "all layers, pruned")
 
@@ -138,7 +138,8 @@ def _stack_rows(part: str, stack: StackSpec, width: int) -> list[Row]:
 def layers_of(stack: StackSpec, width: int) -> list[BlockSpec]:
     """The block of every layer with as many heads as pruning left it; to count by, not to build."""
 
-    def left(spec: AttentionSpec, kept: tuple[int, ...] | None) -> AttentionSpec:
+    def left(spec: AttentionSpec) -> AttentionSpec:
+        kept = spec.kept_heads
         if kept is None:
             return spec
         shared = spec.num_heads // (spec.num_kv_heads or spec.num_heads)
@@ -146,19 +147,14 @@ def layers_of(stack: StackSpec, width: int) -> list[BlockSpec]:
             "num_heads": len(kept),
             "num_kv_heads": len({head // shared for head in kept}),
             "head_width": head_width(spec, width),
+            "kept_heads": None,
         }
         return spec.model_copy(update=counts)
 
-    found = []
-    for layer in range(stack.num_layers):
-        kept, block = stack.kept(layer), stack.block
-        cross = block.cross_attention
-        changes = {
-            "self_attention": left(block.self_attention, kept.self_attention),
-            "cross_attention": None if cross is None else left(cross, kept.cross_attention),
-        }
-        found.append(block.model_copy(update=changes))
-    return found
+    return [
+        block.replace(**{name: left(each) for name, each in block.attentions().items()})
+        for block in stack.blocks
+    ]
 
 
 def head_width(spec: AttentionSpec, width: int) -> int:

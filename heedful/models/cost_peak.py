@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from heedful.kernels.library import has_gemm
 from heedful.models.cost_memory import (
     BFLOAT16,
     FLOAT32,
@@ -21,7 +22,6 @@ from heedful.models.cost_memory import (
 from heedful.models.cost_parameters import is_gated, key_value_width
 from heedful.models.family import CausalLMSpec, ModelSpec
 from heedful.models.spec import StackSpec
-from heedful.nn.native.library import multiplies
 
 PROCESS = 330_000_000
 """Python with PyTorch and the tokenizers loaded."""
@@ -108,7 +108,7 @@ def training_peak(
     )
     passing = tokens * max(_passing(stack, spec.width) for stack in stacks_of(spec)) * number_bytes
     half = number_bytes < FLOAT32
-    if half and device == "cpu" and multiplies("bfloat16", spec.width):
+    if half and device == "cpu" and has_gemm("bfloat16", spec.width):
         # Kernels that read the weights as they are: nothing is cast, and no plans are made.
         half, memory = False, replace(memory, casts=0)
     model, batch = _at_once(memory, passing, accumulated=accumulated)

@@ -6,12 +6,12 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError, suggest
-from heedful.models.block import Sight
-from heedful.models.family import EncoderSpec, takes_pooled
-from heedful.models.heads import Pooler, build_head
+from heedful.models.family import EncoderSpec
+from heedful.models.prediction_heads import Pooler, build_head
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 
 
@@ -32,7 +32,7 @@ class EncoderModel(nn.Module):
         self.heads = nn.ModuleDict(
             {head.kind: build_head(head, self.embedding) for head in spec.heads}
         )
-        self.pooled_heads = frozenset(head.kind for head in spec.heads if takes_pooled(head))
+        self.pooled_heads = frozenset(head.kind for head in spec.heads if head.reads_pooled)
 
     def forward(
         self,
@@ -57,7 +57,7 @@ class EncoderModel(nn.Module):
             ModelError: when a learned position lies past its table.
         """
         x = self.input(ids, positions, self.embedding, segments)
-        states: Tensor = self.encoder(x, Sight(Positions.of_self(positions), capture=capture))[0]
+        states: Tensor = self.encoder(x, Context(Positions.of_self(positions), capture=capture))
         return states
 
     def pooled(self, states: Tensor, positions: Tensor) -> Tensor:
@@ -114,6 +114,32 @@ class EncoderModel(nn.Module):
     def span_logits(self, states: Tensor) -> Tensor:
         """Scores of an answer starting and ending at a token: [..., D] to [..., 2]."""
         return self._of_each("span", states)
+
+    def stacks(self) -> dict[str, Stack]:
+        """Return the stacks by name, in the order of a pass."""
+        return {"encoder": self.encoder}
+
+    def input_modules(self) -> dict[str, InputEmbedding]:
+        """Return the module that embeds the tokens of each stack."""
+        return {"encoder": self.input}
+
+    def stream_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [B, L, V] of the piece at each token from normed states of any layer [B, L, D]."""
+        return self.masked_lm_logits(hidden)
+
+    def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Scores of the labels of whole texts [B, labels], or of labels or pieces of R tokens.
+
+        Args:
+            states: [B, L, D] of `forward`.
+            positions: [B, L] int64, the same.
+            rows: [B, L] bool, the chosen tokens; not used for labels of whole texts.
+        """
+        if self.spec.predicts == "label":
+            return self.sequence_logits(states, positions)
+        if self.spec.predicts == "token_label":
+            return self.token_logits(states[rows])
+        return self.masked_lm_logits(states[rows])
 
     def _of_each(self, kind: str, states: Tensor) -> Tensor:
         logits: Tensor = self._head(kind)(states)

@@ -12,12 +12,18 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError, suggest
-from heedful.models.spec import StackSpec, TranslatorSpec, check_heads
+from heedful.models.spec import (
+    CommonSpec,
+    Prediction,
+    Sharing,
+    StackSpec,
+    TranslatorSpec,
+)
 from heedful.nn.kinds import PlainActivation
 from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec
 
 
-class CausalLMSpec(Config):
+class CausalLMSpec(CommonSpec):
     """A decoder without a memory that predicts the next token (GPT, LLaMA)."""
 
     kind: Literal["causal_lm"] = "causal_lm"
@@ -33,16 +39,45 @@ class CausalLMSpec(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        check_heads(self.decoder.block.self_attention, self.width)
-        if self.decoder.block.cross_attention is not None:
+        self.decoder.check_width(self.width)
+        if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
         return self
+
+    generates = True
+
+    @property
+    def sharing(self) -> Sharing:
+        """Whether the output projection is the embedding table: `all` or `none`."""
+        return "all" if self.tied else "none"
+
+    def ties(self) -> dict[str, str]:
+        """Return the names of tied tensors: each alias and the name it is stored under."""
+        return {"output_projection.weight": "embedding.weight"} if self.tied else {}
+
+    def untied(self) -> Self:
+        """Return a copy whose output projection is a table of its own."""
+        return self.model_copy(update={"tied": False})
 
 
 Labels = Annotated[tuple[str, ...], Field(min_length=1)]
 
 
-class MaskedLMHeadSpec(Config):
+class CommonHeadSpec(Config):
+    """The questions that the spec of every head answers."""
+
+    @property
+    def num_scores(self) -> int:
+        """Number of scores the head gives for a text or a position: one for each label, or 2."""
+        return len(getattr(self, "labels", ())) or 2
+
+    @property
+    def reads_pooled(self) -> bool:
+        """Whether the head reads the pooler's output."""
+        return False
+
+
+class MaskedLMHeadSpec(CommonHeadSpec):
     """Predicts the token at each position (Devlin 2019): dense, activation, norm, vocabulary."""
 
     kind: Literal["masked_lm"] = "masked_lm"
@@ -51,13 +86,18 @@ class MaskedLMHeadSpec(Config):
     tied: bool = Field(True, description="the output projection is the embedding table")
 
 
-class NextSentenceHeadSpec(Config):
-    """Whether the second text follows the first (Devlin 2019), from the pooler's output."""
+class NextSentenceHeadSpec(CommonHeadSpec):
+    """Predicts from the pooler's output whether the second text follows the first (Devlin 2019)."""
 
     kind: Literal["next_sentence"] = "next_sentence"
 
+    @property
+    def reads_pooled(self) -> bool:
+        """Always."""
+        return True
 
-class SequenceHeadSpec(Config):
+
+class SequenceHeadSpec(CommonHeadSpec):
     """Labels of a whole text, from its first token."""
 
     kind: Literal["sequence"] = "sequence"
@@ -67,8 +107,13 @@ class SequenceHeadSpec(Config):
     )
     dropout: Probability = 0.0
 
+    @property
+    def reads_pooled(self) -> bool:
+        """Whether `source` says so."""
+        return self.source == "pooled"
 
-class TokenHeadSpec(Config):
+
+class TokenHeadSpec(CommonHeadSpec):
     """A label of each token."""
 
     kind: Literal["token"] = "token"
@@ -76,8 +121,8 @@ class TokenHeadSpec(Config):
     dropout: Probability = 0.0
 
 
-class SpanHeadSpec(Config):
-    """Where an answer starts and ends (Rajpurkar 2016)."""
+class SpanHeadSpec(CommonHeadSpec):
+    """Predicts where an answer starts and ends (Rajpurkar 2016)."""
 
     kind: Literal["span"] = "span"
     unanswerable: bool = Field(
@@ -91,7 +136,7 @@ HeadSpec = Annotated[
 ]
 
 
-class EncoderSpec(Config):
+class EncoderSpec(CommonSpec):
     """An encoder of text and what is predicted from its states (BERT, RoBERTa)."""
 
     kind: Literal["encoder"] = "encoder"
@@ -107,26 +152,49 @@ class EncoderSpec(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        check_heads(self.encoder.block.self_attention, self.width)
+        self.encoder.check_width(self.width)
         kinds = [head.kind for head in self.heads]
         if len(set(kinds)) < len(kinds):
             raise ValueError("two heads are of the same kind")
-        pooled = [head.kind for head in self.heads if takes_pooled(head)]
+        pooled = [head.kind for head in self.heads if head.reads_pooled]
         if pooled and not self.pooler:
             raise ValueError(f"a {pooled[0]} head over the pooled state needs pooler = true")
-        if self.encoder.block.cross_attention is not None:
+        if self.encoder.has_memory:
             raise ValueError("an encoder of one text has no memory to cross-attend to")
         return self
 
+    def head(self, kind: str) -> HeadSpec | None:
+        """Return the head of a kind, or None if the model has none of it."""
+        return next((head for head in self.heads if head.kind == kind), None)
 
-def takes_pooled(head: HeadSpec) -> bool:
-    """Whether a head reads the pooler's output."""
-    if isinstance(head, SequenceHeadSpec):
-        return head.source == "pooled"
-    return isinstance(head, NextSentenceHeadSpec)
+    @property
+    def predicts(self) -> Prediction | None:
+        """The predictions of the first of the heads for texts, tokens and masked tokens."""
+        if self.head("sequence"):
+            return "label"
+        if self.head("token"):
+            return "token_label"
+        return "masked_token" if self.head("masked_lm") else None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels of texts, or of tokens."""
+        head = self.head("sequence") or self.head("token")
+        return getattr(head, "labels", ())
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """Whether the masked-LM head reuses the embedding table; None without such a head."""
+        head = self.head("masked_lm")
+        return None if head is None else "all" if getattr(head, "tied", False) else "none"
+
+    def ties(self) -> dict[str, str]:
+        """Return the names of tied tensors: each alias and the name it is stored under."""
+        alias = "heads.masked_lm.projection.weight"
+        return {alias: "embedding.weight"} if self.sharing == "all" else {}
 
 
-class VisionSpec(Config):
+class VisionSpec(CommonSpec):
     """An encoder of images cut into patches (Dosovitskiy 2021)."""
 
     kind: Literal["vision"] = "vision"
@@ -150,7 +218,7 @@ class VisionSpec(Config):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        check_heads(self.encoder.block.self_attention, self.width)
+        self.encoder.check_width(self.width)
         if self.image_size % self.patch_size:
             raise ValueError(
                 f"image_size {self.image_size} is not a multiple of patch_size {self.patch_size}"
@@ -159,9 +227,16 @@ class VisionSpec(Config):
             raise ValueError(f"num_classes {self.num_classes}, but {len(self.labels)} labels")
         if self.pixels and not (len(self.pixels.mean) == len(self.pixels.std) == self.channels):
             raise ValueError(f"pixels needs a mean and std for each of {self.channels} channels")
-        if self.encoder.block.cross_attention is not None:
+        if self.encoder.has_memory:
             raise ValueError("an encoder of images has no memory to cross-attend to")
         return self
+
+    reads = "images"
+
+    @property
+    def predicts(self) -> Prediction | None:
+        """The class of the image, where there is a classifier."""
+        return "label" if self.class_names else None
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -1,11 +1,11 @@
-"""The dials of a model: what a person turns, from which its complete description follows.
+"""The few options of a model that a person sets; its complete spec follows from them.
 
-No more than that is loaded here, as the command line makes its flags of them.
+The command line makes flags of them, so this module imports nothing else.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -16,16 +16,20 @@ if TYPE_CHECKING:
     from heedful.models.spec import TranslatorSpec
 
 PositionScheme = Literal["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"]
+RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]
 
 
 class TranslatorShape(Config):
-    """The dials of a translator; everything else of its spec follows from them."""
+    """The options of a translator; everything else of its spec follows from them."""
 
     width: PositiveInt = 512
     encoder_layers: PositiveInt = 6
     decoder_layers: PositiveInt = 6
     num_heads: PositiveInt = 8
     num_kv_heads: PositiveInt | None = None
+    head_width: PositiveInt | None = Field(
+        None, description="width of an attention head; width / num_heads if unset"
+    )
     feedforward: PositiveInt = 2048
     num_experts: PositiveInt | None = Field(
         None, description="feed-forward networks in each layer of which a token uses a few"
@@ -35,6 +39,15 @@ class TranslatorShape(Config):
     norm: Literal["layer", "rms"] = "layer"
     norm_placement: Literal["post", "pre"] = "post"
     positions: PositionScheme = "sinusoidal"
+    rotary_scaling: RotaryScaling = Field(
+        "none", description="how rotary positions are stretched to longer texts than trained on"
+    )
+    rotary_factor: Annotated[float, Field(ge=1)] = Field(
+        1.0, description="how many times longer texts get by rotary_scaling"
+    )
+    rotary_original_length: PositiveInt | None = Field(
+        None, description="tokens of the texts before rotary_scaling; yarn and by_wavelength"
+    )
     window: PositiveInt | None = Field(None, description="self-attention sees only this near")
     share_embeddings: Literal["all", "target", "none"] = "all"
     dropout: Probability = 0.1
@@ -44,7 +57,7 @@ class TranslatorShape(Config):
     max_length: PositiveInt = 256
 
     def expand(self, source_vocabulary: int, target_vocabulary: int) -> TranslatorSpec:
-        """The complete spec for vocabularies of these sizes (in types)."""
-        from heedful.models.shapes import translator_spec
+        """Return the complete spec for vocabularies of these sizes, in pieces."""
+        from heedful.models.shape_to_spec import translator_spec
 
         return translator_spec(self, source_vocabulary, target_vocabulary)

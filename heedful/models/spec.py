@@ -1,97 +1,426 @@
 """The config tree of a model, the same tree as its modules.
 
 `TranslatorSpec` is complete and explicit: what `config.json` of a model directory holds.
-The handful of dials a person turns is `heedful.models.shape`; `expand` gives the complete tree.
+`heedful.models.shape` has the few options a person sets; `expand` gives the complete tree.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+from heedful.errors import ConfigError, ModelError
 from heedful.nn.spec import (
     AttentionSpec,
     BiasSpec,
     EmbeddingSpec,
     FeedForwardSpec,
+    NormPlacement,
     NormSpec,
+    PartSpec,
 )
 
-HeadNumbers = tuple[Annotated[int, Field(ge=0)], ...]
+_PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after"}
+_NAMES = ("self_attention", "cross_attention", "feedforward")
+
+
+class SubLayerSpec(Config):
+    """A part with its norm, dropout and residual connection.
+
+    The name is that of the part's tensors (`blocks.0.self_attention.query.weight`; the norm's are
+    under `blocks.0.self_attention_norm`), and says where captures are addressed.
+    """
+
+    name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+    part: PartSpec
+    norm: NormSpec = NormSpec()
+    norm_placement: NormPlacement = Field(
+        "after",
+        description="before: of what the part reads (GPT-2); after: of the residual sum (2017); "
+        "both: of what the part reads and of its output (Gemma 2); none",
+    )
+    dropout: Probability = Field(0.0, description="on the part's output, before the residual sum")
+    residual: bool = Field(True, description="add the part's output to what stood before it")
 
 
 class BlockSpec(Config):
-    """One layer: self-attention, cross-attention where there is a memory, feed-forward."""
+    """One layer: sub-layers one after the other."""
 
-    norm_placement: Literal["post", "pre"] = Field(
-        "post", description="norm after the residual sum (2017) or before each sub-layer"
-    )
-    norm: NormSpec = NormSpec()
-    self_attention: AttentionSpec
-    cross_attention: AttentionSpec | None = None
-    feedforward: FeedForwardSpec
-    dropout: Probability = Field(0.0, description="on each sub-layer's output, before the sum")
+    sublayers: Annotated[tuple[SubLayerSpec, ...], Field(min_length=1)]
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> Self:
+        names = [each.name for each in self.sublayers]
+        if len(set(names)) < len(names):
+            raise ValueError("two sub-layers have one name")
+        return self
 
-class KeptHeadsSpec(Config):
-    """Numbers of the heads that pruning left in a layer, ascending (Michel 2019; Voita 2019)."""
+    @classmethod
+    def of(
+        cls,
+        *,
+        self_attention: AttentionSpec,
+        feedforward: FeedForwardSpec,
+        cross_attention: AttentionSpec | None = None,
+        norm: NormSpec = NormSpec(),  # noqa: B008 (a frozen value)
+        norm_placement: Literal["post", "pre"] = "post",
+        dropout: float = 0.0,
+    ) -> Self:
+        """Build the Transformer's block: self-attention, cross-attention if given, feed-forward.
 
-    self_attention: HeadNumbers | None = Field(None, description="all if unset")
-    cross_attention: HeadNumbers | None = Field(None, description="all if unset")
+        Args:
+            self_attention: over the input.
+            feedforward: the position-wise network.
+            cross_attention: over the encoder's output.
+            norm: of every sub-layer.
+            norm_placement: after the residual sum (2017), or before each sub-layer.
+            dropout: on each sub-layer's output.
+        """
+        if cross_attention is not None:
+            cross_attention = cross_attention.model_copy(update={"over": "memory"})
+        parts = dict(zip(_NAMES, (self_attention, cross_attention, feedforward), strict=True))
+        return cls(
+            sublayers=tuple(
+                SubLayerSpec(
+                    name=name,
+                    part=part,
+                    norm=norm,
+                    norm_placement=_PLACEMENTS[norm_placement],
+                    dropout=dropout,
+                )
+                for name, part in parts.items()
+                if part is not None
+            )
+        )
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Turn a block of schema version 1, which named its three parts, into sub-layers."""
+        if "sublayers" in values:
+            return values
+        values = dict(values)
+        common = {name: values.pop(name) for name in ("norm", "dropout") if name in values}
+        placement = values.pop("norm_placement", "post")
+        sublayers = []
+        for name in _NAMES:
+            part = values.pop(name, None)
+            if part is None and name == "cross_attention":
+                continue
+            sublayer = common | {"name": name}
+            sublayer["norm_placement"] = _PLACEMENTS.get(placement, placement)
+            if isinstance(part, Mapping):
+                kind = "feedforward" if name == "feedforward" else "attention"
+                over = {"over": "memory"} if name == "cross_attention" else {}
+                part = {"kind": kind} | over | dict(part)
+            sublayers.append(sublayer if part is None else sublayer | {"part": part})
+        return values | {"sublayers": sublayers}
+
+    def part(self, name: str) -> PartSpec | None:
+        """Return the part of the sub-layer of this name; None where there is none."""
+        return next((each.part for each in self.sublayers if each.name == name), None)
+
+    def attentions(self) -> dict[str, AttentionSpec]:
+        """Return the parts that are softmax attention, by the name of their sub-layer."""
+        parts = {each.name: each.part for each in self.sublayers}
+        return {name: part for name, part in parts.items() if part.kind == "attention"}
+
+    @property
+    def self_attention(self) -> AttentionSpec:
+        """The attention over the input.
+
+        Raises:
+            ModelError: when tokens exchange information by something else.
+        """
+        attention: AttentionSpec = self._of_kind("self_attention", self.attentions())
+        return attention
+
+    @property
+    def cross_attention(self) -> AttentionSpec | None:
+        """The attention over the encoder's output, if there is one."""
+        return self.attentions().get("cross_attention")
+
+    @property
+    def feedforward(self) -> FeedForwardSpec:
+        """The position-wise network.
+
+        Raises:
+            ModelError: when the block has none.
+        """
+        parts = [(each.name, each.part) for each in self.sublayers]
+        networks = {name: part for name, part in parts if part.kind == "feedforward"}
+        network: FeedForwardSpec = self._of_kind("feedforward", networks)
+        return network
+
+    @property
+    def norm(self) -> NormSpec:
+        """The norm of every sub-layer."""
+        norm: NormSpec = self._common("norm")
+        return norm
+
+    @property
+    def norm_placement(self) -> Literal["post", "pre"]:
+        """The place of every sub-layer's norm: after the sum, or before the part."""
+        placement: NormPlacement = self._common("norm_placement")
+        names: dict[str, Literal["post", "pre"]] = {"before": "pre", "after": "post"}
+        if placement not in names:
+            raise ModelError(f"Norms stand {placement!r}, neither before nor after each sub-layer")
+        return names[placement]
+
+    @property
+    def dropout(self) -> float:
+        """The dropout of every sub-layer's output."""
+        dropout: float = self._common("dropout")
+        return dropout
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy with other parts or settings.
+
+        Args:
+            changes: a part by the name of its sub-layer, None to leave that sub-layer out; any
+                other setting of `SubLayerSpec`, for all sub-layers.
+        """
+        names = {each.name for each in self.sublayers}
+        settings = {key: value for key, value in changes.items() if key not in names}
+        sublayers = []
+        for each in self.sublayers:
+            part = changes.get(each.name, each.part)
+            if part is not None:
+                sublayers.append(each.model_copy(update={"part": part} | settings))
+        return self.model_copy(update={"sublayers": tuple(sublayers)})
+
+    def _of_kind(self, name: str, parts: Mapping[str, Any]) -> Any:
+        if name not in parts:
+            kinds = ", ".join(f"{each.name} ({each.part.kind})" for each in self.sublayers)
+            raise ModelError(f"This needs blocks with {name}; the model's have {kinds}")
+        return parts[name]
+
+    def _common(self, setting: str) -> Any:
+        values = [getattr(each, setting) for each in self.sublayers]
+        if any(value != values[0] for value in values):
+            raise ModelError(f"This needs blocks whose sub-layers have the same {setting}")
+        return values[0]
 
 
 class StackSpec(Config):
-    """`num_layers` equal blocks, an optional final norm, an optional bias all layers share."""
+    """Blocks on top of each other: layer i is block i of the pattern, which repeats."""
 
     num_layers: PositiveInt
-    block: BlockSpec
+    pattern: Annotated[tuple[BlockSpec, ...], Field(min_length=1)]
     final_norm: NormSpec | None = None
     final_dropout: Probability = Field(0.0, description="on the last states, after that norm")
-    shared_position_bias: BiasSpec | None = None
-    kept_heads: tuple[KeptHeadsSpec, ...] | None = Field(
-        None, description="for each layer the heads that are left; all if unset"
+    shared_position_bias: BiasSpec | None = Field(
+        None, description="a position bias that all layers share (T5)"
     )
 
     @model_validator(mode="after")
-    def _keeps_heads_there_are(self) -> Self:
-        if self.kept_heads is None:
-            return self
-        if len(self.kept_heads) != self.num_layers:
+    def _pattern_fits(self) -> Self:
+        if len(self.pattern) > self.num_layers:
             raise ValueError(
-                f"kept_heads has {len(self.kept_heads)} layers, num_layers is {self.num_layers}"
+                f"pattern has {len(self.pattern)} blocks, num_layers is {self.num_layers}"
             )
-        for number, layer in enumerate(self.kept_heads):
-            for name in ("self_attention", "cross_attention"):
-                _check_kept(getattr(layer, name), getattr(self.block, name), f"{number}.{name}")
         return self
 
-    def kept(self, layer: int) -> KeptHeadsSpec:
-        """The heads that are left in a layer, from 0."""
-        return KeptHeadsSpec() if self.kept_heads is None else self.kept_heads[layer]
-
-
-def _check_kept(kept: Sequence[int] | None, attention: AttentionSpec | None, where: str) -> None:
-    if kept is None:
-        return
-    if attention is None:
-        raise ValueError(f"kept_heads.{where}: there is no such attention")
-    if list(kept) != sorted(set(kept)) or any(head >= attention.num_heads for head in kept):
-        raise ValueError(
-            f"kept_heads.{where}: these are no ascending numbers below {attention.num_heads}"
+    @classmethod
+    def of(
+        cls,
+        *,
+        num_layers: int,
+        block: BlockSpec,
+        final_norm: NormSpec | None = None,
+        final_dropout: float = 0.0,
+        shared_position_bias: BiasSpec | None = None,
+    ) -> Self:
+        """Build a stack of equal blocks; arguments as the fields."""
+        return cls(
+            num_layers=num_layers,
+            pattern=(block,),
+            final_norm=final_norm,
+            final_dropout=final_dropout,
+            shared_position_bias=shared_position_bias,
         )
 
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Turn a stack of schema version 1, of equal blocks and `kept_heads`, into a pattern."""
+        values = dict(values)
+        kept = values.pop("kept_heads", None)
+        block = values.pop("block", None)
+        if not isinstance(block, Mapping):
+            return values if block is None else values | {"pattern": block}
+        upgraded = BlockSpec.upgrade(block)
+        if kept is None:
+            return values | {"pattern": [upgraded]}
+        return values | {"pattern": _prune(upgraded, values.get("num_layers"), kept)}
 
-class TranslatorSpec(Config):
+    @property
+    def blocks(self) -> tuple[BlockSpec, ...]:
+        """The block of each layer."""
+        return tuple(self.pattern[i % len(self.pattern)] for i in range(self.num_layers))
+
+    @property
+    def block(self) -> BlockSpec:
+        """The block of every layer, with all heads where some were pruned.
+
+        Raises:
+            ModelError: when layers differ in more than that.
+        """
+        whole = [_with_all_heads(block) for block in self.pattern]
+        if any(block != whole[0] for block in whole):
+            raise ModelError("This needs layers that are alike; the model's differ")
+        return whole[0]
+
+    @property
+    def is_pruned(self) -> bool:
+        """Whether some layer lost heads."""
+        attentions = (each for block in self.pattern for each in block.attentions().values())
+        return any(each.kept_heads is not None for each in attentions)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether a part attends over an encoder's output."""
+        attentions = (each for block in self.pattern for each in block.attentions().values())
+        return any(each.over == "memory" for each in attentions)
+
+    def with_block(self, block: BlockSpec) -> Self:
+        """Return a copy all of whose layers are this block."""
+        return self.model_copy(update={"pattern": (block,)})
+
+    def check_width(self, width: int) -> None:
+        """Refuse parts that do not fit the model width.
+
+        Raises:
+            ValueError: when one does not.
+        """
+        for block in self.pattern:
+            for sublayer in block.sublayers:
+                sublayer.part.check_width(width)
+
+
+def _with_all_heads(block: BlockSpec) -> BlockSpec:
+    for name, attention in block.attentions().items():
+        if attention.kept_heads is not None:
+            block = block.replace(**{name: attention.model_copy(update={"kept_heads": None})})
+    return block
+
+
+def _prune(block: Mapping[str, Any], num_layers: Any, kept: Any) -> list[Mapping[str, Any]]:
+    """Return a block for each layer, with the heads that `kept_heads` of version 1 left in it."""
+    if not isinstance(kept, list) or len(kept) != num_layers:
+        number = len(kept) if isinstance(kept, list) else kept
+        raise ConfigError(f"kept_heads has {number} layers, num_layers is {num_layers}")
+    names = {each["name"] for each in block["sublayers"]}
+    for number, layer in enumerate(kept):
+        if not isinstance(layer, Mapping) or not set(layer) <= names:
+            raise ConfigError(f"kept_heads.{number}: there is no such attention")
+    return [
+        {**block, "sublayers": [_with_heads(each, layer) for each in block["sublayers"]]}
+        for layer in kept
+    ]
+
+
+def _with_heads(sublayer: Mapping[str, Any], layer: Mapping[str, Any]) -> Mapping[str, Any]:
+    heads = layer.get(sublayer["name"])
+    if heads is None:
+        return sublayer
+    return {**sublayer, "part": {**sublayer["part"], "kept_heads": heads}}
+
+
+Side = Literal["source", "target"]
+"""The two texts of a pair; a model of one text has the same vocabulary on either side."""
+
+Prediction = Literal["next_token", "masked_token", "token_label", "label"]
+"""The next token, a masked token, a label of each token, or the label of a whole text or image."""
+
+Sharing = Literal["all", "inputs", "target", "none"]
+"""The tables that are one tensor: source, target and output; source and target; target and
+output; none."""
+
+
+class CommonSpec(Config):
+    """The questions that the spec of every kind of model answers."""
+
+    reads: ClassVar[Literal["pairs", "texts", "images"]] = "texts"
+    """The inputs of a forward pass: source and target texts, texts, or images."""
+
+    generates: ClassVar[bool] = False
+    """Whether the model writes text token by token (`start`, `step`, `reorder`)."""
+
+    @classmethod
+    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Turn stacks of schema version 1 into those of version 2."""
+        stacks = {name: values.get(name) for name in ("encoder", "decoder")}
+        return dict(values) | {
+            name: StackSpec.upgrade(stack)
+            for name, stack in stacks.items()
+            if isinstance(stack, Mapping)
+        }
+
+    def stacks(self) -> dict[str, StackSpec]:
+        """Return the stacks by the name of their module: the encoder first, then the decoder."""
+        stacks = ((name, getattr(self, name, None)) for name in ("encoder", "decoder"))
+        return {name: stack for name, stack in stacks if stack is not None}
+
+    def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
+        """Return a copy with other stacks, checked as a whole.
+
+        Args:
+            stacks: by name; those left out stay.
+        """
+        return self.parse(self.plain() | {name: stack.plain() for name, stack in stacks.items()})
+
+    def vocabularies(self) -> dict[Side, int]:
+        """Return the number of pieces on each side; nothing for a model of images."""
+        pieces: int | None = getattr(self, "vocabulary", None)
+        return {} if pieces is None else {"source": pieces, "target": pieces}
+
+    def with_vocabularies(self, *, source: int, target: int) -> Self:
+        """Return a copy with vocabularies of these sizes; a model of one text takes `target`."""
+        return self.model_copy(update={"vocabulary": target})
+
+    @property
+    def predicted_vocabulary(self) -> int:
+        """V of the logits; 1 for a model that labels, whose few scores cost next to nothing."""
+        return self.vocabularies().get("target", 1)
+
+    @property
+    def sharing(self) -> Sharing | None:
+        """The tables that are one tensor; None where there is no output table to share."""
+        return None
+
+    def ties(self) -> dict[str, str]:
+        """Return the names of tied tensors: each alias and the name it is stored under."""
+        return {}
+
+    @property
+    def predicts(self) -> Prediction | None:
+        """The predictions whose answers can be judged; None where there are none."""
+        return "next_token" if self.generates else None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels that `predicts` chooses from; none where it predicts tokens."""
+        return ()
+
+    @property
+    def longest_text(self) -> int | None:
+        """Tokens of the longest text that learned positions allow; None if any length is fine."""
+        embedding: EmbeddingSpec | None = getattr(self, "embedding", None)
+        if embedding is None or embedding.positions.kind != "learned":
+            return None
+        return embedding.positions.max_length
+
+
+class TranslatorSpec(CommonSpec):
     """A sequence-to-sequence Transformer (Vaswani 2017)."""
 
     kind: Literal["translator"] = "translator"
     width: PositiveInt
     source_vocabulary: PositiveInt
     target_vocabulary: PositiveInt
-    share_embeddings: Literal["all", "inputs", "target", "none"] = Field(
+    share_embeddings: Sharing = Field(
         "all",
         description="all: source, target and output; inputs: source and target; "
         "target: target and output",
@@ -114,19 +443,46 @@ class TranslatorSpec(Config):
             raise ValueError(
                 f"share_embeddings = {share!r} needs equal source and target vocabularies"
             )
-        if self.decoder.block.cross_attention is None:
+        if not self.decoder.has_memory:
             raise ValueError("the decoder's block needs cross_attention")
         for stack in (self.encoder, self.decoder):
-            check_heads(stack.block.self_attention, self.width)
-        check_heads(self.decoder.block.cross_attention, self.width)
+            stack.check_width(self.width)
         return self
 
+    reads = "pairs"
+    generates = True
 
-def check_heads(attention: AttentionSpec, width: int) -> None:
-    """Refuse heads that do not share the width evenly.
+    def vocabularies(self) -> dict[Side, int]:
+        """Return the number of pieces on each side."""
+        return {"source": self.source_vocabulary, "target": self.target_vocabulary}
 
-    Raises:
-        ValueError: when they do not.
-    """
-    if attention.head_width is None and width % attention.num_heads:
-        raise ValueError(f"width {width} is not a multiple of num_heads {attention.num_heads}")
+    def with_vocabularies(self, *, source: int, target: int) -> Self:
+        """Return a copy with vocabularies of these sizes."""
+        return self.model_copy(update={"source_vocabulary": source, "target_vocabulary": target})
+
+    @property
+    def sharing(self) -> Sharing:
+        """The tables that are one tensor."""
+        return self.share_embeddings
+
+    def ties(self) -> dict[str, str]:
+        """Return the names of tied tensors: each alias and the name it is stored under."""
+        aliases = {
+            "all": ("source_embedding", "output_projection"),
+            "inputs": ("source_embedding",),
+            "target": ("output_projection",),
+            "none": (),
+        }
+        table = "target_embedding.weight"
+        return {f"{alias}.weight": table for alias in aliases[self.share_embeddings]}
+
+    def untied(self) -> Self:
+        """Return a copy whose output projection is a table of its own."""
+        share = {"all": "inputs", "target": "none"}.get(self.share_embeddings)
+        return self if share is None else self.model_copy(update={"share_embeddings": share})
+
+    @property
+    def longest_text(self) -> int | None:
+        """As for others, but one less: the token that ends or begins a text comes on top."""
+        rows = super().longest_text
+        return None if rows is None else rows - 1

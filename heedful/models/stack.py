@@ -1,201 +1,237 @@
-"""Blocks on top of each other."""
+"""Blocks on top of each other, and the state they decode with.
+
+Shapes: B sentences, W beams of each, L length, S length of the memory, D model width.
+"""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Self, cast
 
 import torch
 from torch import Tensor, nn
 
-from heedful.models.block import SHOWN_RUNNING, Block, Sight
+from heedful.models.block import Block, BlockState
 from heedful.models.spec import StackSpec
-from heedful.nn.attention import KeyValues
+from heedful.nn.beam_cache import Lineage, choose_beams
 from heedful.nn.biases import build_bias
-from heedful.nn.cache import Cache, GrowingCache, KeyValueCache
-from heedful.nn.capture import offer
 from heedful.nn.dropout import Dropout
-from heedful.nn.native.norm import norm_rows
+from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering
 from heedful.nn.norms import build_norm
+from heedful.nn.positions import Positions
 from heedful.nn.product import multiplied_in_one
-from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
+from heedful.nn.unpadding import RealRows, real_rows
 
-AnyCache = TypeVar("AnyCache", bound=KeyValueCache)
 
-RunningStack = Callable[
-    [Tensor, Sight, Sequence[KeyValues], Sequence[AnyCache]],
-    tuple[Tensor, tuple[AnyCache, ...]] | None,
-]
-"""Another way to compute all blocks, where nobody looks into them: of input, sight, memory and
-caches; None where it cannot."""
+@dataclass(frozen=True)
+class StackState:
+    """Everything a stack remembers while it decodes B sentences with W beams each: a value.
 
-MakeCache = Callable[[Tensor, Tensor], Cache]
-"""Makes an empty cache for keys and values [B, K, 0, E] like those given."""
+    Args:
+        blocks: of every block the states of its mixers.
+        lineage: of the tokens in rows that the beams of a sentence share; None where each beam has
+            rows of its own.
+        width: W.
+        memory_positions: [B, S] int64 of the memory that is read, if there is one.
+    """
+
+    blocks: tuple[BlockState, ...]
+    lineage: Lineage | None
+    width: int = 1
+    memory_positions: Tensor | None = None
+
+    def append(self, positions: Tensor) -> tuple[Self, Context]:
+        """Return the state with more tokens, before the blocks have read them, and their context.
+
+        Args:
+            positions: [B, W] int64, a token of each beam; [B, n], n tokens of the only beam.
+        """
+        memory = None
+        if self.memory_positions is not None:
+            memory = Positions(query=positions, key=self.memory_positions)
+        if self.lineage is None:
+            own = positions.reshape(-1, 1) if self.width > 1 else positions
+            return self, Context(Positions.of_self(own), memory)
+        lineage, shared = self.lineage.append(positions)
+        return replace(self, lineage=lineage), Context(shared, memory)
+
+    def reorder(self, rows: Tensor) -> Self:
+        """Return the state of chosen, repeated or dropped beams and sentences.
+
+        Args:
+            rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
+                entries of a row are beams of one sentence, so its memory is never copied per beam.
+        """
+        lineage, choice = None, Reordering(rows)
+        if self.lineage is not None:
+            lineage, choice = choose_beams(self.lineage, rows)
+        memory = self.memory_positions
+        if memory is not None and choice.sentences is not None:
+            memory = memory.index_select(0, choice.sentences)
+        blocks = tuple(
+            tuple(None if state is None else state.reorder(choice) for state in states)
+            for states in self.blocks
+        )
+        return replace(
+            self, blocks=blocks, lineage=lineage, width=rows.shape[1], memory_positions=memory
+        )
 
 
 class Stack(nn.Module):
-    """An encoder, or a decoder when its blocks attend over a memory.
+    """An encoder, or a decoder when its blocks read a memory.
 
     Args:
         width: model width D.
-        spec: how many blocks of which kind, the final norm and dropout, a shared position bias.
-        name: where captures of this stack are addressed, `encoder` or `decoder`.
-
-    Attributes:
-        running: computes all blocks faster, once the model is not trained any more.
-        runs_natively: whether kernels in C may norm what the last block gives, then.
+        spec: the blocks, the final norm and dropout, a shared position bias.
+        name: prefix of captures in this stack, `encoder` or `decoder`.
     """
 
     def __init__(self, width: int, spec: StackSpec, name: str) -> None:
         super().__init__()
         self.name = name
-        self.running: RunningStack[Any] | None = None
-        self.runs_natively = False
-        self.blocks = nn.ModuleList(
-            Block(width, spec.block, spec.kept(layer)) for layer in range(spec.num_layers)
-        )
+        self.blocks = nn.ModuleList(Block(width, block) for block in spec.blocks)
         self.final_norm = build_norm(spec.final_norm, width) if spec.final_norm else None
         self.final_dropout = Dropout(spec.final_dropout)
-        attention = spec.block.self_attention
-        self.position_bias = (
-            build_bias(
-                spec.shared_position_bias,
-                attention.num_heads,
-                attention.head_width or width // attention.num_heads,
-            )
-            if spec.shared_position_bias
-            else None
-        )
+        self.position_bias = None
+        if spec.shared_position_bias is not None:
+            attention = spec.blocks[0].self_attention
+            head_width = attention.head_width or width // attention.num_heads
+            bias = build_bias(spec.shared_position_bias, attention.num_heads, head_width)
+            self.position_bias = bias
 
-    def forward(
-        self,
-        x: Tensor,
-        sight: Sight,
-        *,
-        memory: Sequence[KeyValues] = (),
-        caches: Sequence[AnyCache] = (),
-    ) -> tuple[Tensor, tuple[AnyCache, ...]]:
-        """[B, L, D] through every block.
+    def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
+        """Pass whole sequences through every block.
 
         Args:
-            x: embedded input.
-            sight: positions and captures of this pass; a capture may ask for x itself,
-                [B, L, D], as `{name}.embedding`, for what block N gives as `{name}.N.output`, and
-                for what is returned as `{name}.output`.
-            memory: one projected memory per block, from `project_memory`.
-            caches: one per block, or none.
+            x: [B, L, D], embedded.
+            context: positions of x. A capture may ask for x itself, [B, L, D], as
+                `{name}.embedding`, for the output of block N as `{name}.N.output`, and for the
+                result as `{name}.output`.
+            read: the memory as every block keeps it, from `read`.
 
         Returns:
-            [B, L, D], and the caches with x's tokens appended.
+            [B, L, D].
         """
-        if self.position_bias is not None:
-            sight = dataclasses.replace(sight, biases=(*sight.biases, self.position_bias))
-        rows = None if caches else self._rows(x, sight)
+        rows = self._real_rows(x, context)
         if rows is not None:
-            x, sight = rows.pack(x), dataclasses.replace(sight, rows=rows)
-        offer(sight.capture, f"{self.name}.embedding", x)
-        x, caches = self._through(x, sight, memory, caches)
-        if self.final_norm is not None:
-            x = norm_rows(x, self.final_norm) if self.runs_natively else self.final_norm(x)
-        x = self.final_dropout(x)
+            x, context = rows.pack(x), replace(context, rows=rows)
+        x, _ = self._run(x, context, read)
         if rows is not None:
             x = rows.unpack(x)
-        offer(sight.capture, f"{self.name}.output", x)
-        return x, caches
+        context.at(self.name).offer("output", x)
+        return x
 
-    def _through(
-        self,
-        x: Tensor,
-        sight: Sight,
-        memory: Sequence[KeyValues],
-        caches: Sequence[AnyCache],
-    ) -> tuple[Tensor, tuple[AnyCache, ...]]:
-        """What all blocks make of x, and the caches with x's tokens appended."""
-        if sight.capture is None and self.runs_in_one:
-            assert self.running is not None
-            found = self.running(x, sight, memory, caches)
-            if found is not None:
-                return found
-        grown: list[AnyCache] = []
-        for index, block in enumerate(self.blocks):
-            address = f"{self.name}.{index}"
-            x, cache = block(
-                x,
-                sight,
-                memory=memory[index] if memory else None,
-                cache=caches[index] if caches else None,
-                address=address,
+    def read(self, memory: Memory) -> tuple[BlockState, ...]:
+        """Return a memory as every block keeps it: keys and values, projected once.
+
+        Args:
+            memory: with states [B, S, D].
+        """
+        rows = _training_rows(memory.states, memory.positions) if self.training else None
+        if rows is not None:
+            memory = Memory(rows.pack(memory.states), memory.positions, rows)
+        return tuple(
+            tuple(part.read(memory) if hasattr(part, "read") else None for part in block.parts())
+            for block in self._blocks
+        )
+
+    def read_from(self, state: StackState) -> tuple[BlockState, ...]:
+        """Return the memory as every block keeps it in a state."""
+        return tuple(
+            tuple(
+                each if hasattr(part, "read") else None
+                for part, each in zip(block.parts(), states, strict=True)
             )
-            offer(sight.capture, f"{address}.output", x)
-            if cache is not None:
-                grown.append(cache)
-        return x, tuple(grown)
+            for block, states in zip(self._blocks, state.blocks, strict=True)
+        )
+
+    def start(
+        self, like: Tensor, memory: Memory | None = None, make_cache: MakeCache | None = None
+    ) -> StackState:
+        """Return the state before the first token, of one beam for each sentence.
+
+        Args:
+            like: [B, ...], a row for each sentence, on the device.
+            memory: to be read, if the blocks read one.
+            make_cache: kind of cache; each beam has rows of its own in it. None for one whose rows
+                all beams of a sentence share.
+        """
+        read = self.read(memory) if memory is not None else ((),) * len(self.blocks)
+        blocks = tuple(
+            _initial_state(block, each, like, make_cache)
+            for block, each in zip(self._blocks, read, strict=True)
+        )
+        lineage = Lineage.empty(len(like), like.device) if make_cache is None else None
+        return StackState(blocks, lineage, 1, None if memory is None else memory.positions)
+
+    def step(self, x: Tensor, positions: Tensor, state: StackState) -> tuple[Tensor, StackState]:
+        """Pass more tokens through every block.
+
+        Args:
+            x: [B, W, D], a token of each beam; [B, n, D], n tokens of the only beam.
+            positions: [B, W] or [B, n] int64, of these tokens; −1 is padding, on any side.
+            state: from `start`, `step` or `reorder`.
+
+        Returns:
+            As x, and the state after these tokens.
+        """
+        state, context = state.append(positions)
+        x, blocks = self._run(x, context, state.blocks)
+        context.at(self.name).offer("output", x)
+        return x, replace(state, blocks=blocks)
 
     @property
-    def runs_in_one(self) -> bool:
-        """Whether all blocks are run at once, and nothing of them was taken away."""
-        if self.running is None:
-            return False
-        blocks = cast("Iterable[Block]", self.blocks)
-        taken = any(block.running is None for block in blocks) if self.runs_natively else False
-        return not taken and not any(block.cut for block in blocks)
+    def _blocks(self) -> Iterable[Block]:
+        return cast("Iterable[Block]", self.blocks)
 
-    def _rows(self, x: Tensor, sight: Sight) -> RealRows | None:
-        """Where the rows of a pass over x [B, L, D] stand, if it goes without its padding."""
-        positions = sight.self_positions.query
-        if self.training:
-            if sight.capture is not None:
-                return None
-            return _learned_rows(x, positions)
-        if sight.biases or not all(block.runs_unpadded for block in self.blocks):
+    def _run(
+        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    ) -> tuple[Tensor, tuple[BlockState, ...]]:
+        """Run the blocks, the final norm and dropout."""
+        if self.position_bias is not None:
+            context = replace(context, biases=(*context.biases, self.position_bias))
+        here = context.at(self.name)
+        here.offer("embedding", x)
+        x, states = self._run_blocks(x, here, states)
+        if self.final_norm is not None:
+            x = self.final_norm(x)
+        return self.final_dropout(x), states
+
+    def _run_blocks(
+        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    ) -> tuple[Tensor, tuple[BlockState, ...]]:
+        after: list[BlockState] = []
+        for index, block in enumerate(self.blocks):
+            here = context.at(str(index))
+            x, state = block(x, here, states[index] if states else ())
+            here.offer("output", x)
+            after.append(state)
+        return x, tuple(after)
+
+    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
+        """Return the rows of x [B, L, D] if the pass goes without its padding."""
+        if not self.training or context.capture is not None:
             return None
-        if sight.capture is not None:
-            shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN_RUNNING]
-            if sight.capture.concerns(self.name, besides=shown):
-                return None
-        return rows_in_front(positions)
-
-    def empty_caches(self, rows: int, make: MakeCache = GrowingCache.empty) -> tuple[Cache, ...]:
-        """A cache of no tokens for every block.
-
-        Args:
-            rows: B.
-            make: which kind of cache; called once per block.
-        """
-        caches: list[Cache] = []
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            attention = block.self_attention
-            weight = block.self_attention_norm.weight  # linear layers may have become others
-            assert isinstance(weight, Tensor)
-            device = weight.device.type
-            casts = torch.is_autocast_enabled(device)  # then keys come in its type
-            empty = torch.empty(
-                (rows, attention.key_heads_left, 0, attention.head_width),
-                dtype=torch.get_autocast_dtype(device) if casts else weight.dtype,
-                device=weight.device,
-            )
-            caches.append(make(empty, empty))
-        return tuple(caches)
-
-    def project_memory(self, memory: Tensor, positions: Tensor) -> tuple[KeyValues, ...]:
-        """Every block's keys and values.
-
-        Args:
-            memory: [B, Lk, D].
-            positions: [B, Lk] int64; −1 is padding.
-        """
-        projected: list[KeyValues] = []
-        rows = _learned_rows(memory, positions) if self.training else None
-        if rows is not None:
-            memory = rows.pack(memory)
-        for block in self.blocks:
-            assert isinstance(block, Block) and block.cross_attention is not None
-            projected.append(block.cross_attention.project_memory(memory, rows))
-        return tuple(projected)
+        return _training_rows(x, context.positions.query)
 
 
-def _learned_rows(x: Tensor, positions: Tensor) -> RealRows | None:
-    """Where the rows of x [B, L, D] stand in training, if it goes without its padding."""
+def _training_rows(x: Tensor, positions: Tensor) -> RealRows | None:
+    """Return the rows of x [B, L, D] if training goes without its padding."""
     return real_rows(positions, as_they_stand=multiplied_in_one(x))
+
+
+def _initial_state(
+    block: Block, read: BlockState, rows: Tensor, make_cache: MakeCache | None
+) -> BlockState:
+    """Return the states of a block before the first token, beside those it read of a memory."""
+    weight = next(block.parameters())  # an engine replaces linear layers, and keeps the norms
+    device, dtype = weight.device, weight.dtype
+    if torch.is_autocast_enabled(device.type):  # then keys come in its type
+        dtype = torch.get_autocast_dtype(device.type)
+    like = torch.empty(0, dtype=dtype, device=device)
+    states: list[MixerState | None] = list(read) or [None] * len(block.sublayers)
+    for index, part in enumerate(block.parts()):
+        if hasattr(part, "initial_state"):
+            states[index] = part.initial_state(len(rows), like, make_cache)
+    return tuple(states)

@@ -2,67 +2,43 @@
 
 from __future__ import annotations
 
-import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.models.block import Sight
+from heedful.models.block import BlockState
 from heedful.models.spec import TranslatorSpec
-from heedful.models.stack import Stack
-from heedful.nn.attention import KeyValues
-from heedful.nn.beam_cache import (
-    BeamCache,
-    Lineage,
-    choose_beams,
-    chosen_sentences,
-    join_beams,
-)
+from heedful.models.stack import Stack, StackState
 from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.positions import NOTHING_HERE, Positions
-from heedful.nn.running_weights import Linear, replace_linear
-from heedful.nn.stacked import stacked
+from heedful.nn.mixer import Context, Memory
+from heedful.nn.positions import Positions
 
 Output = Callable[[Tensor], Tensor]
 """Scores target pieces by decoder states."""
 
 
 @dataclass(frozen=True)
-class Memory:
-    """What the encoder made of the sources.
-
-    Args:
-        states: [B, S, D].
-        positions: [B, S] int64, −1 where there is padding.
-    """
-
-    states: Tensor
-    positions: Tensor
-
-
-@dataclass(frozen=True)
 class TranslatorState:
-    """Where decoding stands, for B sentences with W beams each.
+    """Everything the translator remembers while it decodes B sentences with W beams each.
 
     Args:
-        caches: one per decoder block; B rows.
-        lineage: of the tokens in the caches.
-        memory: one projected memory per decoder block; B rows, once per sentence.
-        memory_positions: [B, S] int64.
+        decoder: states of its blocks.
         lengths: [B] int64, tokens decoded so far.
     """
 
-    caches: tuple[BeamCache, ...]
-    lineage: Lineage
-    memory: tuple[KeyValues, ...]
-    memory_positions: Tensor
+    decoder: StackState
     lengths: Tensor
+
+    @property
+    def memory_positions(self) -> Tensor:
+        """[B, S] int64 positions of the source's tokens; −1 is padding."""
+        positions = self.decoder.memory_positions
+        assert positions is not None
+        return positions
 
 
 class Translator(nn.Module):
@@ -89,8 +65,6 @@ class Translator(nn.Module):
         self.output_bias = (
             nn.Parameter(torch.zeros(spec.target_vocabulary)) if spec.output_bias else None
         )
-        self.running_output: nn.Module | None = None
-        self._running_linear: Linear | None = None
         self.source_input = InputEmbedding(spec.width, spec.embedding)
         self.target_input = InputEmbedding(spec.width, spec.embedding)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
@@ -103,35 +77,11 @@ class Translator(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Decoder states [..., D] to scores of every target piece [..., V]."""
-        if self.running_output is not None:
-            found: Tensor = self.running_output(hidden)
-            return found
-        return F.linear(hidden, self.output_weight, self.output_bias)
+        return self.output_projection.logits(hidden, self.output_bias)
 
     def output_over(self, ids: Tensor) -> Output:
-        """What scores some target pieces as `logits` scores all; made once for many calls.
-
-        Args:
-            ids: [V'] int64, the pieces.
-
-        Returns:
-            A function of decoder states [..., D] that gives scores [..., V'].
-        """
-        weight = self.output_weight[ids]
-        bias = None if self.output_bias is None else self.output_bias[ids]
-        if self._running_linear is not None:
-            return self._running_linear(weight, bias)
-        return functools.partial(F.linear, weight=weight, bias=bias)
-
-    def settle(self, linear: Linear) -> None:
-        """Put other layers in place of all linear ones; nothing can be learned or saved any more.
-
-        Args:
-            linear: of `heedful.nn.running_weights`.
-        """
-        replace_linear(self, linear)
-        self._running_linear = linear
-        self.running_output = linear(self.output_weight, self.output_bias)
+        """What scores some target pieces, ids [V'], as `logits` scores all: for many calls."""
+        return self.output_projection.logits_over(ids, self.output_bias)
 
     def encode(
         self, source: Tensor, source_positions: Tensor, capture: Capture | None = None
@@ -144,9 +94,8 @@ class Translator(nn.Module):
             capture: what to keep on the way, at addresses such as `encoder.0.self.weights`.
         """
         x = self.source_input(source, source_positions, self.source_embedding)
-        sight = Sight(Positions.of_self(source_positions), capture=capture)
-        states, _ = self.encoder(x, sight)
-        return Memory(states, source_positions)
+        context = Context(Positions.of_self(source_positions), capture=capture)
+        return Memory(self.encoder(x, context), source_positions)
 
     def decode(
         self,
@@ -166,8 +115,8 @@ class Translator(nn.Module):
         Returns:
             [B, T, D], what `logits` takes; position t predicts target t + 1.
         """
-        projected = self.decoder.project_memory(memory.states, memory.positions)
-        return self._decode(projected, memory.positions, target, target_positions, capture)
+        read = self.decoder.read(memory)
+        return self._decode(read, memory.positions, target, target_positions, capture)
 
     def forward(
         self,
@@ -184,11 +133,8 @@ class Translator(nn.Module):
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
         """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
         memory = self.encode(source, source_positions)
-        projected = self.decoder.project_memory(memory.states, memory.positions)
-        caches = (BeamCache(),) * len(self.decoder.blocks)
-        lineage = Lineage.empty(source.shape[0], source.device)
         lengths = torch.zeros(source.shape[0], dtype=torch.int64, device=source.device)
-        return TranslatorState(caches, lineage, projected, memory.positions, lengths)
+        return TranslatorState(self.decoder.start(source, memory), lengths)
 
     def step(
         self, state: TranslatorState, tokens: Tensor, output: Output | None = None
@@ -205,13 +151,9 @@ class Translator(nn.Module):
         """
         positions = state.lengths[:, None].expand_as(tokens)
         x = self.target_input(tokens, positions, self.target_embedding)
-        lineage, self_positions = state.lineage.append(positions)
-        sight = Sight(self_positions, Positions(query=positions, key=state.memory_positions))
-        hidden, caches = self.decoder(x, sight, memory=state.memory, caches=state.caches)
-        lengths = state.lengths + 1
-        state = dataclasses.replace(state, caches=caches, lineage=lineage, lengths=lengths)
-        scored = self.logits if output is None else output
-        return scored(self._scaled(hidden)).float(), state
+        hidden, decoder = self.decoder.step(x, positions, state.decoder)
+        logits = (self.logits if output is None else output)(self._scaled(hidden)).float()
+        return logits, TranslatorState(decoder, state.lengths + 1)
 
     def reorder(self, state: TranslatorState, rows: Tensor) -> TranslatorState:
         """Choose, repeat or drop beams and sentences.
@@ -221,34 +163,8 @@ class Translator(nn.Module):
             rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
                 entries of a row are beams of one sentence, so its memory is never copied per beam.
         """
-        memory, memory_positions, lengths = state.memory, state.memory_positions, state.lengths
-        sentences = chosen_sentences(rows, state.lineage.width, memory_positions.shape[0])
-        if sentences is not None:
-            memory = tuple(layer.select(sentences) for layer in memory)
-            memory_positions = memory_positions.index_select(0, sentences)
-            lengths = lengths.index_select(0, sentences)
-        caches, lineage = choose_beams(state.caches, state.lineage, rows)
-        return TranslatorState(caches, lineage, memory, memory_positions, lengths)
-
-    def join(self, state: TranslatorState, other: TranslatorState) -> TranslatorState:
-        """The sentences of both states, those of the first before those of the other.
-
-        Args:
-            state: with at least one token decoded.
-            other: with as many beams, and at least one token decoded too.
-        """
-        both = (state, other)
-        length = max(_filled(each.memory_positions) for each in both)
-        caches, lineage = join_beams(state.caches, state.lineage, other.caches, other.lineage)
-        return TranslatorState(
-            caches,
-            lineage,
-            tuple(
-                one.join(two, length) for one, two in zip(*(s.memory for s in both), strict=True)
-            ),
-            stacked([s.memory_positions for s in both], length, -1, fill=NOTHING_HERE),
-            torch.cat([s.lengths for s in both]),
-        )
+        sentences = rows[:, 0] // state.decoder.width
+        return TranslatorState(state.decoder.reorder(rows), state.lengths[sentences])
 
     def cross_attention(
         self,
@@ -296,31 +212,48 @@ class Translator(nn.Module):
         addresses = [f"decoder.{layer}.cross.weights" for layer in chosen]
         capture = Stopping(addresses)
         with suppress(Enough):  # what comes after the last weights is not needed
-            self._decode(state.memory, state.memory_positions, target, target_positions, capture)
+            read = self.decoder.read_from(state.decoder)
+            self._decode(read, state.memory_positions, target, target_positions, capture)
         return torch.stack([capture.found[address] for address in addresses])
+
+    def stacks(self) -> dict[str, Stack]:
+        """Return the stacks by name, in the order of a pass."""
+        return {"encoder": self.encoder, "decoder": self.decoder}
+
+    def input_modules(self) -> dict[str, InputEmbedding]:
+        """Return the module that embeds the tokens of each stack."""
+        return {"encoder": self.source_input, "decoder": self.target_input}
+
+    def stream_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [B, T, V] of the next piece from normed decoder states of any layer [B, T, D]."""
+        return self.logits(self._scaled(hidden))
+
+    def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Scores [R, V] of the next piece at R chosen tokens.
+
+        Args:
+            states: [B, T, D] of `forward`.
+            positions: [B, S] int64 of the sources; other kinds of model need theirs.
+            rows: [B, T] bool, the chosen tokens.
+        """
+        return self.logits(states[rows])
 
     def _decode(
         self,
-        memory: Sequence[KeyValues],
+        read: Sequence[BlockState],
         memory_positions: Tensor,
         target: Tensor,
         target_positions: Tensor,
         capture: Capture | None,
     ) -> Tensor:
         x = self.target_input(target, target_positions, self.target_embedding)
-        sight = Sight(
+        context = Context(
             Positions.of_self(target_positions),
             Positions(query=target_positions, key=memory_positions),
             capture=capture,
         )
-        return self._scaled(self.decoder(x, sight, memory=memory)[0])
+        return self._scaled(self.decoder(x, context, read))
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scale = self.spec.output_scale
         return hidden if scale is None else hidden * scale
-
-
-def _filled(positions: Tensor) -> int:
-    """How many columns of [B, S] there are up to the last where something stands."""
-    last: Tensor = (positions != NOTHING_HERE).any(0).nonzero().amax()
-    return int(last) + 1

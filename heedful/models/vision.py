@@ -6,15 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.models.block import Sight
 from heedful.models.family import VisionSpec
-from heedful.models.heads import Classifier, Pooler
+from heedful.models.prediction_heads import Classifier, Pooler
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 from heedful.nn.dropout import Dropout
+from heedful.nn.mixer import Context
 from heedful.nn.patches import PatchEmbedding, stretched
 from heedful.nn.positions import LearnedPositions, Positions
-from heedful.nn.undrawn import undrawn
 
 
 class VisionModel(nn.Module):
@@ -60,7 +59,7 @@ class VisionModel(nn.Module):
             x = torch.cat([self.class_token.to(x.dtype).expand(x.shape[0], 1, -1), x], dim=1)
         at = torch.arange(x.shape[1], device=x.device).expand(x.shape[:2])
         x = self.dropout(x + self.positions(at))
-        states: Tensor = self.encoder(x, Sight(Positions.of_self(at), capture=capture))[0]
+        states: Tensor = self.encoder(x, Context(Positions.of_self(at), capture=capture))
         return states
 
     def pooled(self, states: Tensor) -> Tensor:
@@ -89,6 +88,22 @@ class VisionModel(nn.Module):
         logits: Tensor = self.classifier(self.pooled(states))
         return logits
 
+    def stacks(self) -> dict[str, Stack]:
+        """Return the stacks by name, in the order of a pass."""
+        return {"encoder": self.encoder}
+
+    def input_modules(self) -> dict[str, nn.Module]:
+        """Return the module that adds positions to the patches: the model itself."""
+        return {"encoder": self}
+
+    def stream_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [B, classes] of the image from normed states of any layer [B, 1 + n or n, D]."""
+        return self.class_logits(hidden)
+
+    def predict(self, states: Tensor, positions: Tensor, rows: Tensor) -> Tensor:
+        """Scores [B, classes] of each image; positions and rows are for other kinds of model."""
+        return self.class_logits(states)
+
     def at_size(self, image_size: int) -> VisionModel:
         """This model for images of another size: a copy whose positions are interpolated.
 
@@ -109,7 +124,8 @@ class VisionModel(nn.Module):
         sides = [size // spec.patch_size for size in (self.spec.image_size, image_size)]
         finer = stretched(table[before:], sides[0], sides[1])
         weights["positions.weight"] = torch.cat([table[:before], finer])
-        with undrawn():
+        with torch.device("meta"):
             model = VisionModel(spec)
-        model.to(table.device, table.dtype).load_state_dict(weights)
+        own = {name: tensor.clone() for name, tensor in weights.items()}
+        model.load_state_dict(own, assign=True)
         return model.train(self.training)

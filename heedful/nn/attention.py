@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from heedful.kernels.library import HeadAddresses
 from heedful.nn.attend import (
     attend,
     attention_bias,
@@ -18,20 +19,20 @@ from heedful.nn.attend import (
     attention_weights,
     make_request,
 )
+from heedful.nn.beam_cache import BeamCache
 from heedful.nn.biases import Bias, build_bias
 from heedful.nn.cache import KeyValueCache
-from heedful.nn.capture import Capture, offer
+from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.masks import build_mask
-from heedful.nn.native.library import Places
+from heedful.nn.mixer import Context, MakeCache, Memory, Reordering
+from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
 from heedful.nn.product import Linear, is_plain, unwatched
 from heedful.nn.projection import FusedLinear, store_maps_apart
+from heedful.nn.residual import ResidualNorm
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
-from heedful.nn.stacked import stacked
-from heedful.nn.sublayer import Ending, Heads, Memory, Parameters, joined
-from heedful.nn.unpadding import RealRows
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
@@ -40,55 +41,53 @@ _INPUT_GAIN = 1 / math.sqrt(2)
 
 @dataclass(frozen=True)
 class KeyValues:
-    """Projected keys and values [B, K, Lk, E] of one attention module."""
+    """Keys and values [B, K, Lk, E] of a memory, projected once by one attention module."""
 
     keys: Tensor
     values: Tensor
 
     @functools.cached_property
-    def places(self) -> Places:
-        """Where they stand."""
-        return Places.of(self.keys, self.values)
+    def places(self) -> HeadAddresses:
+        """The addresses and strides of both."""
+        return HeadAddresses.of(self.keys, self.values)
 
     def plain(self) -> KeyValues:
-        """The same as nothing but two tensors."""
+        """Return these keys and values as nothing but two tensors."""
         return self
 
-    def select(self, sentences: Tensor) -> KeyValues:
-        """Those of the given sentences ([B'] indices), in that order."""
+    def reorder(self, choice: Reordering) -> KeyValues:
+        """Return those of the chosen sentences; beams of a sentence share them."""
+        sentences = choice.sentences
+        if sentences is None:
+            return self
         return KeyValues(
             self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
         )
 
-    def join(self, other: KeyValues, length: int) -> KeyValues:
-        """The sentences of both, each row cut or filled up with zeros to so many tokens."""
-        return KeyValues(
-            stacked((self.keys, other.keys), length, -2),
-            stacked((self.values, other.values), length, -2),
-        )
-
 
 class LearnedKeyValues(KeyValues):
-    """Those of a memory that is learned from: as their projection leaves them, until someone asks.
+    """Keys and values in training: left side by side, as a fused sub-layer reads them.
 
     Args:
-        memory: what the projection gave.
-        apart: takes it apart.
+        memory: the output of the projection.
+        split: makes keys and values of it, when another kernel asks for them.
     """
 
-    def __init__(self, memory: Memory, apart: Callable[[Memory], KeyValues]) -> None:
-        vars(self).update(memory=memory, _apart=apart)
+    def __init__(
+        self, memory: ProjectedMemory, split: Callable[[ProjectedMemory], KeyValues]
+    ) -> None:
+        vars(self).update(memory=memory, _split=split)
 
-    memory: Memory
-    _apart: Callable[[Memory], KeyValues]
+    memory: ProjectedMemory
+    _split: Callable[[ProjectedMemory], KeyValues]
 
     @functools.cached_property
     def _key_values(self) -> KeyValues:
-        with torch.enable_grad():  # whoever asks first, they are kept for all
-            return self._apart(self.memory)
+        with torch.enable_grad():  # kept for every later call, which may want gradients
+            return self._split(self.memory)
 
     def plain(self) -> KeyValues:
-        """The same as nothing but two tensors."""
+        """Return these keys and values as nothing but two tensors."""
         return self._key_values
 
     @property
@@ -103,27 +102,27 @@ class LearnedKeyValues(KeyValues):
 
 
 class Attention(nn.Module):
-    """Self-attention, or attention over a memory.
+    """Scaled dot-product attention of several heads: what attention of all kinds has in common.
 
     Args:
         width: model width D.
-        spec: heads, mask, biases, rotary embedding.
-        memory: attend over a memory instead of the input itself.
-        kept: numbers of the heads that pruning left, ascending; all if None.
+        spec: heads, mask, biases, rotary embedding, norm of queries and keys.
+
+    A capture may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
+    `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are position
+    biases, their sum `.bias` [B or 1, H, Lq, Lk]. Tensors have a place for heads that were pruned,
+    with scores of −∞ and zero everywhere else.
     """
 
-    def __init__(
-        self,
-        width: int,
-        spec: AttentionSpec,
-        *,
-        memory: bool = False,
-        kept: Sequence[int] | None = None,
-    ) -> None:
+    projection: FusedLinear
+    has_shared_biases: bool
+    """Whether the position biases that all blocks share are added to the scores."""
+
+    def __init__(self, width: int, spec: AttentionSpec) -> None:
         super().__init__()
         self.num_heads = spec.num_heads
         self.num_kv_heads = spec.num_kv_heads or spec.num_heads
-        heads = range(self.num_heads) if kept is None else kept
+        heads = range(self.num_heads) if spec.kept_heads is None else spec.kept_heads
         self.kept = KeptHeads(tuple(heads), self.num_heads, self.num_heads // self.num_kv_heads)
         self.heads_left, self.key_heads_left = len(self.kept.heads), len(self.kept.key_heads)
         self._regroup = self.kept.regroup
@@ -132,21 +131,17 @@ class Attention(nn.Module):
         self.softcap = spec.softcap
         self.dropout = spec.dropout
         self.mask = build_mask(spec.mask)
-        query = {"query": self.heads_left * self.head_width}
-        key_value = dict.fromkeys(("key", "value"), self.key_heads_left * self.head_width)
-        if memory:
-            self.projection = FusedLinear(width, query, bias=spec.bias, gain=_INPUT_GAIN)
-            self.memory_projection = FusedLinear(width, key_value, bias=spec.bias, gain=_INPUT_GAIN)
-        else:
-            self.projection = FusedLinear(
-                width, query | key_value, bias=spec.bias, gain=_INPUT_GAIN
-            )
+        self._build_projections(width, spec.bias)
         store_maps_apart(self)
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = _linear(self.heads_left * self.head_width, width, bias=output_bias)
         nn.init.xavier_uniform_(self.output.weight)
         if output_bias:
             nn.init.zeros_(self.output.bias)
+        self.query_norm = self.key_norm = None
+        if spec.query_key_norm is not None:
+            self.query_norm = build_norm(spec.query_key_norm, self.head_width)
+            self.key_norm = build_norm(spec.query_key_norm, self.head_width)
         self.rotary = Rotary(self.head_width, spec.rotary) if spec.rotary else None
         self.position_bias = (
             build_bias(spec.position_bias, self.num_heads, self.head_width)
@@ -154,164 +149,97 @@ class Attention(nn.Module):
             else None
         )
 
-    def forward(
+    def _build_projections(self, width: int, bias: bool) -> None:
+        """Make the maps from D to queries, and to keys and values."""
+        raise NotImplementedError
+
+    def _widths(self) -> tuple[dict[str, int], dict[str, int]]:
+        """Return the output widths of the maps to queries, and to keys and values, by name."""
+        query = {"query": self.heads_left * self.head_width}
+        return query, dict.fromkeys(("key", "value"), self.key_heads_left * self.head_width)
+
+    def biases_with(self, shared: Sequence[Bias]) -> Sequence[Bias]:
+        """Return the biases of the scores: this module's own, then those all blocks share."""
+        shared = shared if self.has_shared_biases else ()
+        biases = shared if self.position_bias is None else (self.position_bias, *shared)
+        return biases if self.kept.whole else [BiasOfKept(bias, self.kept) for bias in biases]
+
+    def queries_of(self, query: Tensor) -> Tensor:
+        """Return queries [B, L, H · E] as [B, H, L, E], normed where the spec says so."""
+        q = self._heads(query, self.heads_left)
+        return q if self.query_norm is None else self.query_norm(q)
+
+    def keys_of(self, key: Tensor) -> Tensor:
+        """Return keys [B, L, K · E] as [B, K, L, E], normed where the spec says so."""
+        k = self._heads(key, self.key_heads_left)
+        return k if self.key_norm is None else self.key_norm(k)
+
+    def values_of(self, value: Tensor) -> Tensor:
+        """Return values [B, L, K · E] as [B, K, L, E]."""
+        return self._heads(value, self.key_heads_left)
+
+    def fused(
         self,
         x: Tensor,
-        positions: Positions,
-        *,
-        cache: KeyValueCache | None = None,
-        biases: Sequence[Bias] = (),
-        rows: RealRows | None = None,
-        capture: Capture | None = None,
-        address: str = "",
-    ) -> tuple[Tensor, KeyValueCache | None]:
-        """Self-attention of `x`, which continues what the cache holds.
-
-        Args:
-            x: [B, Lq, D]; [1, R, D] without its padding.
-            positions: of the tokens in x and its padding; those of a `BeamCache`'s keys come with
-                them.
-            cache: keys and values seen so far.
-            biases: added to this module's own, such as one the whole stack shares.
-            rows: where the rows of x stand, if it comes without its padding.
-            capture: may ask for `{address}.query` [B, H, Lq, E], `.key` and `.value` [B, K, Lk, E],
-                `.scores` and `.weights` [B, H, Lq, Lk], `.context` [B, H, Lq, E]; where there are
-                position biases, their sum `.bias` [B or 1, H, Lq, Lk].
-            address: this module's place in the model. Tensors have a place for heads that were
-                pruned, with scores of −∞ and zero everywhere else.
-
-        Returns:
-            As x, and the cache with x's keys and values appended (None if none was given).
-        """
-        q, k, v = self.heads_of(*self.projection(x, rows))
-        if self.rotary is not None:
-            q, k = self.rotary(q, positions.query), self.rotary(k, positions.query)
-        if cache is not None:
-            cache, positions = cache.extend(k, v, positions)
-            k, v = cache.keys, cache.values
-        mixed = self._attend(q, KeyValues(k, v), positions, biases, capture, address)
-        return self._merged(mixed, rows), cache
-
-    def joined(
-        self,
-        x: Tensor,
-        read: Tensor,
-        positions: Positions,
-        ending: Ending,
-        *,
-        biases: Sequence[Bias] = (),
-        rows: RealRows | None = None,
-        memory: KeyValues | None = None,
+        y: Tensor,
+        after: ResidualNorm,
+        context: Context,
+        state: KeyValues | None = None,
     ) -> tuple[Tensor, Tensor] | None:
-        """This attention and all that follows it up to the next sub-layer, in one call.
+        """Attend and do all that follows up to the next sub-layer in one call.
 
         Args:
-            x: [B, L, D], the stream; [1, R, D] without its padding.
-            read: as x, what this module reads of it.
-            positions: of queries and keys.
-            ending: what becomes of the result.
-            biases: added to this module's own.
-            rows: where the rows of x stand, if it comes without its padding.
-            memory: what is attended to; x itself if None.
+            x: [B, L, D], the residual stream; [1, R, D] without its padding.
+            y: as x, the input of this module.
+            after: dropout, sum and norm that follow.
+            context: positions of x.
+            state: the memory that is attended to; x itself if None.
 
         Returns:
-            As `heedful.nn.sublayer.joined`; None where that is not to be had.
+            The stream, and the input of the next sub-layer; None where no kernel serves.
         """
-        plain = self.rotary is None and self._regroup is None and self.softcap is None
-        if not plain or self.biases_with(biases) or (self.training and self.dropout):
+        plain = self.rotary is None and self.query_norm is None and self.softcap is None
+        if not plain or self._regroup is not None or self.biases_with(context.biases):
+            return None
+        if self.training and self.dropout:
             return None
         if not is_plain(self.output) or not unwatched(self, self.projection):
             return None
-        if memory is not None and not isinstance(memory, LearnedKeyValues):
-            return None
+        positions, memory = context.positions, None
+        if state is not None:
+            if not isinstance(state, LearnedKeyValues) or context.memory_positions is None:
+                return None
+            positions, memory = context.memory_positions, state.memory
         heads = Heads(
             self.heads_left,
             self.key_heads_left,
             self.scale,
             positions,
             self.mask,
-            rows,
-            None if memory is None else memory.memory,
+            context.rows,
+            memory,
         )
         first = Parameters(self.projection.weight, self.projection.bias)
         second = Parameters(self.output.weight, self.output.bias)
-        return joined(x, read, first, heads, second, ending)
-
-    def heads_of(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        """Queries, keys and values [B, L, heads · E], each as [B, heads, L, E]."""
-        return (
-            self._heads(query, self.heads_left),
-            self._heads(key, self.key_heads_left),
-            self._heads(value, self.key_heads_left),
-        )
-
-    def biases_with(self, shared: Sequence[Bias]) -> Sequence[Bias]:
-        """What is added to the scores: this module's own bias and those that all blocks share."""
-        biases = shared if self.position_bias is None else (self.position_bias, *shared)
-        return biases if self.kept.whole else [BiasOfKept(bias, self.kept) for bias in biases]
-
-    def project_memory(self, memory: Tensor, rows: RealRows | None = None) -> KeyValues:
-        """Keys and values of a memory, computed once and attended to many times.
-
-        Args:
-            memory: [B, Lk, D]; [1, R, D] without its padding.
-            rows: where its rows stand, if it comes without its padding.
-        """
-        projection = self.memory_projection
-        learns = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if learns and isinstance(projection, FusedLinear) and unwatched(projection):
-            return LearnedKeyValues(Memory(projection.fused(memory), rows), self._taken_apart)
-        return self._laid_out(projection(memory, rows))
-
-    def _taken_apart(self, memory: Memory) -> KeyValues:
-        return self._laid_out(self.memory_projection.parts(memory.projected, memory.rows))
-
-    def _laid_out(self, parts: Sequence[Tensor]) -> KeyValues:
-        """As kernels read them, or each decoding step would copy them anew."""
-        keys, values = (self._heads(part, self.key_heads_left).contiguous() for part in parts)
-        return KeyValues(keys, values)
-
-    def over(
-        self,
-        x: Tensor,
-        memory: KeyValues,
-        positions: Positions,
-        *,
-        rows: RealRows | None = None,
-        capture: Capture | None = None,
-        address: str = "",
-    ) -> Tensor:
-        """Attention of `x` [B, Lq, D] over a projected memory; returns [B, Lq, D].
-
-        All beams of a sentence may stand side by side in Lq: queries do not see each other here.
-        Without its padding x is [1, R, D], and so is what comes back.
-        """
-        (query,) = self.projection(x, rows)
-        q = self._heads(query, self.heads_left)
-        return self._merged(self._attend(q, memory, positions, (), capture, address), rows)
+        return fused_sublayer(x, y, first, heads, second, after)
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
-        """[B, L, heads·E] to [B, heads, L, E]."""
         return x.view(*x.shape[:2], num_heads, self.head_width).transpose(1, 2)
 
     def _attend(
-        self,
-        q: Tensor,
-        memory: KeyValues,
-        positions: Positions,
-        biases: Sequence[Bias],
-        capture: Capture | None,
-        address: str,
+        self, q: Tensor, memory: KeyValues, positions: Positions, context: Context
     ) -> Tensor:
-        biases = self.biases_with(biases)
-        if capture is not None:
-            offer(capture, f"{address}.key", self.kept.keys_in_place(memory.keys))
-            offer(capture, f"{address}.value", self.kept.keys_in_place(memory.values))
+        """Return one vector for each token of q [B, H, Lq, E], from the values it attends to."""
+        biases = self.biases_with(context.biases)
+        capturing = context.capture is not None
+        if capturing:
+            context.offer("key", self.kept.keys_in_place(memory.keys))
+            context.offer("value", self.kept.keys_in_place(memory.values))
         if self._regroup is not None:
             index = list(self._regroup)
             memory = KeyValues(memory.keys[:, index], memory.values[:, index])
-        if capture is not None:
-            self._show(q, memory, positions, biases, capture, address)
+        if capturing:
+            self._show(q, memory, positions, biases, context)
         mixed = q  # of no heads, when all were pruned
         if self.heads_left:
             mixed = attend(
@@ -325,15 +253,11 @@ class Attention(nn.Module):
                 softcap=self.softcap,
                 dropout=self.dropout if self.training else 0.0,
             )
-        if capture is not None:
-            offer(capture, f"{address}.context", self.kept.in_place(mixed))
-        return mixed
-
-    def _merged(self, mixed: Tensor, rows: RealRows | None) -> Tensor:
-        """What the heads [B, H, Lq, E] found as one vector for each token."""
-        joined = mixed.transpose(1, 2).flatten(-2)
-        merged: Tensor = self.output(joined if rows is None else rows.pack(joined))
-        return merged
+        if capturing:
+            context.offer("context", self.kept.in_place(mixed))
+        merged = mixed.transpose(1, 2).flatten(-2)
+        output: Tensor = self.output(merged if context.rows is None else context.rows.pack(merged))
+        return output
 
     def _show(
         self,
@@ -341,38 +265,120 @@ class Attention(nn.Module):
         memory: KeyValues,
         positions: Positions,
         biases: Sequence[Bias],
-        capture: Capture,
-        address: str,
+        context: Context,
     ) -> None:
-        offer(capture, f"{address}.query", self.kept.in_place(q))
-        recomputed = {"scores": attention_scores, "weights": attention_weights}
+        """Recompute what a capture asks for and no kernel leaves behind."""
+        context.offer("query", self.kept.in_place(q))
+        recompute = {"scores": attention_scores, "weights": attention_weights}
         if biases:
-            recomputed["bias"] = attention_bias
-        wanted = [name for name in recomputed if capture.wants(f"{address}.{name}")]
+            recompute["bias"] = attention_bias
+        wanted = [name for name in recompute if context.wants(name)]
         if not wanted:
             return
-        if not self.heads_left:
-            nothing = q.new_zeros(q.shape[0], 0, q.shape[2], memory.keys.shape[2])
-            for name in wanted:
-                self._keep(capture, address, name, nothing)
-            return
-        request = make_request(
-            q,
-            memory.keys,
-            memory.values,
-            positions,
-            self.mask,
-            biases,
-            self.scale,
-            self.softcap,
-        )
+        request = None
+        if self.heads_left:  # else all heads were pruned
+            args = (positions, self.mask, biases, self.scale, self.softcap)
+            request = make_request(q, memory.keys, memory.values, *args)
+        nothing = q.new_zeros(q.shape[0], 0, q.shape[2], memory.keys.shape[2])
         for name in wanted:
-            self._keep(capture, address, name, recomputed[name](request))
+            value = nothing if request is None else recompute[name](request)
+            filler = -math.inf if name == "scores" else 0.0  # a pruned head looks at nothing
+            context.keep(name, self.kept.in_place(value, filler))
 
-    def _keep(self, capture: Capture, address: str, name: str, value: Tensor) -> None:
-        """Keep what there is of each head; one that is gone looks at nothing."""
-        gone = -math.inf if name == "scores" else 0.0
-        capture.keep(f"{address}.{name}", self.kept.in_place(value, gone))
+
+class SelfAttention(Attention):
+    """Attention over the input itself."""
+
+    has_shared_biases = True
+
+    def _build_projections(self, width: int, bias: bool) -> None:
+        query, key_value = self._widths()
+        self.projection = FusedLinear(width, query | key_value, bias=bias, gain=_INPUT_GAIN)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Attend within x.
+
+        Args:
+            x: [B, L, D]; [1, R, D] without its padding.
+            context: positions of x.
+
+        Returns:
+            As x.
+        """
+        q, keys, values = self._project(x, context)
+        return self._attend(q, KeyValues(keys, values), context.positions, context).view_as(x)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> KeyValueCache:
+        """Return an empty cache; see `Mixer.initial_state`."""
+        if make_cache is None:
+            return BeamCache()
+        empty = like.new_empty((rows, self.key_heads_left, 0, self.head_width))
+        return make_cache(empty, empty)
+
+    def step(
+        self, x: Tensor, state: KeyValueCache, context: Context
+    ) -> tuple[Tensor, KeyValueCache]:
+        """Attend from more tokens to them and to those in the cache; see `Mixer.step`."""
+        q, keys, values = self._project(x, context)
+        state, positions = state.extend(keys, values, context.positions)
+        memory = KeyValues(state.keys, state.values)
+        return self._attend(q, memory, positions, context).view_as(x), state
+
+    def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [B, H, L, E], keys and values [B, K, L, E], rotated to their places."""
+        positions, rows = context.positions.query, context.rows
+        if rows is None:  # with rows of its own each of W beams: [B, W, D] is [B · W, 1, D]
+            x = x.reshape(positions.shape[0], -1, x.shape[-1])
+        query, key, value = self.projection(x, rows)
+        q, k, v = self.queries_of(query), self.keys_of(key), self.values_of(value)
+        if self.rotary is not None:
+            q, k = self.rotary(q, positions), self.rotary(k, positions)
+        return q, k, v
+
+
+class CrossAttention(Attention):
+    """Attention over a memory, whose keys and values are projected once."""
+
+    has_shared_biases = False
+
+    def _build_projections(self, width: int, bias: bool) -> None:
+        query, key_value = self._widths()
+        self.projection = FusedLinear(width, query, bias=bias, gain=_INPUT_GAIN)
+        self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
+
+    def read(self, memory: Memory) -> KeyValues:
+        """Return keys and values of a memory."""
+        projection = self.memory_projection
+        learns = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if learns and isinstance(projection, FusedLinear) and unwatched(projection):
+            projected = ProjectedMemory(projection.fused(memory.states), memory.rows)
+            return LearnedKeyValues(projected, self._split)
+        return self._laid_out(projection(memory.states, memory.rows))
+
+    def step(self, x: Tensor, state: KeyValues, context: Context) -> tuple[Tensor, KeyValues]:
+        """Attend from x [B, Lq, D] to a memory; see `CrossMixer.step`.
+
+        All beams of a sentence may stand side by side in Lq: queries do not see each other here.
+        Without its padding x is [1, R, D], and so is the result.
+        """
+        (query,) = self.projection(x, context.rows)
+        assert context.memory_positions is not None
+        return self._attend(self.queries_of(query), state, context.memory_positions, context), state
+
+    def _split(self, memory: ProjectedMemory) -> KeyValues:
+        return self._laid_out(self.memory_projection.parts(memory.projected, memory.rows))
+
+    def _laid_out(self, parts: Sequence[Tensor]) -> KeyValues:
+        """Return keys and values as kernels read them; else each step would copy them anew."""
+        key, value = parts
+        return KeyValues(self.keys_of(key).contiguous(), self.values_of(value).contiguous())
+
+
+def build_attention(width: int, spec: AttentionSpec) -> SelfAttention | CrossAttention:
+    """Build the attention a spec describes."""
+    return CrossAttention(width, spec) if spec.over == "memory" else SelfAttention(width, spec)
 
 
 def _linear(in_width: int, out_width: int, *, bias: bool) -> Linear:

@@ -12,16 +12,15 @@ head, Ev width of a value head.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from heedful.nn.native.library import Places
+from heedful.kernels.library import HeadAddresses
+from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
-from heedful.nn.stacked import stacked
 
 _ROOM = 32
 """Steps that a new store has room for; a store that is full is copied to one twice as large."""
@@ -130,35 +129,35 @@ class _Part(NamedTuple):
 class BeamCache:
     """Keys and values of one layer. A value: appending to the same one twice gives two sound ones.
 
-    What is chosen of it, and what joins it, is copied only when more tokens are appended, and then
-    together, with room for those that follow.
+    A selection of rows or slots is copied only when more tokens are appended, with room for those
+    that follow.
 
     Args:
-        parts: whose rows follow each other; none for no tokens.
+        part: the rows and slots of a store; None for no tokens.
     """
 
-    def __init__(self, parts: tuple[_Part, ...] = ()) -> None:
-        self._parts = parts
+    def __init__(self, part: _Part | None = None) -> None:
+        self._part = part
 
     @property
     def used(self) -> int:
         """S, how many slots each row has."""
-        if len(self._parts) == 1:  # asked for at every step, of every layer
-            return self._parts[0].width
-        return max((part.width for part in self._parts), default=0)
+        return 0 if self._part is None else self._part.width
 
     @property
     def keys(self) -> Tensor:
         """[B, K, S, E]."""
-        return self._put_together([part.store.keys for part in self._parts])
+        assert self._part is not None, "nothing was appended yet"
+        return self._part.of(self._part.store.keys)
 
     @property
     def values(self) -> Tensor:
         """[B, K, S, Ev]."""
-        return self._put_together([part.store.values for part in self._parts])
+        assert self._part is not None, "nothing was appended yet"
+        return self._part.of(self._part.store.values)
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """The cache with more tokens, and the positions, which are of all keys already.
+        """Append tokens; the positions, which are of all keys already, are returned as they are.
 
         Args:
             keys: [B, K, n, E].
@@ -168,137 +167,97 @@ class BeamCache:
         used = self.used
         stop = used + keys.shape[2]
         assert positions.key.shape[1] == stop, (positions.key.shape, stop)
-        if not self._parts:
+        if self._part is None:
             store = Store.around(keys, values)
         elif torch.is_grad_enabled():  # autograd wants the old contents
             store = Store(torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2))
         else:
-            store = self._with_room(keys.shape[2])
+            store = self._with_room(self._part, keys.shape[2])
             store.write(used, keys, values)
-        return type(self)((_Part(store, stop),)), positions
+        return type(self)(_Part(store, stop)), positions
 
     def claim(self, shape: tuple[int, int, int, int], like: Tensor) -> tuple[Self, Store]:
-        """The cache with more tokens, whose keys and values the caller puts where they belong.
+        """Make room for more tokens, whose keys and values the caller writes where they belong.
 
         Args:
             shape: B, K, n, E of the keys of these tokens, and of their values.
             like: of the type they are to have, where the cache holds no tokens yet.
 
         Returns:
-            The cache, and its store, in which they follow the tokens of this one.
+            The cache with them, and its store, in which they follow the tokens of this one.
         """
         used, (rows, heads, count, width) = self.used, shape
-        if self._parts:
-            store = self._with_room(count)
+        if self._part is not None:
+            store = self._with_room(self._part, count)
         else:
             room = (rows, heads, count + _ROOM, width)
             store = Store(like.new_empty(room), like.new_empty(room))
         store.filled = used + count
-        return type(self)((_Part(store, store.filled),)), store
+        return type(self)(_Part(store, store.filled)), store
+
+    def reorder(self, choice: Reordering) -> BeamCache:
+        """Return the cache of the chosen sentences, without the slots that were dropped."""
+        cache = self if choice.sentences is None else self.select(choice.sentences)
+        return cache if choice.slots is None else cache.pick(choice.slots)
 
     def select(self, sentences: Tensor) -> BeamCache:
-        """The rows of some sentences ([B'] int64)."""
-        if not self._parts:
+        """Select the rows of some sentences ([B'] int64)."""
+        part = self._part
+        if part is None:
             return self
-        part = self._one()
         if part.slots is not None:
             part = part._replace(slots=part.slots.index_select(0, sentences))
         if part.sentences is not None:
             sentences = part.sentences.index_select(0, sentences)
-        return BeamCache((part._replace(sentences=sentences),))
+        return BeamCache(part._replace(sentences=sentences))
 
     def pick(self, slots: Tensor) -> BeamCache:
-        """Some slots of each row ([B, S'] int64)."""
-        part = self._one()
-        if part.slots is not None:
-            slots = part.slots.gather(1, slots)
-        return BeamCache((part._replace(slots=slots),))
+        """Pick some slots of each row ([B, S'] int64)."""
+        assert self._part is not None
+        if self._part.slots is not None:
+            slots = self._part.slots.gather(1, slots)
+        return BeamCache(self._part._replace(slots=slots))
 
-    def join(self, other: BeamCache) -> BeamCache:
-        """The rows of both; the shorter ones are filled up with zeros."""
-        return BeamCache((*self._parts, *other._parts))
-
-    def _one(self) -> _Part:
-        """All of it as one part."""
-        if len(self._parts) == 1:
-            return self._parts[0]
-        return _Part(Store.around(self.keys, self.values), self.used)
-
-    def _put_together(self, held: Sequence[Tensor]) -> Tensor:
-        assert held, "nothing was appended yet"
-        found = [part.of(each) for part, each in zip(self._parts, held, strict=True)]
-        if len(found) == 1:
-            return found[0]
-        return stacked(found, self.used, -2)
-
-    def _with_room(self, count: int) -> Store:
-        """A store that begins with what is held and may be written after it."""
-        used, first = self.used, self._parts[0]
-        if len(self._parts) == 1 and first.whole and first.store.may_be_written(used, count):
-            return first.store
+    def _with_room(self, part: _Part, count: int) -> Store:
+        """Return a store that begins with this part and may be written after it."""
+        used = part.width
+        if part.whole and part.store.may_be_written(used, count):
+            return part.store
         room = max(2 * used, used + count, _ROOM * count)
-        kept = _roomy(self._parts, [part.store.keys for part in self._parts], used, room)
-        told = _roomy(self._parts, [part.store.values for part in self._parts], used, room)
-        return Store(kept, told)
+        return Store(_roomy(part, part.store.keys, room), _roomy(part, part.store.values, room))
 
 
-def choose_beams(
-    caches: Sequence[BeamCache], lineage: Lineage, rows: Tensor
-) -> tuple[tuple[BeamCache, ...], Lineage]:
-    """Choose, repeat or drop continuations and sentences.
+def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
+    """Choose, repeat or drop beams and sentences.
 
     Args:
-        caches: of all layers.
-        lineage: of their tokens.
-        rows: [B', W'] int64; entry `sentence · W + continuation` takes the place it stands at.
+        lineage: of the tokens in rows that beams share.
+        rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at.
+
+    Returns:
+        The lineage of the chosen beams, and the choice for the states that follow it.
     """
-    positions = lineage.positions
+    positions, own = lineage.positions, lineage.own
     sentences = chosen_sentences(rows, lineage.width, positions.shape[0])
     if sentences is not None:
-        caches = [cache.select(sentences) for cache in caches]
         positions = positions.index_select(0, sentences)
-    own = lineage.own
     if own is not None:
         own = own.flatten(0, 1)[rows]
     elif rows.shape[1] > 1:
         own = torch.ones((*rows.shape, positions.shape[1]), dtype=torch.bool, device=rows.device)
     lineage = Lineage(positions, own, rows.shape[1], lineage.crowded)
-    if positions.shape[1] < lineage.crowded:
-        return tuple(caches), lineage
-    return _tidied(caches, lineage)
-
-
-def join_beams(
-    caches: Sequence[BeamCache], lineage: Lineage, others: Sequence[BeamCache], other: Lineage
-) -> tuple[tuple[BeamCache, ...], Lineage]:
-    """The sentences of both, those of the first before those of the others.
-
-    Rows of fewer slots are filled up with empty ones, which are no continuation's past.
-
-    Args:
-        caches: of all layers, with at least one token.
-        lineage: of their tokens.
-        others: of the same layers, with at least one token.
-        other: of theirs, with as many continuations.
-    """
-    assert lineage.width == other.width
-    caches, lineage = _tidied(caches, lineage, always=True)  # all is copied anyway
-    both = (lineage, other)
-    slots = max(each.positions.shape[1] for each in both)
-    positions = stacked([each.positions for each in both], slots, -1, fill=NOTHING_HERE)
-    owned = [each.own for each in both if each.own is not None]
-    own = stacked(owned, slots, -1) if owned else None
-    crowded = max(each.crowded for each in both)
-    joined = tuple(one.join(two) for one, two in zip(caches, others, strict=True))
-    return joined, Lineage(positions, own, lineage.width, crowded)
+    slots = None
+    if positions.shape[1] >= lineage.crowded:
+        lineage, slots = _drop_slots(lineage)
+    return lineage, Reordering(rows, sentences, slots)
 
 
 def chosen_sentences(rows: Tensor, width: int, count: int) -> Tensor | None:
-    """Whose continuations rows are.
+    """Return the sentence of each row of beams.
 
     Args:
-        rows: [B', W'] int64, sentence · width + continuation.
-        width: continuations of a sentence.
+        rows: [B', W'] int64, sentence · width + beam.
+        width: beams of a sentence.
         count: B.
 
     Returns:
@@ -309,28 +268,26 @@ def chosen_sentences(rows: Tensor, width: int, count: int) -> Tensor | None:
     return None if same else sentences
 
 
-def _tidied(
-    caches: Sequence[BeamCache], lineage: Lineage, *, always: bool = False
-) -> tuple[tuple[BeamCache, ...], Lineage]:
-    """Without the slots that are no continuation's past, if they are half of all or more."""
+def _drop_slots(lineage: Lineage) -> tuple[Lineage, Tensor | None]:
+    """Drop the slots that are no beam's past, if they are half of all or more.
+
+    Returns:
+        The lineage, and the slots that stay, [B, S'] int64; None if all do.
+    """
     needed = lineage.positions != NOTHING_HERE
     own = lineage.own
     if own is not None:
         needed = needed & own.any(1)
     most, width = int(needed.sum(1).max()), needed.shape[1]
     crowded = max(_CROWDED, 2 * most)
-    if always:
-        if most == width:
-            return tuple(caches), lineage
-    elif 2 * most > width:
-        return tuple(caches), replace(lineage, crowded=2 * crowded)
+    if 2 * most > width:
+        return replace(lineage, crowded=2 * crowded), None
     slots = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
     if own is not None:
         own = own.gather(2, slots[:, None].expand(-1, own.shape[1], -1))
     positions = lineage.positions.gather(1, slots)
     positions = positions.masked_fill(~needed.gather(1, slots), NOTHING_HERE)
-    tidy = Lineage(positions, own, lineage.width, crowded)
-    return tuple(cache.pick(slots) for cache in caches), tidy
+    return Lineage(positions, own, lineage.width, crowded), slots
 
 
 class Store:
@@ -351,9 +308,9 @@ class Store:
         self._is_inference = keys.is_inference()
 
     @functools.cached_property
-    def places(self) -> Places:
+    def places(self) -> HeadAddresses:
         """Where they stand."""
-        return Places.of(self.keys, self.values)
+        return HeadAddresses.of(self.keys, self.values)
 
     @classmethod
     def around(cls, keys: Tensor, values: Tensor) -> Store:
@@ -376,14 +333,9 @@ class Store:
         self.filled = stop
 
 
-def _roomy(parts: Sequence[_Part], held: Sequence[Tensor], used: int, room: int) -> Tensor:
-    """What parts hold, a tensor [B, K, room, E] that is unset after the first `used` slots."""
-    _, heads, _, width = held[0].shape
-    larger = held[0].new_empty((sum(part.rows for part in parts), heads, room, width))
-    first = 0
-    for part, each in zip(parts, held, strict=True):
-        rows = larger[first : first + part.rows]
-        part.put(each, rows[:, :, : part.width])
-        rows[:, :, part.width : used] = 0.0
-        first += part.rows
+def _roomy(part: _Part, held: Tensor, room: int) -> Tensor:
+    """Copy a part of keys or values into [B, K, room, E], which is unset after its slots."""
+    _, heads, _, width = held.shape
+    larger = held.new_empty((part.rows, heads, room, width))
+    part.put(held, larger[:, :, : part.width])
     return larger

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
+from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 
 
@@ -30,7 +31,10 @@ class KeyValueCache(Protocol):
         """[B, K, S, Ev]."""
 
     def extend(self, keys: Tensor, values: Tensor, positions: Positions) -> tuple[Self, Positions]:
-        """The cache with more tokens, and who then stands where; see `Cache.extend`."""
+        """Return the cache with more tokens, and the positions of all; see `Cache.extend`."""
+
+    def reorder(self, choice: Reordering) -> Self:
+        """Return the cache of the chosen beams."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,8 +85,9 @@ class Cache(ABC):
     def trim(self, length: int) -> Self:
         """The cache without the tokens at position `length` and after it."""
 
-    def reorder(self, rows: Tensor) -> Self:
-        """The cache with the given batch rows, [B'] int64: repeated, dropped or permuted."""
+    def reorder(self, choice: Reordering) -> Self:
+        """Return the cache of the chosen beams, each of which has rows of its own."""
+        rows = choice.rows.reshape(-1)
         return replace(
             self,
             keys=self.keys.index_select(0, rows),

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
-from heedful.nn.native.embedding import embed
-from heedful.nn.native.norm import norm_rows
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
@@ -33,6 +33,23 @@ class TokenEmbedding(nn.Module):
         """[...] int64 to [..., D]."""
         return F.embedding(ids, self.weight)
 
+    def logits(self, states: Tensor, bias: Tensor | None) -> Tensor:
+        """Scores of every piece, as an output projection: states [..., D] to [..., V]."""
+        return F.linear(states, self.weight, bias)
+
+    def logits_over(self, ids: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """What scores some pieces as `logits` scores all; made once for many calls.
+
+        Args:
+            ids: [V'] int64, the pieces.
+            bias: [V] of all pieces, or None.
+
+        Returns:
+            A function of states [..., D] that gives scores [..., V'].
+        """
+        chosen = None if bias is None else bias[ids]
+        return functools.partial(F.linear, weight=self.weight[ids], bias=chosen)
+
 
 class InputEmbedding(nn.Module):
     """Embeds ids: table (given, as it may be shared), scale, segments, positions, norm, dropout.
@@ -40,10 +57,6 @@ class InputEmbedding(nn.Module):
     Args:
         width: model width D.
         spec: which of those there are.
-
-    Attributes:
-        runs_natively: whether kernels in C may embed and norm, once the model is not trained any
-            more.
     """
 
     def __init__(self, width: int, spec: EmbeddingSpec) -> None:
@@ -53,7 +66,6 @@ class InputEmbedding(nn.Module):
         self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
         self.norm = build_norm(spec.norm, width) if spec.norm else None
         self.dropout = Dropout(spec.dropout)
-        self.runs_natively = False
 
     def forward(
         self,
@@ -73,27 +85,16 @@ class InputEmbedding(nn.Module):
         Raises:
             ModelError: when a learned position lies past its table.
         """
-        x = self._at_once(ids, positions, table) if self.runs_natively else None
-        if x is None:
-            x = self._embedded(ids, positions, table, segments)
+        x = self.embed(ids, positions, table, segments)
         if self.norm is not None:
-            x = norm_rows(x, self.norm) if self.runs_natively else self.norm(x)
+            x = self.norm(x)
         dropped: Tensor = self.dropout(x)
         return dropped
 
-    def _at_once(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor | None:
-        if self.segments is not None:
-            return None
-        places = None
-        if self.positions is not None:
-            places = self.positions.table(positions)
-            if places is None:
-                return None
-        return embed(ids, positions, table.weight, self.scale, places)
-
-    def _embedded(
+    def embed(
         self, ids: Tensor, positions: Tensor, table: TokenEmbedding, segments: Tensor | None
     ) -> Tensor:
+        """Scaled vectors of tokens, plus those of segments and positions: what the norm takes."""
         x: Tensor = table(ids)
         if self.scale != 1.0:
             x = x * self.scale

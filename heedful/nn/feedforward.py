@@ -8,12 +8,13 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.capture import Capture, offer
 from heedful.nn.dropout import Dropout
+from heedful.nn.fused_sublayer import Parameters, fused_sublayer
 from heedful.nn.kinds import GATED, Activation, PlainActivation
+from heedful.nn.mixer import Context
 from heedful.nn.product import Linear, fed, is_plain, unwatched
+from heedful.nn.residual import ResidualNorm
 from heedful.nn.spec import FeedForwardSpec
-from heedful.nn.sublayer import Ending, Parameters, joined
 
 
 def relu(x: Tensor) -> Tensor:
@@ -52,16 +53,19 @@ class FeedForward(nn.Module):
         self.down = linear(spec.width, width, spec.bias)
         self.dropout = Dropout(spec.dropout)
 
-    def forward(self, x: Tensor, capture: Capture | None = None, address: str = "") -> Tensor:
-        """[..., D] to [..., D].
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+        """Transform every token by itself.
 
         Args:
             x: [..., D].
-            capture: may ask for `{address}.inner`, what `down` takes.
-            address: this module's place in the model.
+            context: its capture may ask for `{address}.inner`, the input of `down`.
+
+        Returns:
+            [..., D].
         """
         drops = self.training and self.dropout.probability > 0.0
-        if capture is None and self.kind is not None and not drops:
+        captures = context is not None and context.capture is not None
+        if not captures and self.kind is not None and not drops:
             whole = fed(x, self.up, self.kind, self.down)
             if whole is not None:
                 return whole
@@ -69,27 +73,33 @@ class FeedForward(nn.Module):
             inner = self.activation(self.up(x))
         else:
             inner = self.activation(self.gate(x)) * self.up(x)
-        offer(capture, f"{address}.inner", inner)
+        if context is not None:
+            context.offer("inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down
 
-    def joined(self, x: Tensor, read: Tensor, ending: Ending) -> tuple[Tensor, Tensor] | None:
-        """This network and all that follows it up to the next sub-layer, in one call.
+    def fused(
+        self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: None = None
+    ) -> tuple[Tensor, Tensor] | None:
+        """Transform every token and do all that follows up to the next sub-layer in one call.
 
         Args:
-            x: [..., D], the stream.
-            read: [..., D], what this module reads of it.
-            ending: what becomes of the result.
+            x: [..., D], the residual stream.
+            y: [..., D], the input of this module.
+            after: dropout, sum and norm that follow.
+            context: not needed.
+            state: none.
 
         Returns:
-            As `heedful.nn.sublayer.joined`; None where that is not to be had.
+            The stream, and the input of the next sub-layer; None where no kernel serves.
         """
         if self.kind is None or (self.training and self.dropout.probability > 0.0):
             return None
         if not is_plain(self.up, self.down) or not unwatched(self):
             return None
         up = Parameters(self.up.weight, self.up.bias)
-        return joined(x, read, up, self.kind, Parameters(self.down.weight, self.down.bias), ending)
+        down = Parameters(self.down.weight, self.down.bias)
+        return fused_sublayer(x, y, up, self.kind, down, after)
 
 
 def linear(in_width: int, out_width: int, bias: bool) -> Linear:

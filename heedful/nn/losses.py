@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.nn.native.product import RightSide, turned_product
+from heedful.kernels.gemm import PackedB, gemm_transposed
 from heedful.nn.product import asked_dtype, product_dtype
 
 _CHUNK_ELEMENTS = 1 << 23
@@ -208,20 +208,20 @@ class _OwnProducts:
     """The same by kernels in C."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype) -> None:
-        self.down, self.up = RightSide(weight.t(), dtype), RightSide(weight, dtype)
+        self.down, self.up = PackedB(weight.t(), dtype), PackedB(weight, dtype)
         self.bias = bias
 
     def logits(self, hidden: Tensor, out: Tensor) -> Tensor:
         """[r, D] to [r, V]."""
-        return self.down.multiplied(hidden, out, bias=self.bias)
+        return self.down.multiply(hidden, out, bias=self.bias)
 
     def for_hidden(self, gradient: Tensor, out: Tensor) -> None:
         """Of the logits [r, V] to that of the hidden states [r, D]."""
-        self.up.multiplied(gradient, out)
+        self.up.multiply(gradient, out)
 
     def add_for_weight(self, gradient: Tensor, hidden: Tensor, out: Tensor) -> None:
         """Add to the weight's [V, D] what comes of [r, V] and [r, D]."""
-        turned_product(gradient, hidden, out, adds=True)
+        gemm_transposed(gradient, hidden, out, accumulate=True)
 
 
 class _Output:

@@ -33,6 +33,7 @@ from torch import Tensor, nn
 
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
+from heedful.nn.mixer import Context
 from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
 
 PENALTIES = "**.penalty"
@@ -115,26 +116,24 @@ class MixtureOfExperts(nn.Module):
         nn.init.xavier_uniform_(self.router.weight)
         self.experts = nn.ModuleList(FeedForward(width, spec) for _ in range(experts.num_experts))
 
-    def forward(
-        self, x: Tensor, positions: Tensor, capture: Capture | None = None, address: str = ""
-    ) -> Tensor:
+    def forward(self, x: Tensor, context: Context) -> Tensor:
         """Transform every token by its experts.
 
         Args:
             x: [B, L, D].
-            positions: [B, L] int64, −1 where there is padding.
-            capture: what to keep of the pass; see the module's description.
-            address: this module's place in the model.
+            context: positions of x, −1 where there is padding; see the top of the file for what a
+                capture may ask for.
 
         Returns:
             [B, L, D]; zeros where there is padding.
         """
+        positions = context.row_positions().reshape(x.shape[:2])
         real = (positions >= 0).flatten().nonzero().squeeze(1)
         tokens = x.flatten(0, 1).index_select(0, real)
         routes = self.route(tokens)
         mixed = self._mix(tokens, routes)
-        if capture is not None:
-            self._show(routes, real, positions, capture, address)
+        if context.capture is not None:
+            self._show(routes, real, positions, context)
         result = mixed.new_zeros(positions.numel(), x.shape[-1]).index_copy(0, real, mixed)
         return result.view_as(x)
 
@@ -167,18 +166,16 @@ class MixtureOfExperts(nn.Module):
         done = done.view(*routes.weights.shape, tokens.shape[-1])
         return (done * routes.weights[..., None].to(done.dtype)).sum(1)
 
-    def _show(
-        self, routes: Routes, real: Tensor, positions: Tensor, capture: Capture, address: str
-    ) -> None:
-        if capture.wants(f"{address}.balance"):
-            capture.keep(f"{address}.balance", routes.balance())
-        if capture.wants(f"{address}.penalty"):
-            capture.keep(f"{address}.penalty", self.balance_weight * routes.balance())
-        if capture.wants(f"{address}.routing"):
+    def _show(self, routes: Routes, real: Tensor, positions: Tensor, context: Context) -> None:
+        if context.wants("balance"):
+            context.keep("balance", routes.balance())
+        if context.wants("penalty"):
+            context.keep("penalty", self.balance_weight * routes.balance())
+        if context.wants("routing"):
             dense = routes.dense()
             routing = dense.new_zeros(positions.numel(), dense.shape[-1])
             shape = (*positions.shape, dense.shape[-1])
-            capture.keep(f"{address}.routing", routing.index_copy(0, real, dense).view(shape))
+            context.keep("routing", routing.index_copy(0, real, dense).view(shape))
 
 
 def build_feedforward(width: int, spec: FeedForwardSpec) -> FeedForward | MixtureOfExperts:

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.device import own_products
-from heedful.nn.native.library import emulates_halves, multiplies
-from heedful.nn.native.product import RightSide, turned_product
+from heedful.kernels.gemm import PackedB, gemm_transposed
+from heedful.kernels.library import emulates_bf16, has_gemm
 
 _FEWEST_ROWS = 64
 """Laying out a weight takes as long as multiplying it with some rows."""
@@ -88,20 +88,20 @@ def asked_dtype(x: Tensor) -> torch.dtype:
 
 
 def product_dtype(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, in_one: bool = False
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, fused: bool = False
 ) -> torch.dtype | None:
     """The type in which kernels in C multiply x [..., K] with weight [N, K]; None if they do not.
 
     They do where gradients are wanted, or PyTorch would be slow without them too, and the matrices
     are large enough, unless `own_products` says that they must not. Where one call does all of a
-    sub-layer, `in_one`, smaller ones are.
+    sub-layer, `fused`, smaller ones are.
     """
     if not _may_multiply(x):
         return None
     dtype = asked_dtype(x)
-    if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_halves()):
+    if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_bf16()):
         return None
-    if not multiplies(_name(dtype), min(weight.shape), in_one=in_one):
+    if not has_gemm(_name(dtype), min(weight.shape), fused=fused):
         return None
     if weight.dtype != torch.float32 or not weight.is_contiguous():
         return None
@@ -115,7 +115,7 @@ def product_dtype(
 
 def multiplied_in_one(x: Tensor) -> bool:
     """Whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
-    return _may_multiply(x) and multiplies(_name(asked_dtype(x)), x.shape[-1], in_one=True)
+    return _may_multiply(x) and has_gemm(_name(asked_dtype(x)), x.shape[-1], fused=True)
 
 
 def _may_multiply(x: Tensor) -> bool:
@@ -165,7 +165,7 @@ class _Fed(torch.autograd.Function):
         inner = rows.new_empty(len(rows), len(up))
         # A rectifier's slopes are seen in what it gives.
         slopes = None if activation == "relu" else torch.empty_like(inner)
-        RightSide(up.t(), dtype).multiplied(
+        PackedB(up.t(), dtype).multiply(
             rows, inner, bias=up_bias, activation=activation, slopes=slopes
         )
         ctx.save_for_backward(rows, inner, slopes, up, down)
@@ -198,7 +198,7 @@ def _rows(x: Tensor, dtype: torch.dtype) -> Tensor:
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, shape: torch.Size) -> Tensor:
     """[R, K] to [..., N] for `shape` [..., K]; no view, which could not be changed in place."""
     out = x.new_empty(*shape[:-1], weight.shape[0])
-    RightSide(weight.t(), x.dtype).multiplied(x, out.view(-1, len(weight)), bias=bias)
+    PackedB(weight.t(), x.dtype).multiply(x, out.view(-1, len(weight)), bias=bias)
     return out
 
 
@@ -212,7 +212,7 @@ def _for_input(
 ) -> Tensor:
     """[R, N] to [R, K]."""
     out = torch.empty(gradient.shape[0], weight.shape[1], dtype=dtype)
-    return RightSide(weight, gradient.dtype).multiplied(gradient, out, slopes=slopes, gate=gate)
+    return PackedB(weight, gradient.dtype).multiply(gradient, out, slopes=slopes, gate=gate)
 
 
 def _for_parameters(
@@ -223,4 +223,4 @@ def _for_parameters(
     if not weight:
         return None, gradient.sum(0, dtype=torch.float32) if bias else None
     sums = torch.empty(width) if bias else None
-    return turned_product(gradient, x, torch.empty(width, x.shape[1]), sums=sums), sums
+    return gemm_transposed(gradient, x, torch.empty(width, x.shape[1]), column_sums=sums), sums

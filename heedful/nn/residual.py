@@ -8,17 +8,19 @@ the gradient instead of being kept.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from heedful.kernels.library import address, array_args, has_row_kernels, kernels
 from heedful.nn.dropout import dropout
-from heedful.nn.native.library import address, kernels, numbers, passes_rows
+from heedful.nn.mixer import Context
 from heedful.nn.norms import norm_parts
 
 _CHUNKS = 16
-"""`CHUNKS` of kernels.c."""
+"""`GRAD_CHUNKS` of runtime.h."""
 
 _LEVELS = 1 << 32
 _KINDS = (torch.float32, torch.bfloat16)
@@ -27,58 +29,82 @@ Draw = tuple[int, int, float]
 """What decides what is dropped: see `draw`."""
 
 
-def add_residual(
-    x: Tensor, change: Tensor, probability: float, norm: nn.Module | None, training: bool
-) -> Tensor:
-    """x plus what a sub-layer makes of it, normed where a norm is given.
+@dataclass(frozen=True)
+class ResidualNorm:
+    """Dropout, residual sum and norms between a part's output and the input of the next part.
 
     Args:
-        x: [..., D].
-        change: [..., D], of which elements are dropped.
-        probability: of dropping one in training.
-        norm: of the sum.
-        training: whether gradients are wanted and elements dropped.
-
-    Returns:
-        [..., D].
+        norm: of the sum, whose result goes on as the stream (2017); None where the sum does.
+        input_norm: of the stream, for the next part to read; None where it reads the stream.
+        dropout: probability of dropping an element of the part's output in training.
+        output_norm: of the part's output, before the sum (Gemma 2, 2024); None for none.
+        residual: add the output to the stream; else the output takes the stream's place.
     """
-    if training and (norm is not None or probability) and passes_through(norm, x, change):
-        drop, norm_last = draw(probability), norm is not None
-        whole, y = _Passing.apply(x, change, *norm_parts(norm), drop, norm_last)  # type: ignore[no-untyped-call]
-        found: Tensor = y if norm_last else whole
-        return found
-    x = x + dropout(change, probability, training)
-    normed: Tensor = x if norm is None else norm(x)
-    return normed
+
+    norm: nn.Module | None = None
+    input_norm: nn.Module | None = None
+    dropout: float = 0.0
+    output_norm: nn.Module | None = None
+    residual: bool = True
+
+    @property
+    def is_fusable(self) -> bool:
+        """Whether it is a sum and at most one norm, as kernels compute it."""
+        one = self.norm is None or self.input_norm is None
+        return one and self.residual and self.output_norm is None
+
+    @property
+    def any_norm(self) -> nn.Module | None:
+        """The norm of the sum, wherever its result goes."""
+        return self.input_norm if self.norm is None else self.norm
 
 
-def add_and_norm(
-    x: Tensor, change: Tensor, probability: float, norm: nn.Module, training: bool
+def residual_norm(
+    x: Tensor, output: Tensor, after: ResidualNorm, context: Context, *, training: bool
 ) -> tuple[Tensor, Tensor]:
-    """x plus what a sub-layer makes of it, and the norm of that sum, for the next one to read.
+    """Add a part's output to the stream, and norm the sum.
+
+    A capture may ask for the part's `output`, the `residual` sum and the `stream` that goes on.
 
     Args:
-        x: [..., D].
-        change: [..., D], of which elements are dropped.
-        probability: of dropping one in training.
-        norm: of the sum.
-        training: whether gradients are wanted and elements dropped.
+        x: [..., D], the stream.
+        output: [..., D] of the part.
+        after: dropout, sum and norms.
+        context: of the part.
+        training: whether elements are dropped and gradients wanted.
 
     Returns:
-        The sum [..., D], and its norm [..., D] in the precision that products read it in.
+        The stream [..., D], and the input of the next part [..., D].
     """
-    if training and passes_through(norm, x, change):
-        drop = draw(probability)
-        found: tuple[Tensor, Tensor] = _Passing.apply(x, change, *norm_parts(norm), drop, False)  # type: ignore[no-untyped-call]
-        return found
-    x = x + dropout(change, probability, training)
-    return x, norm(x)
+    if training and context.capture is None and after.is_fusable:
+        works = after.any_norm is not None or after.dropout > 0.0
+        if works and passes_through(after.any_norm, x, output):
+            return _sum_and_norm(x, output, after)
+    if after.output_norm is not None:
+        output = after.output_norm(output)
+    context.offer("output", output)
+    output = dropout(output, after.dropout, training)
+    x = x + output if after.residual else output
+    context.offer("residual", x)
+    x = x if after.norm is None else after.norm(x)
+    context.offer("stream", x)
+    return x, x if after.input_norm is None else after.input_norm(x)
+
+
+def _sum_and_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tensor, Tensor]:
+    """Return the stream and the next input by one kernel."""
+    norm_last = after.norm is not None
+    total, y = _ResidualNorm.apply(  # type: ignore[no-untyped-call]
+        x, output, *norm_parts(after.any_norm), draw(after.dropout), norm_last
+    )
+    stream = y if norm_last else total
+    return stream, stream if y is None else y
 
 
 def normed(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
     """The norm of x [..., D], in the precision that products read it in."""
     if training and passes_through(norm, x):
-        found: Tensor = _Passing.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
+        found: Tensor = _ResidualNorm.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
         return found
     plain: Tensor = norm(x)
     return plain
@@ -88,7 +114,7 @@ def passes_through(norm: nn.Module | None, *tensors: Tensor) -> bool:
     """Whether kernels in C add and norm such rows."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():
         return False
-    if not passes_rows(tensors[0].shape[-1]):
+    if not has_row_kernels(tensors[0].shape[-1]):
         return False
     weight, bias, _ = norm_parts(norm)
     if norm is not None and (
@@ -108,7 +134,7 @@ def draw(probability: float) -> Draw:
     return int(torch.empty((), dtype=torch.int64).random_()), least, 1.0 / (1.0 - least / _LEVELS)
 
 
-class _Passing(torch.autograd.Function):
+class _ResidualNorm(torch.autograd.Function):
     """The sum of x and `change`, or None without `change`; and its norm, or x's, or None without.
 
     Where the norm comes last, what it gives goes on alone, in float32. Elsewhere the sum goes on
@@ -140,13 +166,13 @@ class _Passing(torch.autograd.Function):
             ctx.save_for_backward(whole, weight, bias, statistics)
         ctx.drop, ctx.kinds = drop, (x.dtype, None if change is None else change.dtype)
         ctx.set_materialize_grads(False)
-        kernels().heedful_residual(
+        kernels().heedful_residual_norm(
             rows,
             width,
-            *numbers(x),
-            *numbers(change),
+            *array_args(x),
+            *array_args(change),
             whole.data_ptr(),
-            *numbers(y),
+            *array_args(y),
             address(weight),
             address(bias),
             epsilon,
@@ -175,18 +201,18 @@ class _Passing(torch.autograd.Function):
         is_one = asked and asked_of_change and kind == kind_of_change and not least
         if asked_of_change and not is_one:
             change = torch.empty_like(up, dtype=kind_of_change)
-        kernels().heedful_residual_back(
+        kernels().heedful_residual_norm_backward(
             up.numel() // up.shape[-1],
             up.shape[-1],
-            *numbers(for_sum),
-            *numbers(for_y),
-            *numbers(whole),
+            *array_args(for_sum),
+            *array_args(for_y),
+            *array_args(whole),
             address(weight),
             address(bias),
             address(statistics),
             *ctx.drop,
-            *numbers(x),
-            *numbers(change),
+            *array_args(x),
+            *array_args(change),
             address(for_weight),
             address(for_bias),
             address(partial),

@@ -143,6 +143,10 @@ class PositionSpec(Config):
         return self
 
 
+NormPlacement = Literal["before", "after", "both", "none"]
+"""The norm of a sub-layer stands before its part, after the sum, before and after the part."""
+
+
 class NormSpec(Config):
     """Layer normalisation (Ba 2016) or its root-mean-square form (Zhang 2019)."""
 
@@ -177,6 +181,7 @@ class ExpertsSpec(Config):
 class FeedForwardSpec(Config):
     """The position-wise network: inner width, activation (gated forms: Shazeer 2020), dropout."""
 
+    kind: Literal["feedforward"] = "feedforward"
     width: PositiveInt
     activation: Activation = "relu"
     bias: bool = True
@@ -185,10 +190,17 @@ class FeedForwardSpec(Config):
         None, description="several networks of this width instead of one"
     )
 
+    def check_width(self, width: int) -> None:
+        """Accept any model width."""
+
 
 class AttentionSpec(Config):
     """Multi-head attention; fewer key/value heads make it grouped-query or multi-query."""
 
+    kind: Literal["attention"] = "attention"
+    over: Literal["input", "memory"] = Field(
+        "input", description="attend over the input itself, or over the encoder's output"
+    )
     num_heads: PositiveInt
     num_kv_heads: PositiveInt | None = Field(None, description="as many as num_heads if unset")
     head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
@@ -200,16 +212,41 @@ class AttentionSpec(Config):
         None, description="factor on scores; 1/sqrt(head width) if unset"
     )
     softcap: Annotated[float, Field(gt=0)] | None = None
+    query_key_norm: NormSpec | None = Field(
+        None, description="norm of each head's queries and keys, before they are rotated"
+    )
     dropout: Probability = 0.0
     mask: MaskSpec = EverythingSpec()
     rotary: RotarySpec | None = None
     position_bias: BiasSpec | None = None
+    kept_heads: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
+        None,
+        description="ascending numbers of the heads that pruning left (Michel 2019); all if unset",
+    )
 
     @model_validator(mode="after")
     def _heads_group(self) -> Self:
         if self.num_kv_heads and self.num_heads % self.num_kv_heads:
             raise ValueError("num_heads must be a multiple of num_kv_heads")
+        kept = self.kept_heads
+        if kept is not None and (
+            list(kept) != sorted(set(kept)) or any(head >= self.num_heads for head in kept)
+        ):
+            raise ValueError(f"kept_heads are not ascending numbers below {self.num_heads}")
         return self
+
+    def check_width(self, width: int) -> None:
+        """Refuse heads that do not share the model width evenly.
+
+        Raises:
+            ValueError: when they do not.
+        """
+        if self.head_width is None and width % self.num_heads:
+            raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
+
+
+PartSpec = Annotated[AttentionSpec | FeedForwardSpec, Field(discriminator="kind")]
+"""The part of a sub-layer. A new one is a spec here, a builder in `heedful.nn.mixer`."""
 
 
 class EmbeddingSpec(Config):

@@ -1,326 +1,88 @@
-"""A sub-layer of a block in one call while it is trained, where kernels in C do all of it.
+"""A sub-layer: a part, dropout of its output, the residual sum, norms.
 
-Two linear maps with attention or an activation between them, dropout, the sum with the stream and
-its norm: each is a kernel of its own, but where matrices are small, going to and fro between them
-takes longer than they do. So there is one call for the pass and one for all its gradients.
+The definition runs them one by one. In training a processor spends as long going from kernel to
+kernel as in them where matrices are small, so a fused kernel does all of it where one serves.
 """
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.kernels.native import LONGEST
-from heedful.nn.kinds import PlainActivation
-from heedful.nn.masks import Mask
-from heedful.nn.native.library import ACTIVATIONS, address, kernels, numbers, passes_rows
-from heedful.nn.native.structures import LearnedMap, Numbers, Sublayer
-from heedful.nn.norms import norm_parts
-from heedful.nn.positions import Positions
-from heedful.nn.product import product_dtype
-from heedful.nn.residual import Draw, draw, passes_through
-from heedful.nn.unpadding import RealRows
+from heedful.nn.mixer import Context
+from heedful.nn.residual import ResidualNorm, residual_norm
+from heedful.nn.spec import NormPlacement
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What becomes of what a sub-layer finds.
+class SubLayer:
+    """The settings of one sub-layer; the block holds its part and norms under its name.
 
     Args:
-        norm: of the sum of that and the stream; None for none.
-        probability: of dropping an element of it in training.
-        norm_last: whether the norm's result goes on as the stream, not the sum.
+        name: of the part (`self_attention`), and with `_norm` of its norm.
+        placement: of the norm.
+        dropout: probability of dropping an element of the part's output.
     """
 
-    norm: nn.Module | None
-    probability: float
-    norm_last: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Memory:
-    """What is attended to where that is not the input itself.
-
-    Args:
-        projected: [B, Lk, 2 · K · E] keys and values of all heads; [1, M, …] without padding.
-        rows: where the rows stand, if they come without their padding.
-    """
-
-    projected: Tensor
-    rows: RealRows | None
-
-
-@dataclass(frozen=True, eq=False)
-class Heads:
-    """Who attends in a sub-layer, to what.
-
-    Args:
-        num_heads: of queries, H.
-        num_kv_heads: of keys and values, K.
-        scale: of the scores.
-        positions: of queries and keys.
-        mask: who may see whom.
-        rows: where the rows of the input stand, if it comes without its padding.
-        memory: what is attended to; the input itself if None.
-    """
-
-    num_heads: int
-    num_kv_heads: int
-    scale: float
-    positions: Positions
-    mask: Mask
-    rows: RealRows | None = None
-    memory: Memory | None = None
+    name: str
+    placement: NormPlacement
+    dropout: float
 
     @property
-    def key_rows(self) -> RealRows | None:
-        """Where the rows of keys stand, if they come without their padding."""
-        return self.rows if self.memory is None else self.memory.rows
+    def address(self) -> str:
+        """The place of its captures within the block: `self`, `cross`, `feedforward`."""
+        return self.name.removesuffix("_attention")
 
-    def serve(self, width: int) -> bool:
-        """Whether kernels in C attend so, with all heads of queries together so wide."""
-        lengths = self.positions.query.shape[1], self.positions.key.shape[1]
-        if max(lengths) > LONGEST or not self.num_heads or not passes_rows(width // self.num_heads):
-            return False
-        return all(rows is None or rows.in_front for rows in (self.rows, self.key_rows))
-
-    def visible(self) -> Tensor | None:
-        """Which key each query may see, [B|1, H|1, Lq, Lk]; None if all that is there."""
-        positions, mask = self.positions, self.mask
-        there = self.rows is not None, self.key_rows is not None
-
-        def shows_all() -> bool:
-            real = _real(positions.query, there[0])[:, :, None]
-            real = real & _real(positions.key, there[1])[:, None]
-            return bool((positions.visible(mask) | ~real[:, None]).all())
-
-        if positions.derive(("shows all rows", mask, there), shows_all):
-            return None
-        return positions.visible(mask).contiguous()
+    @property
+    def norms_input(self) -> bool:
+        """Whether the part reads a norm of the stream."""
+        return self.placement in ("before", "both")
 
 
-def _real(positions: Tensor, without_padding: bool) -> Tensor:
-    return positions >= 0 if without_padding else torch.ones_like(positions, dtype=torch.bool)
-
-
-class Parameters(NamedTuple):
-    """A linear map's weight [N, K] and bias [N], if it has one."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-
-def joined(
+def run_sublayer(
+    part: nn.Module,
     x: Tensor,
-    read: Tensor,
-    first: Parameters,
-    between: PlainActivation | Heads,
-    second: Parameters,
-    ending: Ending,
-) -> tuple[Tensor, Tensor] | None:
-    """`x + dropout(second(between(first(read))))` and its norm; None where C does not do all of it.
+    y: Tensor,
+    after: ResidualNorm,
+    context: Context,
+    state: Any = None,
+    *,
+    training: bool,
+) -> tuple[Tensor, Tensor, Any]:
+    """Run a part, and add its output to the stream.
 
     Args:
-        x: [..., D], the stream; of attention [B, L, D].
-        read: as x: the norm of it, or itself.
-        first: to queries, keys and values, or to the inner width.
-        between: what stands between the maps: an activation, or heads.
-        second: back to D.
-        ending: what becomes of the result.
+        part: of the block.
+        x: [..., D], the residual stream.
+        y: [..., D], the part's input: x, or its norm.
+        after: dropout, sum and norms that follow.
+        context: positions of x; its address is the part's.
+        state: the part's; None where it has none, or a whole sequence is mixed.
+        training: whether elements are dropped and gradients wanted.
 
     Returns:
-        The stream that goes on, and what the next sub-layer reads of it, as `Block._add` has them.
+        The stream, the input of the next part, and the part's state.
     """
-    norm = ending.norm
-    dtype = product_dtype(read, *first, in_one=True)
-    if (
-        dtype is None
-        or product_dtype(read, *second, in_one=True) != dtype
-        or not passes_through(norm, x)
-    ):
+    result = _fused(part, x, y, after, context, state) if training else None
+    if result is not None:
+        return *result, state
+    context.offer("input", y)
+    if state is None:
+        output = part(y, context)
+    else:
+        output, state = part.step(y, state, context)  # type: ignore[operator]
+    return *residual_norm(x, output, after, context, training=training), state
+
+
+def _fused(
+    part: Any, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
+) -> tuple[Tensor, Tensor] | None:
+    """Return the stream and the next input by one kernel; None where none serves."""
+    if context.capture is not None or not after.is_fusable or torch.compiler.is_compiling():
         return None
-    if any(_bias_alone(each) for each in (first, second)):
-        return None
-    heads = between if isinstance(between, Heads) else None
-    if heads is not None and not heads.serve(second.weight.shape[1]):
-        return None
-    projected = None
-    if heads is not None and heads.memory is not None:
-        projected = heads.memory.projected
-        if projected.dtype not in (torch.float32, dtype):
-            return None
-    weight, bias, epsilon = norm_parts(norm)
-    how = _How(
-        dtype,
-        ending.norm_last,
-        epsilon,
-        draw(ending.probability),
-        between if not isinstance(between, Heads) else None,
-        heads,
-        None if heads is None else heads.visible(),
-    )
-    # The gradient of what is read is added to that of x at once, where they are the same.
-    is_same = read is x and x.dtype == torch.float32
-    whole, y = _Joined.apply(  # type: ignore[no-untyped-call]
-        x, None if is_same else read, projected, *first, *second, weight, bias, how
-    )
-    stream = y if ending.norm_last and norm is not None else whole
-    return stream, stream if y is None else y
-
-
-def _bias_alone(map: Parameters) -> bool:
-    """Whether a map's bias is learned and its weight is not."""
-    return map.bias is not None and map.bias.requires_grad and not map.weight.requires_grad
-
-
-class _How(NamedTuple):
-    """What a sub-layer computes, but for its tensors that are learned from."""
-
-    dtype: torch.dtype
-    norm_last: bool
-    epsilon: float
-    drop: Draw
-    activation: PlainActivation | None
-    heads: Heads | None
-    visible: Tensor | None
-
-
-class _Joined(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        read: Tensor | None,
-        memory: Tensor | None,
-        first: Tensor,
-        first_bias: Tensor | None,
-        second: Tensor,
-        second_bias: Tensor | None,
-        weight: Tensor | None,
-        bias: Tensor | None,
-        how: _How,
-    ) -> tuple[Tensor | None, Tensor | None]:
-        x = x.contiguous()
-        rows = (x if read is None else read).to(how.dtype).contiguous()
-        seen = None if memory is None else memory.to(how.dtype).contiguous()
-        whole = torch.empty_like(x, dtype=torch.promote_types(x.dtype, how.dtype))
-        y = None
-        if weight is not None:
-            for_products = not how.norm_last and torch.is_autocast_enabled("cpu")
-            kind = torch.get_autocast_dtype("cpu") if for_products else torch.float32
-            y = torch.empty_like(x, dtype=kind)
-        tensors = (rows, seen, first, first_bias, second, second_bias, whole, weight, bias)
-        of = _described(how, *tensors)
-        of.x, of.y = Numbers(*numbers(x)), Numbers(*numbers(y))
-        library, pointer = kernels(), ctypes.byref(of)
-        kept = torch.empty(library.heedful_sublayer_kept(pointer), dtype=torch.uint8)
-        room = torch.empty(library.heedful_sublayer_room(pointer, False), dtype=torch.uint8)
-        of.kept, of.room = kept.data_ptr(), room.data_ptr()
-        library.heedful_sublayer(pointer)
-        ctx.save_for_backward(*tensors, kept)
-        ctx.how = how
-        ctx.kinds = tuple(None if each is None else each.dtype for each in (x, read, memory))
-        ctx.set_materialize_grads(False)
-        return None if how.norm_last and y is not None else whole, y
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        for_sum, for_y = (None if g is None else g.contiguous() for g in gradients)
-        up = for_y if for_sum is None else for_sum
-        if up is None:
-            return (None,) * 10
-        *tensors, kept = ctx.saved_tensors
-        rows, seen, first, first_bias, second, second_bias, _, weight, bias = tensors
-        needs, (kind, read_kind, memory_kind) = ctx.needs_input_grad, ctx.kinds
-        of = _described(ctx.how, *tensors)
-        of.for_sum, of.for_y = Numbers(*numbers(for_sum)), Numbers(*numbers(for_y))
-        of.kept = kept.data_ptr()
-        for_x = for_read = for_memory = for_weight = for_bias = None
-        if needs[0] and (for_y is not None or read_kind is None or up.dtype != kind):
-            for_x = torch.empty_like(up, dtype=kind)
-        if read_kind is not None and needs[1]:
-            for_read = torch.empty_like(rows, dtype=read_kind)
-        of.for_x = Numbers(*numbers(for_x))
-        of.for_read = of.for_x if read_kind is None else Numbers(*numbers(for_read))
-        if seen is not None:
-            for_memory = torch.empty_like(seen)
-            of.for_memory = for_memory.data_ptr()
-        if for_y is not None:
-            for_weight = torch.empty_like(weight)
-            for_bias = None if bias is None else torch.empty_like(bias)
-            of.for_norm_weight, of.for_norm_bias = address(for_weight), address(for_bias)
-        parameters = (first, first_bias, second, second_bias)
-        found = tuple(
-            torch.empty_like(each) if wanted else None
-            for each, wanted in zip(parameters, needs[3:7], strict=True)
-        )
-        of.first.for_weight, of.first.for_bias = address(found[0]), address(found[1])
-        of.second.for_weight, of.second.for_bias = address(found[2]), address(found[3])
-        library, pointer = kernels(), ctypes.byref(of)
-        room = torch.empty(library.heedful_sublayer_room(pointer, True), dtype=torch.uint8)
-        of.room = room.data_ptr()
-        library.heedful_sublayer_back(pointer)
-        if needs[0] and for_x is None:  # it is what comes down
-            for_x = up
-        if for_memory is not None:
-            for_memory = for_memory.to(memory_kind) if needs[2] else None
-        return for_x, for_read, for_memory, *found, for_weight, for_bias, None
-
-
-def _described(
-    how: _How,
-    rows: Tensor,
-    memory: Tensor | None,
-    first: Tensor,
-    first_bias: Tensor | None,
-    second: Tensor,
-    second_bias: Tensor | None,
-    whole: Tensor,
-    weight: Tensor | None,
-    bias: Tensor | None,
-) -> Sublayer:
-    """What the passes of both directions have in common."""
-    seed, least, kept_scale = how.drop
-    of = Sublayer(
-        LearnedMap(first.data_ptr(), address(first_bias), None, None, *reversed(first.shape)),
-        LearnedMap(second.data_ptr(), address(second_bias), None, None, *reversed(second.shape)),
-        read=rows.data_ptr(),
-        sum=Numbers(*numbers(whole)),
-        norm_weight=address(weight),
-        norm_bias=address(bias),
-        rows=rows.numel() // rows.shape[-1],
-        seed=seed,
-        least=least,
-        kept_scale=kept_scale,
-        epsilon=how.epsilon,
-        halves=how.dtype == torch.bfloat16,
-        activation=ACTIVATIONS.index(how.activation) if how.activation else len(ACTIVATIONS),
-    )
-    if how.heads is not None:
-        _describe_heads(of, how.heads, how.visible, memory)
-    return of
-
-
-def _describe_heads(
-    of: Sublayer, heads: Heads, visible: Tensor | None, memory: Tensor | None
-) -> None:
-    batch, of.num_queries = heads.positions.query.shape
-    of.batch, of.num_keys = heads.positions.key.shape
-    of.heads, of.key_heads, of.score_scale = heads.num_heads, heads.num_kv_heads, heads.scale
-    if heads.rows is not None:
-        of.query_starts = heads.rows.starts.data_ptr()
-    if heads.key_rows is not None:
-        of.key_starts = heads.key_rows.starts.data_ptr()
-    if memory is not None:
-        of.memory, of.memory_rows = memory.data_ptr(), memory.numel() // memory.shape[-1]
-    if visible is not None:
-        strides = visible.expand(batch, heads.num_heads, -1, -1).stride()
-        of.visible, (of.visible_batch, of.visible_head, of.visible_query, _) = (
-            address(visible),
-            strides,
-        )
+    fuse = getattr(part, "fused", None)
+    result: tuple[Tensor, Tensor] | None = fuse and fuse(x, y, after, context, state)
+    return result

@@ -1,12 +1,20 @@
-"""The studio as an ASGI application: the shell, its scripts, and the calls of every page."""
+"""The studio as an ASGI application: the shell, its scripts, and the calls of every page.
+
+A call takes and returns JSON; an error is what, where and remedy.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import json
+import sys
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import anyio
 from anyio import to_thread
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -17,23 +25,30 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 import heedful
-from heedful.studio.answers import answering, broken, json_response, missing, new_turn
+from heedful.errors import RunError, UserError
 from heedful.studio.guard import Guard
-from heedful.studio.registry import PAGES
+from heedful.studio.pages import PAGES
 
 if TYPE_CHECKING:
     from starlette.types import Scope
 
+    from heedful.studio.page import Call
     from heedful.studio.workspace import Workspace
 
 STATIC = Path(__file__).parent / "static"
 
+AT_ONCE = 2
+"""Calls that are computed at a time; torch spreads each over the processor itself."""
+
+_HUNG_UP = 499
+"""The status of a call whose client has hung up; nobody reads it."""
+
 FIRST_PAGE = 1.0
-"""Seconds that the first page has for itself after the server is up."""
+"""Seconds after the start before torch is loaded, so that loading does not delay the first page."""
 
 
 class _Scripts(StaticFiles):
-    """Files that a browser asks for again whenever it shows them, so that an update is seen."""
+    """Static files that a browser checks for updates each time."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
@@ -42,7 +57,7 @@ class _Scripts(StaticFiles):
 
 
 def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
-    """The application.
+    """Build the application.
 
     Args:
         workspace: the models and runs that pages may look at.
@@ -52,12 +67,15 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
     async def shell(request: Request) -> Response:
         return _shell(200)
 
-    async def nothing(request: Request, error: Exception) -> Response:
+    async def not_found(request: Request, error: Exception) -> Response:
         if request.method == "GET" and not request.url.path.startswith(("/api/", "/static/")):
-            return _shell(404)  # which says so, and shows the way
-        return await missing(request, error)
+            return _shell(404)  # it says so, and links to the start
+        problem = UserError(
+            "There is nothing here", where=request.url.path[:200], remedy="Go back to the start: /"
+        )
+        return error_response(problem, getattr(error, "status_code", 404))
 
-    async def facts(request: Request) -> Response:
+    async def studio(request: Request) -> Response:
         places = [await to_thread.run_sync(place.plain) for place in workspace.places.values()]
         return json_response(
             {
@@ -69,15 +87,15 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
 
     routes = [
         Route("/", shell),
-        Route("/api/studio", facts),
+        Route("/api/studio", studio),
         Mount("/static", _Scripts(directory=STATIC)),
     ]
-    turn = new_turn()
+    turns = anyio.Semaphore(AT_ONCE)
     limits: dict[str, int] = {}
     for page in PAGES:
         routes.append(Route(f"/{page.name}", shell))
         for name, call in page.calls.items():
-            endpoint = answering(call, workspace, turn)
+            endpoint = _endpoint(call, workspace, turns)
             path = f"/api/{page.name}/{name}"
             routes.append(Route(path, endpoint, methods=["POST"]))
             if call.limit is not None:
@@ -85,8 +103,8 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
     return Starlette(
         routes=routes,
         middleware=[Middleware(Guard, host=host, limits=limits)],
-        exception_handlers={HTTPException: nothing, Exception: broken},
-        lifespan=_warmed,
+        exception_handlers={HTTPException: not_found, Exception: _internal_error},
+        lifespan=_lifespan,
     )
 
 
@@ -96,8 +114,8 @@ def _shell(status: int) -> Response:
 
 
 @asynccontextmanager
-async def _warmed(app: Starlette) -> AsyncIterator[None]:
-    """Load torch while the first page is read: once it is there, for loading would delay it."""
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    """Load torch in the background once the first page has been served."""
     import threading
 
     loading = threading.Timer(FIRST_PAGE, _load_torch)
@@ -109,3 +127,69 @@ async def _warmed(app: Starlette) -> AsyncIterator[None]:
 
 def _load_torch() -> None:
     import heedful.nn.attend  # noqa: F401
+
+
+def json_response(content: Mapping[str, Any], status: int = 200) -> Response:
+    """Return JSON data as a response."""
+    text = json.dumps(content, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    headers = {"cache-control": "no-store"}
+    return Response(text, status, headers=headers, media_type="application/json")
+
+
+def error_response(error: UserError, status: int | None = None) -> Response:
+    """Return an error that a person can fix as a response."""
+    if status is None:
+        status = 500 if isinstance(error, RunError) else 400
+    content = {"what": error.what, "where": error.where, "remedy": error.remedy}
+    return json_response(content, status)
+
+
+def _endpoint(
+    call: Call, workspace: Workspace, turns: anyio.Semaphore
+) -> Callable[[Request], Awaitable[Response]]:
+    """Make the endpoint of a call.
+
+    Args:
+        call: its request and its function.
+        workspace: the models and runs that it may read.
+        turns: of the calls that are computed at a time.
+    """
+
+    async def endpoint(request: Request) -> Response:
+        try:
+            settings = call.request.parse(await _body(request), where="the page's request")
+            async with turns:
+                # A slider that moves on hangs up on its last call.
+                if await request.is_disconnected():
+                    return Response(status_code=_HUNG_UP)
+                answer = await to_thread.run_sync(partial(call.answer, settings, workspace))
+            return json_response(answer)
+        except UserError as error:
+            return error_response(error)
+
+    return endpoint
+
+
+async def _internal_error(request: Request, error: Exception) -> Response:
+    """Report a failure of ours; the traceback goes to the terminal."""
+    traceback.print_exception(error, file=sys.stderr)
+    return error_response(
+        RunError(
+            f"The studio failed: {type(error).__name__}: {error}",
+            where=request.url.path,
+            remedy="Please report it, with the traceback in the terminal",
+        )
+    )
+
+
+async def _body(request: Request) -> Mapping[str, Any]:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != "application/json":  # a form of another site cannot send it
+        raise UserError("The request is no JSON", where=f"Content-Type: {kind[:80]}")
+    try:
+        values = json.loads(await request.body())
+    except (ValueError, RecursionError):
+        raise UserError("The request is no JSON", where="the request's body") from None
+    if not isinstance(values, dict):
+        raise UserError("The request is no JSON object", where="the request's body")
+    return values

@@ -1,4 +1,4 @@
-"""A few pictures to look at with a model of images, drawn here: white lines on black."""
+"""Example pictures for a model of images, drawn here: white lines on black."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Line = Sequence[tuple[float, float]]
 _THICK = 0.045
 """Half the width of a line, of a picture of width 1."""
 _SOFT = 0.03
-"""How far its edge fades."""
+"""Width of its fading edge."""
 
 # Corners of lines, from (0, 0) above left to (1, 1) below right.
 _LINES: Mapping[str, Sequence[Line]] = {
@@ -52,7 +52,7 @@ EXAMPLES = tuple(_LINES)
 
 
 def example_image(name: str, side: int) -> npt.NDArray[np.uint8]:
-    """A picture of a name.
+    """Draw the picture of a name.
 
     Args:
         name: one of `EXAMPLES`.
@@ -79,7 +79,7 @@ def _distance(
     start: tuple[float, float],
     end: tuple[float, float],
 ) -> npt.NDArray[np.float64]:
-    """How far each point is from a straight line's nearest point."""
+    """Compute the distance of each point from a straight line."""
     import numpy as np
 
     across, down = end[0] - start[0], end[1] - start[1]

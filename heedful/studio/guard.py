@@ -1,9 +1,9 @@
-"""Who may talk to the studio, and how much they may send.
+"""Checks of origin and size before a request reaches the studio.
 
-The studio reads models and runs them for whoever asks, so it answers only pages that it served
-itself. Three things could pretend to be such a page: a site whose name was made to point at this
-machine (its `Host` gives it away), another site's script that posts here (its `Origin` or
-`Sec-Fetch-Site` does), and a frame around ours (headers forbid it).
+The studio reads and runs models on request, so it answers only pages that it served itself. Three
+things could pretend to be such a page: a site whose name points at this machine (its `Host` gives
+it away), a script of another site that posts here (its `Origin` or `Sec-Fetch-Site` does), and a
+frame around ours (headers forbid it).
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _HEADERS = (
 
 
 class _TooLarge(Exception):
-    """A body went past the limit while it was read."""
+    """The body of a request is larger than the limit."""
 
 
 class Guard:
-    """Refuses strangers and floods before anything else looks at a request.
+    """Refuses requests of other sites and bodies that are too large.
 
     Args:
-        app: what answers the others.
-        host: the address the server listens on. Its name is allowed; one that other machines
+        app: the application that answers all other requests.
+        host: the address the server listens on. Its name is allowed; a server that other machines
             reach may be called by any of its numeric addresses.
-        limit: most bytes of a body. One that says it is longer is refused unread, one that does
-            not say is cut off where it passes the limit.
+        limit: most bytes of a body. A longer content length is refused unread; a body without one
+            is cut off at the limit.
         limits: other limits, by path.
     """
 
@@ -68,7 +68,7 @@ class Guard:
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         limit = self.limits.get(scope["path"], self.limit)
-        answered = False
+        started = False
         read = 0
 
         async def limited() -> Message:
@@ -79,28 +79,28 @@ class Guard:
                 raise _TooLarge
             return message
 
-        async def told(message: Message) -> None:
-            nonlocal answered
+        async def send_with_headers(message: Message) -> None:
+            nonlocal started
             if message["type"] == "http.response.start":
-                answered = True
+                started = True
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        refused = self._stranger(headers, scope["path"])
+        refused = self._foreign(headers, scope["path"])
         if refused is not None:
-            await _refuse(told, 403, refused)
+            await _refuse(send_with_headers, 403, refused)
             return
         length = headers.get(b"content-length", "0")
         try:
             if not length.isdecimal() or int(length) > limit:
                 raise _TooLarge
-            await self.app(scope, limited, told)
+            await self.app(scope, limited, send_with_headers)
         except _TooLarge:
-            assert not answered
-            await _refuse(told, 413, _too_large(limit))
+            assert not started
+            await _refuse(send_with_headers, 413, _too_large(limit))
 
-    def _stranger(self, headers: dict[bytes, str], path: str) -> UserError | None:
-        """Why a request is not from a page of ours; None when it may be."""
+    def _foreign(self, headers: dict[bytes, str], path: str) -> UserError | None:
+        """Return an error if a request is not from a page of ours."""
         host = headers.get(b"host", "")
         if not self._is_ours(host):
             return UserError(
@@ -144,7 +144,7 @@ def _too_large(limit: int) -> UserError:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address to listen on."""
+    """Return whether only this machine can reach an address to listen on."""
     if host == "localhost":
         return True
     try:
@@ -154,7 +154,7 @@ def is_loopback(host: str) -> bool:
 
 
 async def _refuse(send: Send, status: int, error: UserError) -> None:
-    """Answer without reading what else was sent, and hang up."""
+    """Answer without reading the rest of the request, and close the connection."""
     body = json.dumps({"what": error.what, "where": error.where, "remedy": error.remedy}).encode()
     headers = [
         (b"content-type", b"application/json"),

@@ -1,4 +1,4 @@
-"""Masks as a person types them: `causal & window(4) | prefix(2)`.
+"""Masks as typed expressions: `causal & window(4) | prefix(2)`.
 
 The words are the kinds of `heedful.nn.spec`, with their settings in brackets in the order they
 have there; `&` binds more tightly than `|`. The result is a piece of configuration, so that what
@@ -30,7 +30,7 @@ class _Token(NamedTuple):
 
 
 def mask_kinds() -> dict[str, type[Config]]:
-    """The words of the language, and what they stand for."""
+    """Return the words of the language, each with its spec."""
     kinds = typing.get_args(typing.get_args(MaskSpec)[0])
     return {
         kind.model_fields["kind"].default: kind
@@ -40,10 +40,10 @@ def mask_kinds() -> dict[str, type[Config]]:
 
 
 def parse_mask(text: str) -> MaskSpec:
-    """The mask that an expression stands for; nothing at all is every key.
+    """Parse a mask expression; an empty one means every key.
 
     Raises:
-        ConfigError: saying where the expression cannot be understood.
+        ConfigError: naming the place of the mistake.
     """
     if len(text) > LONGEST:
         raise ConfigError(f"The mask has {len(text):,} characters; at most {LONGEST} are read")
@@ -68,7 +68,7 @@ class _Reader:
         return self.tokens[self.place]
 
     def take(self, sign: str) -> bool:
-        """Step over a sign if it comes next."""
+        """Skip a sign if it comes next, and return whether it did."""
         if self.next.kind == "sign" and self.next.text == sign:
             self.place += 1
             return True

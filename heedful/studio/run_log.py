@@ -1,4 +1,4 @@
-"""What a run has written so far: its settings and the lines of `metrics.jsonl`, as they come."""
+"""The record of a run: its settings and the lines of `metrics.jsonl` so far."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from heedful.config import read_toml
-from heedful.train.settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 SETTINGS_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
@@ -19,7 +19,7 @@ Points = list[tuple[int, float]]
 
 
 class RunLog:
-    """The record of one run; only what was added is read when it is asked again.
+    """The record of one run; each call reads only the lines that were added since the last.
 
     Args:
         path: the run directory.
@@ -33,7 +33,7 @@ class RunLog:
         self._events: list[dict[str, Any]] = []
 
     def settings(self) -> RunSettings:
-        """The run's settings.
+        """Read the run's settings.
 
         Raises:
             ConfigError: when they cannot be read.
@@ -42,7 +42,7 @@ class RunLog:
         return RunSettings.parse(read_toml(path), where=str(path))
 
     def events(self) -> Sequence[dict[str, Any]]:
-        """Every whole line so far, in order."""
+        """Return every whole line so far, in order."""
         with self._lock:
             try:
                 with (self.path / METRICS_FILE).open("rb") as file:
@@ -52,16 +52,16 @@ class RunLog:
             return tuple(self._events)
 
     def figures(self) -> dict[str, list[str]]:
-        """The names of numbers there are, in training and in validation."""
-        found: dict[str, dict[str, None]] = {"train": {}, "validation": {}}
+        """Return the names of the numbers in training and in validation."""
+        figures: dict[str, dict[str, None]] = {"train": {}, "validation": {}}
         for event in self.events():
-            names = found.get(event.get("event", "train"))
+            names = figures.get(event.get("event", "train"))
             if names is not None:
                 names.update(dict.fromkeys(k for k, v in event.items() if _is_number(v)))
-        return {kind: [name for name in names if name != "step"] for kind, names in found.items()}
+        return {kind: [name for name in names if name != "step"] for kind, names in figures.items()}
 
     def points(self, figure: str, kind: str = "train") -> Points:
-        """(step, number) of one figure."""
+        """Return the steps and numbers of one figure."""
         return [
             (event["step"], float(event[figure]))
             for event in self.events()
@@ -93,21 +93,21 @@ class RunLog:
 
 
 def thinned(points: Points, most: int) -> Points:
-    """At most about `most` points that look the same: of each stretch its lowest and highest.
+    """Thin a curve to about `most` points: of each stretch the lowest and the highest.
 
     Args:
         points: in the order of their steps.
-        most: how many to keep.
+        most: number of points.
     """
     if len(points) <= most:
         return points
     stretch = math.ceil(2 * len(points) / most)
-    kept: Points = [points[0]]
+    curve: Points = [points[0]]
     for start in range(1, len(points) - 1, stretch):
         part = points[start : min(start + stretch, len(points) - 1)]
         lowest, highest = min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])
-        kept += sorted({lowest, highest})
-    return [*kept, points[-1]]
+        curve += sorted({lowest, highest})
+    return [*curve, points[-1]]
 
 
 def _is_number(value: Any) -> bool:

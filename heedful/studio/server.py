@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """Open a socket that listens.
 
     Args:
         host: a name or address of this machine.
@@ -26,13 +26,13 @@ def listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # Named as TCP: only then does asyncio send small answers at once (TCP_NODELAY), where
     # otherwise each waits 40 ms for the acknowledgement of the one before.
-    found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen(128)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
     except (OSError, OverflowError) as error:
-        found.close()
+        listening.close()
         taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
         reason = getattr(error, "strerror", None) or str(error)
         raise UserError(
@@ -40,11 +40,11 @@ def listen(host: str, port: int) -> socket.socket:
             where=f"{host}:{port}",
             remedy="Choose another one: --port 0 takes any that is free",
         ) from None
-    return found
+    return listening
 
 
 def address_of(listening: socket.socket) -> str:
-    """The address to open in a browser."""
+    """Return the address to open in a browser."""
     host, port = listening.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
@@ -60,9 +60,9 @@ def serve(
 
     Args:
         workspace: the models and runs that pages may look at.
-        host: what was asked to listen on.
+        host: the address it was told to listen on.
         listening: from `listen`.
-        ready: called when requests are answered.
+        ready: called as soon as requests are answered.
     """
     import uvicorn
 

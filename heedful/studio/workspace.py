@@ -1,27 +1,29 @@
-"""The models and runs that the studio was given: the only files it reads."""
+"""The directories of models and runs that the studio shows: the only files it reads."""
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.family import parse_spec
-from heedful.studio.readings import Recent
 from heedful.studio.run_log import RunLog
 
 if TYPE_CHECKING:
-    from heedful.decode.pipeline import TranslationPipeline
+    from heedful.inspect.readings import Reading
     from heedful.models.build import AnyModel
-    from heedful.text.pair import TokenizerPair
+    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.text.tokenizer_pair import TokenizerPair
 
 _CONFIG = "config.json"
 _RUN_CONFIG = "config.toml"
 _WEIGHTS = "*.safetensors"
+_KEPT = 16
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Loaded:
     Args:
         model: in eval mode.
         tokenizers: None for a model of images.
-        version: of its file; another one means that a run has written a better model.
+        version: of its files; another one means that a run has written a better model.
     """
 
     model: AnyModel
@@ -40,14 +42,14 @@ class Loaded:
 
 
 class Place:
-    """A directory that the studio was given.
+    """A directory of a model or a run.
 
     Args:
-        name: what pages call it.
-        path: where it is.
+        name: its name on pages.
+        path: of the directory.
 
     Raises:
-        ModelError: when there is neither a model nor a run.
+        ModelError: when it holds neither a model nor a run.
     """
 
     def __init__(self, name: str, path: Path) -> None:
@@ -68,11 +70,11 @@ class Place:
 
     @property
     def has_model(self) -> bool:
-        """Whether there is a model; a run has none before it is validated."""
+        """True if there is a model; a run has none before its first validation."""
         return self._model_directory() is not None
 
     def kind(self) -> str | None:
-        """What kind of model it is: translator, causal_lm …; None without one."""
+        """Return the kind of model: translator, causal_lm …; None without one."""
         directory = self._model_directory()
         if directory is None:
             return None
@@ -85,12 +87,12 @@ class Place:
         return self.load().model.spec.kind
 
     def load(self) -> Loaded:
-        """The model; read anew when a run has written a better one.
+        """Return the model, read again when a run has written a better one.
 
         Raises:
             ModelError: when there is none, or it cannot be read.
         """
-        from heedful.interop.loading import load_any
+        from heedful.interop.model_loading import load_any
 
         with self._lock:
             version = self._version()
@@ -100,7 +102,7 @@ class Place:
             return self._loaded
 
     def plain(self) -> dict[str, Any]:
-        """As JSON data; what cannot be read says why."""
+        """Return name, kind and run as JSON data, or the problem of a model that cannot be read."""
         facts: dict[str, Any] = {"name": self.name, "run": self.log is not None, "kind": None}
         try:
             facts["kind"] = self.kind()
@@ -119,6 +121,27 @@ class Place:
         return tuple(sorted(file.stat().st_mtime_ns for file in directory.glob(_WEIGHTS)))
 
 
+class Recent:
+    """The last readings, so that another layer of a translation needs no new search."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._readings: OrderedDict[Hashable, Reading] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Reading]) -> Reading:
+        """Return the reading of a key, which is made if it is not kept."""
+        with self._lock:
+            reading = self._readings.get(key)
+        if reading is None:
+            reading = make()
+        with self._lock:
+            self._readings[key] = reading
+            self._readings.move_to_end(key)
+            while len(self._readings) > _KEPT:
+                self._readings.popitem(last=False)
+        return reading
+
+
 class Workspace:
     """All places by name.
 
@@ -126,7 +149,7 @@ class Workspace:
         paths: of models and runs.
 
     Raises:
-        ModelError: naming the first path at which there is neither.
+        ModelError: naming the first path with neither.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -136,7 +159,7 @@ class Workspace:
         self.recent = Recent()
 
     def place(self, name: str) -> Place:
-        """The place of a name.
+        """Return the place of a name.
 
         Raises:
             UserError: when there is none; paths are no names.
@@ -149,26 +172,26 @@ class Workspace:
         return self.places[name]
 
     def translator(self, name: str) -> TranslationPipeline:
-        """The translator of a name.
+        """Return the translator of a name.
 
         Raises:
             UserError: when there is none of this name.
             ModelError: when it is no translator.
         """
-        from heedful.decode.pipeline import TranslationPipeline
-        from heedful.models.translator import Translator
+        from heedful.pipelines.translation import TranslationPipeline
 
-        found = self.place(name).load()
-        if not isinstance(found.model, Translator) or found.tokenizers is None:
+        loaded = self.place(name).load()
+        model: Any = loaded.model
+        if model.spec.reads != "pairs" or loaded.tokenizers is None:
             raise ModelError(
-                f"This model is no translator; its kind is {found.model.spec.kind!r}",
+                f"This model is no translator; its kind is {model.spec.kind!r}",
                 where=name,
                 remedy="Choose one that was trained on pairs of texts",
             )
-        return TranslationPipeline(found.model, found.tokenizers)
+        return TranslationPipeline(model, loaded.tokenizers)
 
     def log(self, name: str) -> RunLog:
-        """The run of a name.
+        """Return the record of the run of a name.
 
         Raises:
             UserError: when there is none.
@@ -184,7 +207,7 @@ class Workspace:
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
-    """Short names: the last part of each path, with as many before it as tell them apart."""
+    """Name each path by its last part, with as many parts before it as tell the paths apart."""
     parts = [path.absolute().parts for path in paths]
     names: list[str] = []
     for own in parts:

@@ -11,14 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
-import tokenizers
-
 from heedful.errors import ConfigError, ModelError
-from heedful.text.byte_pieces import piece_bytes
-from heedful.text.extension import Added, added_spans, with_tokens
-from heedful.text.merges import MergeTable
-from heedful.text.reading import damaged, not_unicode, read_text
-from heedful.text.words import MARK, Marking
+from heedful.text.added_tokens import Added, added_spans, with_tokens
+from heedful.text.bpe_dropout import MergeTable
+from heedful.text.pretokenization import MARK, Marking, piece_bytes
+from heedful.text.text_tokenizer import damaged, read_text, stand_ins
+from heedful.text.tokenizers_library import Library, library_errors
 
 Kind = Literal["bpe", "byte-bpe", "unigram", "characters"]
 
@@ -84,8 +82,8 @@ class Tokenizer:
         self.first: tuple[int, ...] = () if self.mask is None else (self.bos,)
         self.last: tuple[int, ...] = (self.eos,)
         self.between: tuple[int, ...] | None = None if self.mask is None else self.last
-        self._library = tokenizers.Tokenizer.from_str(json.dumps(state))
-        self.size: int = self._library.get_vocab_size()
+        self._library = Library(state)
+        self.size: int = self._library.tokenizer.get_vocab_size()
         self._marking = Marking(kind, lowercase)
         self._merge_table: MergeTable | None = None
         self._added = {token["id"]: token["content"] for token in state["added_tokens"]}
@@ -105,12 +103,7 @@ class Tokenizer:
         Raises:
             DataError: when a text is not valid Unicode (a lone surrogate).
         """
-        marked = [self._marking.mark(text) for text in texts]
-        try:
-            encodings = self._library.encode_batch_fast(marked, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            raise not_unicode(texts) from None
-        return [encoding.ids for encoding in encodings]
+        return self._library.encode([self._marking.mark(text) for text in texts], texts)
 
     def encode_spans(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
         """Ids of a text as `encode` gives them, and the characters each is made of.
@@ -124,13 +117,9 @@ class Tokenizer:
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
-        try:
-            encoding = self._library.encode(self._marking.mark(text), add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            raise not_unicode([text]) from None
+        ids, offsets = self._library.encode_spans(self._marking.mark(text), text)
         origin = self._marking.origin(text)
-        spans = [(origin[start][0], origin[end - 1][1]) for start, end in encoding.offsets]
-        return encoding.ids, spans
+        return ids, [(origin[start][0], origin[end - 1][1]) for start, end in offsets]
 
     def encode_masked(self, text: str, name: str, gaps: Sequence[int] | None = None) -> list[int]:
         """Ids of a text in which `name` stands for hidden pieces and the space before them.
@@ -143,12 +132,7 @@ class Tokenizer:
         Raises:
             DataError: when the text is not valid Unicode (a lone surrogate).
         """
-        parts = self._marking.mark_around(text, name)
-        try:
-            encodings = self._library.encode_batch_fast(parts, add_special_tokens=False)
-        except (TypeError, UnicodeEncodeError):
-            raise not_unicode([text]) from None
-        first, *others = [encoding.ids for encoding in encodings]
+        first, *others = self._library.encode(self._marking.mark_around(text, name), [text])
         hidden = zip(stand_ins(gaps, self.mask, len(others)), others, strict=True)
         return first + [id for gap, ids in hidden for id in (gap, *ids)]
 
@@ -166,20 +150,18 @@ class Tokenizer:
         """
         table = self._merges()
         assert 0 <= dropout <= 1, dropout
-        splitter = self._library.pre_tokenizer
+        splitter = self._library.tokenizer.pre_tokenizer
         assert splitter is not None
         marked = self._marking.mark(text)
         draw = random.Random(seed).random
         ids: list[int] = []
-        try:
-            for part in added_spans(self._library, marked) if self._added else [marked]:
-                if isinstance(part, int):
-                    ids.append(part)
-                    continue
-                for word, _ in splitter.pre_tokenize_str(part):
-                    ids += table.split(word, dropout, draw)
-        except (TypeError, UnicodeEncodeError):
-            raise not_unicode([text]) from None
+        for part in added_spans(self._library, marked, text) if self._added else [marked]:
+            if isinstance(part, int):
+                ids.append(part)
+                continue
+            cut = functools.partial(splitter.pre_tokenize_str, part)
+            for word, _ in self._library.call(cut, [text]):
+                ids += table.split(word, dropout, draw)
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -240,8 +222,7 @@ class Tokenizer:
             ModelError: when the text is damaged, of another project, or of a newer version.
         """
         content = _check_content(text, where)
-        try:
-            # The library raises bare exceptions of its own for content it does not understand.
+        with library_errors(lambda message: damaged(where, message)):
             return cls(
                 content["kind"],
                 content["lowercase"],
@@ -249,8 +230,6 @@ class Tokenizer:
                 content["tokenizer"],
                 content.get("sentinels", ()),
             )
-        except Exception as error:
-            raise damaged(where, str(error)) from None
 
     @classmethod
     def from_file(cls, path: Path) -> Self:
@@ -314,10 +293,10 @@ class Tokenizer:
         return state
 
     def _read_pieces(self) -> list[bytes]:
-        """What every id says in UTF-8, marks included; special tokens say nothing."""
+        """Return the UTF-8 bytes of every id, marks included; special tokens have none."""
         silent = {*self._special.values(), *self.sentinels}
         pieces = [b""] * self.size
-        for piece, id in self._library.get_vocab(with_added_tokens=False).items():
+        for piece, id in self._library.tokenizer.get_vocab(with_added_tokens=False).items():
             if id in silent:
                 continue
             pieces[id] = piece_bytes(piece) if self.kind == "byte-bpe" else piece.encode()
@@ -339,14 +318,6 @@ class Tokenizer:
             unk = None if self.kind == "byte-bpe" else self.unk
             self._merge_table = MergeTable(model["vocab"], merges, unk)
         return self._merge_table
-
-
-def stand_ins(gaps: Sequence[int] | None, mask: int | None, count: int) -> Sequence[int]:
-    """The ids that stand for the hidden parts of a text: the ones given, or the mask token."""
-    if gaps is not None:
-        return gaps
-    assert mask is not None
-    return [mask] * count
 
 
 def _check_content(text: str, where: str) -> dict[str, Any]:

@@ -1,1 +1,1 @@
-"""What is done with a model over time. Nothing is imported here: the settings load quickly."""
+"""Training. Nothing is imported here: the settings load quickly."""

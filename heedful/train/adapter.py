@@ -24,13 +24,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.interop.directory import describe_any, read_any_weights
-from heedful.models.build import build_model
+from heedful.interop.hugging_face import describe_any, read_any_weights
+from heedful.models.build import build_around, stored_shapes
 from heedful.models.checkpoint import save_model, write_directory
 from heedful.models.family import ModelSpec, parse_spec
-from heedful.models.weights import canonical_weights, load_weights
-from heedful.nn.undrawn import undrawn
-from heedful.text.pair import TokenizerPair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import factor, first_rows, frozen, learned
 
 if TYPE_CHECKING:
@@ -40,14 +38,14 @@ SCHEMA_VERSION = 1
 ADAPTER_FILE = "adapter.json"
 TENSORS_FILE = "adapter.safetensors"
 ADAPTER_DIRECTORY = "adapter"
-"""Where a run keeps it, beside `model`."""
+"""The folder of a run in which it is kept, beside `model`."""
 
 _DOWN, _UP, _ROWS = ".down", ".up", ".rows"
 
 
 @dataclass(frozen=True)
 class Adapter:
-    """What a low-rank run learned.
+    """The result of a low-rank run.
 
     Args:
         spec: of the model that comes out.
@@ -170,7 +168,7 @@ class Adapter:
 
 
 def adapter_of(model: nn.Module, tokenizers: TokenizerPair | None) -> Adapter:
-    """What an adapted model learned.
+    """The adapter of a model in training.
 
     Args:
         model: in training.
@@ -204,12 +202,9 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
     given = Adapter.load(adapter)
     described = describe_any(base)
     weights = given.applied(read_any_weights(base), where=str(base))
-    with undrawn():
-        model = build_model(given.spec)
-    wanted = canonical_weights(model)  # heads that the run left out are not among them
-    load_weights(
-        model, {name: t for name, t in weights.items() if name in wanted}, where=str(adapter)
-    )
+    wanted = stored_shapes(given.spec)  # heads that the run left out are not among them
+    weights = {name: tensor for name, tensor in weights.items() if name in wanted}
+    model = build_around(given.spec, weights, where=str(adapter))
     tokenizers = described.tokenizers if given.tokenizers is None else given.tokenizers
     save_model(model.eval(), tokenizers, out, origin=described.origin)
     return model

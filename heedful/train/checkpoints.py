@@ -7,6 +7,8 @@ all of it is on the disk. Old checkpoints that only the average needs are slimme
 
 from __future__ import annotations
 
+import errno
+import hashlib
 import json
 import os
 import shutil
@@ -17,19 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import RunError, UserError
-from heedful.train.files import (
-    digest,
-    file_digest,
-    json_bytes,
-    tensor_bytes,
-    writing_failed,
-)
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from heedful.events import Events
-    from heedful.train.settings import CheckpointSettings
+    from heedful.train.run_settings import CheckpointSettings
 
 SCHEMA_VERSION = 1
 _MODEL = "model.safetensors"
@@ -53,12 +48,12 @@ class Checkpoint:
 
     @property
     def resumable(self) -> bool:
-        """Whether training can go on from it; slimmed ones hold weights only."""
+        """True if training can go on from it; slimmed ones hold weights only."""
         return bool(self.state["resumable"])
 
     @property
     def score(self) -> float | None:
-        """What validation at this step gave, larger is better; None without validation."""
+        """The score of the validation at this step, larger is better; None without validation."""
         score = self.state.get("score")
         return None if score is None else float(score)
 
@@ -293,3 +288,41 @@ def _load_tensors(path: Path) -> dict[str, Tensor]:
 
 def _name(step: int) -> str:
     return f"step-{step:08d}"
+
+
+def json_bytes(values: Mapping[str, Any]) -> bytes:
+    """Plain data as indented JSON."""
+    return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors in the safetensors format."""
+    from safetensors.torch import save
+
+    return save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
+
+
+def digest(content: bytes) -> dict[str, Any]:
+    """Size and SHA-256 of a file, from which damage is detected later."""
+    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def file_digest(path: Path) -> dict[str, Any]:
+    """`digest` of a file."""
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        return {"size": file.tell(), "sha256": sha256}
+
+
+def writing_failed(path: Path, error: OSError, kept: str) -> RunError:
+    """The error for a write that failed while running.
+
+    Args:
+        path: what could not be written.
+        error: why.
+        kept: what is still whole, a clause.
+    """
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    what = "The disk is full" if full else f"Cannot be written ({error.strerror or error})"
+    remedy = "Free some space" if full else "Make the directory writable"
+    return RunError(f"{what}; {kept}", where=str(path), remedy=f"{remedy}, then use --resume")

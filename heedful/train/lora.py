@@ -17,19 +17,18 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from heedful.errors import ConfigError, suggest
-from heedful.models.build import build_model
-from heedful.models.vocabulary import NewTokens, Side, tables
-from heedful.models.weights import canonical_weights
+from heedful.models.build import build_model, canonical_weights
+from heedful.models.new_tokens import NewTokens, tables
+from heedful.models.spec import Side
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.nn.projection import FusedLinear
-from heedful.nn.undrawn import undrawn
-from heedful.train.randomness import mix
+from heedful.train.run_settings import derive_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from heedful.models.build import AnyModel
-    from heedful.train.settings import LoraSettings
+    from heedful.train.run_settings import LoraSettings
 
 _STREAM = 7  # of random numbers, apart from those of the model's first weights
 
@@ -74,7 +73,7 @@ def adapt(
     chosen = _choose(list(_matrices(model, new_parts)), settings.targets)
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(any(name.startswith(f"{part}.") for part in new_parts))
-    torch.manual_seed(mix(seed, _STREAM))
+    torch.manual_seed(derive_seed(seed, _STREAM))
     by_module: dict[int, list[Matrix]] = {}
     for matrix in chosen:
         by_module.setdefault(id(matrix.module), []).append(matrix)
@@ -96,7 +95,7 @@ def adapt(
 
 
 def is_adapted(model: nn.Module) -> bool:
-    """Whether a model learns changes of frozen weights."""
+    """True for a model that learns changes of frozen weights."""
     return any(parametrize.is_parametrized(module) for module in model.modules())
 
 
@@ -104,18 +103,19 @@ def merged(model: nn.Module) -> nn.Module:
     """The ordinary model that an adapted one computes, on the processor; another one is itself."""
     if not is_adapted(model):
         return model
-    with undrawn():
+    with torch.device("meta"):
         plain = build_model(cast("AnyModel", model).spec)
-    own = [*plain.named_parameters(), *plain.named_buffers()]
-    with torch.no_grad():
-        for name, tensor in own:
-            path, _, leaf = name.rpartition(".")
-            tensor.copy_(getattr(model.get_submodule(path), leaf))
+    own = {}
+    for name, tensor in [*plain.named_parameters(), *plain.named_buffers()]:
+        path, _, leaf = name.rpartition(".")
+        weight = getattr(model.get_submodule(path), leaf).detach()
+        own[name] = torch.empty(tensor.shape).copy_(weight)
+    plain.load_state_dict(own, strict=False, assign=True)
     return plain.train(model.training)
 
 
 def learned(model: nn.Module) -> dict[str, Tensor]:
-    """What an adapted model learns beside what is frozen.
+    """The tensors that an adapted model learns beside the frozen ones.
 
     Returns:
         By the canonical name of a matrix, NAME.down [r, in] and NAME.up [out, r]; by that of a
@@ -163,13 +163,13 @@ def first_rows(model: nn.Module) -> dict[str, int]:
 
 
 def parameter_counts(model: nn.Module) -> tuple[int, int]:
-    """How many numbers are learned, and how many there are with those that are not."""
+    """The number of trained parameters, and of all parameters."""
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
     return sum(n for n, learns in counts if learns), sum(n for n, _ in counts)
 
 
 def merged_parameters(model: nn.Module) -> int:
-    """How many numbers the ordinary model has, low-rank changes merged."""
+    """The number of parameters of the ordinary model, with low-rank changes merged."""
     changes = [part for _, _, part, _ in _parametrisations(model) if isinstance(part, LowRank)]
     added = sum(p.numel() for change in changes for p in change.parameters())
     return parameter_counts(model)[1] - added

@@ -1,4 +1,4 @@
-"""Where a number that is not finite came from: the module and the lines of text."""
+"""Find the origin of a number that is not finite: the module and the lines of text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHOWN_LINES = 5
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Where the first number that is not finite appeared.
+    """The origin of the first number that is not finite.
 
     Args:
         place: a module's or parameter's address, a sentence part.

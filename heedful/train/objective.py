@@ -1,4 +1,4 @@
-"""What is minimised: the one thing the trainer asks of a task.
+"""The losses of tasks: the one thing the trainer knows of a model.
 
 The trainer hands an `Objective` a model and a batch and gets a sum of losses back; what a batch or
 a model looks like is the objective's own business.
@@ -6,28 +6,29 @@ a model looks like is the objective's own business.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.data.batches import NO_TARGET
 from heedful.nn.capture import Capture
 from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
 from heedful.nn.moe import PENALTIES, adds_penalties, penalty
-from heedful.train.r_drop import twice
-from heedful.train.scheduled_sampling import mix_in_guesses
 
 if TYPE_CHECKING:
-    from heedful.data.batches import PairBatch
+    from heedful.data.batches import PairBatch, RowBatch, WindowBatch
     from heedful.models.translator import Translator
-    from heedful.train.settings import ObjectiveSettings
+    from heedful.train.run_settings import ObjectiveSettings
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where in the run a loss is asked for.
+    """The place in the run at which a loss is computed.
 
     Args:
         step: number of the update, from 1.
@@ -87,10 +88,9 @@ class TranslationObjective:
         states, added = with_penalty(
             model, batch.source, batch.source_positions, target_input, batch.target_positions
         )
-        hidden = states[real]
-        loss, nll = self._cross_entropy(model, hidden, batch.target_output[real])
-        tokens = int(hidden.shape[0])
-        return LossSum(loss + tokens * added, tokens, {"nll": nll})
+        smoothing = self.settings.label_smoothing if model.training else 0.0
+        output = (model.output_weight, model.output_bias)
+        return _token_loss(states[real], *output, batch.target_output[real], smoothing, added)
 
     def _sampled_share(self, step: int) -> float:
         grown = min(1.0, step / self.settings.scheduled_sampling_steps)
@@ -120,16 +120,78 @@ class TranslationObjective:
         extras = {"nll": found.nll / 2, "divergence": found.divergence}
         return LossSum(found.loss / 2 + tokens * added, tokens, extras)
 
-    def _cross_entropy(
-        self, model: Translator, hidden: Tensor, targets: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        return smoothed_cross_entropy(
-            hidden,
-            model.output_weight,
-            targets,
-            self.settings.label_smoothing if model.training else 0.0,
-            bias=model.output_bias,
+
+class CausalLMObjective:
+    """Cross-entropy of the next token.
+
+    Args:
+        label_smoothing: in training.
+    """
+
+    def __init__(self, label_smoothing: float) -> None:
+        self.label_smoothing = label_smoothing
+
+    def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
+        """The summed loss over the batch's targets."""
+        # Windows in which no text ends need no segments to tell texts apart.
+        segments = batch.segments if bool(batch.segments.any()) else None
+        states, added = with_penalty(model, batch.ids, batch.positions, segments)
+        targets = batch.targets
+        if batch.target_tokens < targets.numel():  # or choosing would only copy
+            real = targets != NO_TARGET
+            states, targets = states[real], targets[real]
+        smoothing = self.label_smoothing if model.training else 0.0
+        states, targets = states.flatten(end_dim=-2), targets.flatten()
+        return _token_loss(
+            states, model.output_weight, model.output_bias, targets, smoothing, added
         )
+
+
+class MaskedObjective:
+    """Cross-entropy of the tokens that a masked language model has to guess.
+
+    Args:
+        label_smoothing: in training.
+    """
+
+    def __init__(self, label_smoothing: float) -> None:
+        self.label_smoothing = label_smoothing
+
+    def loss(self, model: Any, batch: RowBatch, context: Context) -> LossSum:
+        """The summed loss over the batch's targets."""
+        real = batch.targets != NO_TARGET
+        states, added = with_penalty(model, batch.ids, batch.positions, None)
+        head = model.heads["masked_lm"]
+        smoothing = self.label_smoothing if model.training else 0.0
+        features, output = head.features(states[real]), (head.projection.weight, head.bias)
+        return _token_loss(features, *output, batch.targets[real], smoothing, added)
+
+
+Scorer = Callable[[Any, Any], tuple[Tensor, Tensor | float]]
+"""A model and a batch to scores [B, labels], and what is added to the mean loss in training."""
+
+
+class LabelObjective:
+    """Cross-entropy of labels, summed over examples.
+
+    Args:
+        scorer: runs the model.
+        label_smoothing: in training.
+    """
+
+    def __init__(self, scorer: Scorer, label_smoothing: float) -> None:
+        self.scorer = scorer
+        self.label_smoothing = label_smoothing
+
+    def loss(self, model: Any, batch: Any, context: Context) -> LossSum:
+        """The summed loss over the batch's examples; `tokens` counts these."""
+        scores, added = self.scorer(model, batch)
+        logits = scores.float()
+        smoothing = self.label_smoothing if model.training else 0.0
+        loss = F.cross_entropy(logits, batch.targets, reduction="sum", label_smoothing=smoothing)
+        nll = F.cross_entropy(logits.detach(), batch.targets, reduction="sum")
+        count = batch.target_tokens
+        return LossSum(loss + count * added, count, {"nll": nll})
 
 
 def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tensor | float]:
@@ -143,3 +205,57 @@ def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tens
     capture = Capture([PENALTIES]) if model.training and adds_penalties(model) else None
     states: Tensor = model(*inputs, capture=capture)
     return states, 0.0 if capture is None else penalty(capture)
+
+
+def _token_loss(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    targets: Tensor,
+    smoothing: float,
+    added: Tensor | float,
+) -> LossSum:
+    """The summed cross-entropy of tokens [T] from states [T, D], with what layers add to it."""
+    loss, nll = smoothed_cross_entropy(states, weight, targets, smoothing, bias)
+    tokens = len(targets)
+    return LossSum(loss + tokens * added, tokens, {"nll": nll})
+
+
+def twice(batch: PairBatch) -> PairBatch:
+    """The batch followed by itself, so that one pass draws two sets of dropout masks."""
+    values = {each.name: getattr(batch, each.name) for each in dataclasses.fields(batch)}
+    doubled: dict[str, Any] = {
+        name: torch.cat([value, value])
+        for name, value in values.items()
+        if isinstance(value, Tensor)
+    }
+    return dataclasses.replace(batch, target_tokens=2 * batch.target_tokens, **doubled)
+
+
+def mix_in_guesses(model: Translator, batch: PairBatch, share: float) -> Tensor:
+    """Target inputs of which a random share is replaced by the model's own best guesses.
+
+    Args:
+        model: the translator, in training mode; no gradient flows through its guesses.
+        batch: a batch on the model's device.
+        share: probability that an input is replaced, in [0, 1]; the first one never is.
+
+    Returns:
+        [B, T] int64.
+    """
+    real = batch.target_positions >= 0
+    chosen = real & (torch.rand(real.shape, device=real.device) < share)
+    chosen &= batch.target_positions > 0
+    if not bool(chosen.any()):
+        return batch.target_input
+    # the input at position t is the output at t − 1, wherever padding put them
+    before = torch.zeros_like(chosen)
+    before[:, :-1] = chosen[:, 1:]
+    with torch.no_grad():
+        hidden = model(
+            batch.source, batch.source_positions, batch.target_input, batch.target_positions
+        )
+        guesses = model.logits(hidden[before]).argmax(-1)
+    mixed = batch.target_input.clone()
+    mixed[chosen] = guesses
+    return mixed

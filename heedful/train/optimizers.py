@@ -1,7 +1,8 @@
-"""Adam and AdamW with their parameter groups, and their state by parameter name."""
+"""Adam and AdamW with their parameter groups and state by parameter name; the learning rate."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from heedful.errors import RunError
 
 if TYPE_CHECKING:
-    from heedful.train.settings import OptimizerSettings
+    from heedful.train.run_settings import OptimizerSettings, ScheduleSettings
 
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
@@ -121,3 +122,42 @@ def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
             plain = parameter.ndim < 2 or id(parameter) in embeddings
             (free if plain else decayed).append(parameter)
     return decayed, free
+
+
+def peak_learning_rate(settings: ScheduleSettings, width: int) -> float:
+    """The rate at the end of the warm-up; the paper's for the model's width if none is set.
+
+    Args:
+        settings: the schedule.
+        width: D.
+    """
+    if settings.peak_learning_rate is not None:
+        return settings.peak_learning_rate
+    return 1.0 / math.sqrt(width * max(1, settings.warmup_steps))
+
+
+def learning_rate(settings: ScheduleSettings, step: int, *, width: int, max_steps: int) -> float:
+    """The learning rate of a step: a linear warm-up, then the schedule's own course.
+
+    With `inverse_sqrt` and no peak set this is the formula of Vaswani 2017, section 5.3.
+
+    Args:
+        settings: the schedule.
+        step: number of the update, from 1.
+        width: D, for the paper's peak.
+        max_steps: where `cosine` and `linear` end.
+    """
+    assert step >= 1
+    peak = peak_learning_rate(settings, width)
+    warmup = settings.warmup_steps
+    if step < warmup:
+        return peak * step / warmup
+    if settings.kind == "constant":
+        return peak
+    if settings.kind == "inverse_sqrt":
+        return peak * math.sqrt(max(1, warmup) / step)
+    final = settings.final_learning_rate
+    share = min(1.0, (step - warmup) / max(1, max_steps - warmup))
+    if settings.kind == "linear":
+        return peak + (final - peak) * share
+    return final + (peak - final) * 0.5 * (1.0 + math.cos(math.pi * share))

@@ -10,14 +10,14 @@ T = TypeVar("T")
 
 
 class Place(NamedTuple):
-    """How far the data was read: batches of an epoch, both counted from 0."""
+    """A place in the data: an epoch and a batch of it, both counted from 0."""
 
     epoch: int
     batch: int
 
 
 class Prefetched(Generic[T]):
-    """What is made of the data from one place on, begun before it is asked for.
+    """Results made of the data from a place on, started before they are needed.
 
     Args:
         make: what comes from a place on, and the place after it; it must depend on the place alone.
@@ -34,7 +34,7 @@ class Prefetched(Generic[T]):
         self._next: tuple[Place, Future[tuple[T, Place]]] | None = None
 
     def take(self, place: Place) -> tuple[T, Place]:
-        """What comes from a place on, and the place after it, from which the next is begun.
+        """The result from a place on, and the place after it, from which the next is started.
 
         Raises:
             Exception: whatever kept it from being made.

@@ -15,34 +15,34 @@ from heedful.device import Precision, resolve_device, resolve_precision
 from heedful.durable import replace_synced
 from heedful.errors import DataError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
-from heedful.memory import ask_for_huge_pages
+from heedful.memory import ask_for_huge_pages, peak_memory_bytes
 from heedful.nn.moe import adds_penalties
-from heedful.text.pair import TokenizerPair
-from heedful.train.beginning import first_origin, grows
-from heedful.train.budget import budget_of_run, with_budget
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
-from heedful.train.compiled import CompiledPass
-from heedful.train.compiling import Compiling, choose_compiling, lacking_here
-from heedful.train.finish import choose_final_model
-from heedful.train.lock import locked
+from heedful.train.compiled_pass import CompiledPass
+from heedful.train.compute_plan import Compiling, choose_compiling, choose_products, lacking_here
 from heedful.train.lora import is_adapted, merged_parameters, parameter_counts
+from heedful.train.memory_budget import budget_of_run, check_size, with_budget
 from heedful.train.objective import Objective
 from heedful.train.optimizers import build_optimizer
-from heedful.train.products import choose_products
-from heedful.train.publish import Publisher
-from heedful.train.resolve import CONFIG_FILE, check_resumable, settings_of_run
+from heedful.train.published_model import Publisher, choose_final_model
+from heedful.train.run_config import CONFIG_FILE, check_resumable, settings_of_run
+from heedful.train.run_directory import locked
+from heedful.train.run_summary import RunSummary
 from heedful.train.signals import StopRequest
-from heedful.train.summary import RunSummary, peak_memory_bytes
-from heedful.train.task import Task, prepare_task
+from heedful.train.task import Task
+from heedful.train.tasks import prepare_task
 from heedful.train.trainer import Hooks, Trainer
 from heedful.train.update import Updater
 from heedful.train.validation import Scores, Validator
+from heedful.train.vocabulary_growth import extends_vocabulary
+from heedful.train.warm_start import initial_origin
 
 if TYPE_CHECKING:
     from torch import nn
 
     from heedful.models.build import AnyModel
-    from heedful.train.settings import RunSettings
+    from heedful.train.run_settings import RunSettings
 
 METRICS_FILE = "metrics.jsonl"
 
@@ -74,6 +74,7 @@ def run_training(
         store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
         checkpoint = store.newest(events) if resume else None
         device = resolve_device(settings.device)
+        check_size(settings, device)
         settings = with_budget(settings, device, events)
         had_tokenizers = resume and settings.has_text
         tokenizers = TokenizerPair.load(run_dir / "tokenizer") if had_tokenizers else None
@@ -120,8 +121,8 @@ class _Run:
         self.publisher = Publisher(
             run_dir / "model",
             task.tokenizers,
-            origin=first_origin(settings),
-            grown=grows(settings),
+            origin=initial_origin(settings),
+            grown=extends_vocabulary(settings),
         )
 
     def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
@@ -133,8 +134,8 @@ class _Run:
             self.events.note(
                 f"{some:,} of {all_of_them:,} parameters are trained, the others are frozen"
             )
-        objective = self.task.objective()
-        validator = self._validator(objective)
+        objective = self.task.objective
+        validator = self._validator()
         updater = self._updater(objective)
         warm_up = self._compile(updater, 0 if checkpoint is None else checkpoint.step)
         trainer = self._trainer(updater, validator)
@@ -196,10 +197,10 @@ class _Run:
             events=self.events,
         )
 
-    def _validator(self, objective: Objective) -> Validator | None:
+    def _validator(self) -> Validator | None:
         # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
         precision = dataclasses.replace(self.precision, name="fp32")
-        return self.task.validator(objective, precision, self.events)
+        return self.task.validator(self.settings, precision)
 
     def _offer(self, model: Any, step: int, scores: Scores | None) -> None:
         kind = "moving average" if self.settings.checkpoint.ema_decay else "weights"
@@ -259,7 +260,7 @@ class _Run:
 
 
 def _check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> None:
-    """Whether this directory may be trained in. A run that has saved nothing yet may begin anew."""
+    """Refuse a directory in use. A run that has saved nothing yet may start again."""
     if resume:
         check_resumable(settings_of_run(run_dir), settings)
         return
@@ -330,7 +331,7 @@ def _sinks(run_dir: Path, settings: RunSettings, checkpoint: Checkpoint | None) 
 
 
 def _write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None) -> None:
-    """What makes the directory a run; config.toml comes last."""
+    """Write the files that make the directory a run; config.toml comes last."""
     if tokenizers is not None:
         (run_dir / "tokenizer").mkdir(exist_ok=True)
         for name, content in tokenizers.files().items():

@@ -1,109 +1,216 @@
-"""What training asks of a task: data to learn from, a model, a loss, and a judgement."""
+"""A training task as data: batches, a first model, a loss and metrics."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from torch import nn
+from heedful.data.text_file import LongWords
+from heedful.errors import DataError
+from heedful.train.validation import Measure, Validator
+from heedful.train.vocabulary_growth import initial_tokenizers
+from heedful.train.warm_start import initial_labels, initial_model
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from torch import nn
 
     from heedful.device import Precision
     from heedful.events import Events
-    from heedful.text.pair import TokenizerPair
+    from heedful.models.family import ModelSpec
+    from heedful.text.tokenizer_pair import TokenizerPair
     from heedful.train.objective import Objective
-    from heedful.train.settings import RunSettings
-    from heedful.train.trainer import BatchSource
-    from heedful.train.validation import Validator
+    from heedful.train.run_settings import RunSettings
+    from heedful.train.update import Batch
+
+Item = TypeVar("Item")
 
 
-class Task(Protocol):
-    """A task whose data is read, checked and encoded."""
-
-    @property
-    def tokenizers(self) -> TokenizerPair | None:
-        """Trained from the data, or those of the run; None where the examples are no text."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the training data or the tokenizers do."""
-        ...
-
-    @property
-    def source(self) -> BatchSource:
-        """The training batches."""
-        ...
-
-    def new_model(self) -> nn.Module:
-        """The model with its first weights, a function of the seed.
-
-        Raises:
-            ConfigError: when the model cannot hold what the data asks for.
-        """
-        ...
-
-    def objective(self) -> Objective:
-        """What is minimised."""
-        ...
-
-    def validator(
-        self, objective: Objective, precision: Precision, events: Events
-    ) -> Validator | None:
-        """What scores a model; None without validation data.
-
-        Args:
-            objective: whose loss is measured.
-            precision: of the forward passes.
-            events: told how far it is.
-        """
-        ...
-
-
-def prepare_task(
-    run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
-) -> Task:
-    """Read, check and encode the data of the task that the settings name.
+@dataclass(frozen=True)
+class Task:
+    """A task whose data is read, checked and encoded.
 
     Args:
-        run_dir: where encoded data is kept unless `data.cache` is set.
+        tokenizers: trained from the data, or those of the run; None where the examples are no text.
+        fingerprint: changes when the training data or the tokenizers do.
+        source: the training batches.
+        new_model: makes the model with its first weights, a function of the seed; raises
+            `ConfigError` when the model cannot hold what the data needs.
+        objective: the loss.
+        validation: the validation batches, or None.
+        measure: metrics beside the loss on the validation examples, or None.
+    """
+
+    tokenizers: TokenizerPair | None
+    fingerprint: str
+    source: EpochBatches[Any]
+    new_model: Callable[[], nn.Module]
+    objective: Objective
+    validation: FixedBatches[Any] | None
+    measure: Measure | None = None
+
+    def validator(self, settings: RunSettings, precision: Precision) -> Validator | None:
+        """The validator of a run; None without validation data.
+
+        Args:
+            settings: of the run.
+            precision: of the forward passes.
+        """
+        if self.validation is None:
+            return None
+        return Validator(
+            self.validation,
+            self.objective,
+            settings.validation,
+            precision=precision,
+            measure=self.measure,
+        )
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The run that a task is prepared for.
+
+    Args:
+        run_dir: the directory of the run.
         settings: of the run.
-        tokenizers: those of the run when it is resumed; trained from the data if None, unless
-            there is no text in it.
-        events: who is told about progress and doubtful data.
+        saved_tokenizers: those of the run when it is resumed.
+        events: told about progress and doubtful data.
+        long_words: takes out words that a tokenizer cannot be trained on.
+    """
+
+    run_dir: Path
+    settings: RunSettings
+    saved_tokenizers: TokenizerPair | None
+    events: Events
+    long_words: LongWords = field(default_factory=LongWords)
+
+    @property
+    def cache(self) -> Path:
+        """The folder of encoded data."""
+        cache = self.settings.data.cache
+        return Path(cache) if cache is not None else self.run_dir / "data"
+
+    def tokenizers(self, train_new: Callable[[], TokenizerPair]) -> TokenizerPair:
+        """The tokenizers of the run, of the model that training starts from, or new ones.
+
+        Args:
+            train_new: trains new ones on the data.
+
+        Raises:
+            ModelError: when the initial model is damaged.
+            ConfigError: when a setting contradicts it, or needs one.
+        """
+        tokenizers = self.saved_tokenizers
+        if tokenizers is None:
+            tokenizers = initial_tokenizers(self.settings, self.events)
+        if tokenizers is None:
+            self.events.note("Training the tokenizer")
+            tokenizers = train_new()
+            if message := self.long_words.describe():
+                self.events.warn(message)
+        return tokenizers
+
+    def new_model(self, spec: ModelSpec, tokenizers: TokenizerPair | None) -> nn.Module:
+        """The model with its first weights; see `initial_model`."""
+        return initial_model(spec, self.settings, tokenizers, self.events)
+
+    def labels(self, head: str, names: Sequence[str], kind: str = "label") -> tuple[str, ...]:
+        """The labels of a head: those of the initial model where they hold all of the data's.
+
+        Args:
+            head: kind of the head.
+            names: of the training data.
+            kind: what to call them in the note of how many there are.
+        """
+        chosen = tuple(initial_labels(self.settings, head, names))
+        note_labels(self.events, chosen, kind)
+        return chosen
+
+
+def note_labels(events: Events, names: Sequence[str], kind: str = "label") -> None:
+    """Tell how many labels there are, and the first of them."""
+    events.note(f"{plural(len(names), kind)}: {', '.join(names[:10])}{' …' * (len(names) > 10)}")
+
+
+class EpochBatches(Generic[Item]):
+    """Training batches: planned once an epoch, made one by one.
+
+    Args:
+        plan: an item for each batch of an epoch, in the order of training; a function of the epoch.
+        make: a batch from its item and the epoch.
+        line_of: the place of an example, such as "file:line", by its number.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[int], Sequence[Item]],
+        make: Callable[[Item, int], Batch],
+        line_of: Callable[[int], str],
+    ) -> None:
+        self.plan = plan
+        self.make = make
+        self.line_of = line_of
+        self._epoch: tuple[int, Sequence[Item]] | None = None
+
+    def count(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        return len(self._planned(epoch))
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """One batch of an epoch."""
+        return self.make(self._planned(epoch)[number], epoch)
+
+    def lines(self, indices: Sequence[int]) -> list[str]:
+        """The places of examples, by their numbers."""
+        return [self.line_of(index) for index in indices]
+
+    def _planned(self, epoch: int) -> Sequence[Item]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, self.plan(epoch))
+        return self._epoch[1]
+
+
+@dataclass(frozen=True)
+class FixedBatches(Generic[Item]):
+    """Validation batches: the same ones in the same order each time, whatever the run's seed.
+
+    Args:
+        items: one for each batch.
+        make: a batch from its item.
+    """
+
+    items: Sequence[Item]
+    make: Callable[[Item], Batch]
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Make the batches one by one."""
+        return map(self.make, self.items)
+
+
+def plural(count: int, name: str) -> str:
+    """A number and the noun it counts."""
+    return f"{count:,} {name}{'s' * (count != 1)}"
+
+
+def check_several(names: Sequence[str], kind: str, nouns: str, where: str) -> None:
+    """Refuse training data with one label only.
+
+    Args:
+        names: of the labels.
+        kind: `label` or `tag`.
+        nouns: the examples, in the plural.
+        where: the files.
 
     Raises:
-        DataError: when the data cannot be used.
+        DataError: when there are less than two.
     """
-    if settings.task == "causal_lm":
-        from heedful.train.language_model import prepare_language_model
-
-        return prepare_language_model(run_dir, settings, tokenizers, events)
-    if settings.task == "masked_lm":
-        from heedful.train.masked import prepare_masked
-
-        return prepare_masked(run_dir, settings, tokenizers, events)
-    if settings.task in ("span_corruption", "denoising"):
-        from heedful.train.denoise import prepare_denoising
-
-        return prepare_denoising(run_dir, settings, tokenizers, events)
-    if settings.task == "classify":
-        from heedful.train.classify import prepare_classifier
-
-        return prepare_classifier(run_dir, settings, tokenizers, events)
-    if settings.task == "images":
-        from heedful.train.images import prepare_images
-
-        return prepare_images(run_dir, settings, events)
-    if settings.task == "tag":
-        from heedful.train.tag import prepare_tagger
-
-        return prepare_tagger(settings, tokenizers, events)
-    if settings.task == "answer":
-        from heedful.train.answer import prepare_reader
-
-        return prepare_reader(settings, tokenizers, events)
-    from heedful.train.translation import prepare_translation
-
-    return prepare_translation(run_dir, settings, tokenizers, events)
+    if len(names) < 2:
+        raise DataError(
+            f"There is nothing to tell apart: the only {kind} is {names[0]!r}"
+            if names
+            else f"There are no {nouns}",
+            where=where,
+            remedy=f"Give training data with at least two {kind}s",
+        )

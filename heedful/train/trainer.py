@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -14,18 +14,16 @@ from torch import Tensor
 from heedful.errors import RunError
 from heedful.memory import Trimmer, ran_out, reuse_freed
 from heedful.train.averaging import MovingAverage, load_weights, using, weights_of
+from heedful.train.batch_splitting import OneTooLarge
 from heedful.train.nonfinite import first_bad_weight
-from heedful.train.optimizers import export_moments, import_moments
-from heedful.train.out_of_memory import OneTooLarge
+from heedful.train.optimizers import export_moments, import_moments, learning_rate
 from heedful.train.prefetch import Place, Prefetched
-from heedful.train.schedules import learning_rate
-from heedful.train.state import Scored, TrainingState
 from heedful.train.update import Batch, Updater, UpdateResult
 
 if TYPE_CHECKING:
     from heedful.events import Events, Value
     from heedful.train.checkpoints import Checkpoint, CheckpointStore
-    from heedful.train.settings import RunSettings
+    from heedful.train.run_settings import RunSettings
     from heedful.train.signals import StopRequest
     from heedful.train.validation import Scores
 
@@ -55,13 +53,68 @@ class BatchSource(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Scored:
+    """The result of a validation that later steps need.
+
+    Args:
+        step: when it was.
+        score: the score that decides, larger is better.
+    """
+
+    step: int
+    score: float
+
+
+@dataclass
+class TrainingState:
+    """The counters of a run; weights and optimiser are beside it.
+
+    Args:
+        step: updates made or skipped.
+        epoch: passes over the corpus finished.
+        batch: batches of the present pass already used.
+        tokens: target tokens trained on.
+        seconds: wall-clock time, over all resumes.
+        best: the best validation so far.
+        stale: validations since then.
+        validated: the last validation, which may be the best one.
+        skipped: updates skipped in a row because something was not finite.
+        rollbacks: returns to a checkpoint since the last one was written.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    best: Scored | None = None
+    stale: int = 0
+    validated: Scored | None = None
+    skipped: int = 0
+    rollbacks: int = 0
+
+    def plain(self) -> dict[str, Any]:
+        """The state as JSON types."""
+        return asdict(self)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any]) -> Self:
+        """The state that `plain` gave."""
+        scored = {
+            name: None if values[name] is None else Scored(**values[name])
+            for name in ("best", "validated")
+        }
+        return cls(**{**values, **scored})
+
+
 Validate = Callable[[Any], "Scores"]
 Offer = Callable[[Any, int, "Scores | None"], None]
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """What the loop calls without knowing what it does.
+    """Functions that the loop calls without knowing what they do.
 
     Args:
         validate: scores the model; None when there is nothing to validate on.
@@ -252,7 +305,7 @@ class Trainer:
         return learning_rate(schedule, step, width=self.width, max_steps=max_steps)
 
     def _end(self) -> str | None:
-        """Why training is over, or None."""
+        """The reason why training is over, or None."""
         settings, state = self.settings, self.state
         if state.step >= settings.max_steps:
             return f"max_steps = {settings.max_steps} reached"

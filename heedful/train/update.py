@@ -11,21 +11,21 @@ from torch import Tensor, nn
 
 from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
+from heedful.train.batch_splitting import Part, Splitting
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
 from heedful.train.objective import Context, LossSum, Objective
 from heedful.train.optimizers import divided, set_learning_rate
-from heedful.train.out_of_memory import Part, Splitting
-from heedful.train.randomness import mix
+from heedful.train.run_settings import derive_seed
 
 if TYPE_CHECKING:
     from heedful.device import Precision
-    from heedful.train.compiled import CompiledPass
+    from heedful.train.compiled_pass import CompiledPass
 
 T = TypeVar("T")
 
 
 class Batch(Protocol):
-    """What the trainer needs to know of a batch."""
+    """The interface of a batch that the trainer uses."""
 
     @property
     def target_tokens(self) -> int:
@@ -48,7 +48,7 @@ class Batch(Protocol):
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What an update came to.
+    """The result of an update.
 
     Args:
         values: means over target tokens: `loss` and the objective's extras.
@@ -206,7 +206,7 @@ class Updater:
         return work()
 
     def _loss(self, batch: Batch, step: int, *place: int) -> LossSum:
-        seed = mix(self.seed, step, *place)
+        seed = derive_seed(self.seed, step, *place)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # seeding all devices takes a millisecond
         else:

@@ -1,26 +1,26 @@
-"""Validation: the loss over real tokens, and what a task measures besides."""
+"""Validation: the loss over real tokens, and a task's own metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.utils import parametrize
 
-from heedful.evaluate.perplexity import bits_per_unit, perplexity
+from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
 from heedful.train.objective import Context, Objective
 
 if TYPE_CHECKING:
     from heedful.device import Precision
-    from heedful.train.settings import ValidationSettings
+    from heedful.train.run_settings import ValidationSettings
     from heedful.train.update import Batch
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a validation came to.
+    """The result of a validation.
 
     Args:
         values: figures by name: `loss` in nats per token, `perplexity`, `bits_per_token` and the
@@ -42,33 +42,34 @@ class Scores:
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics by name, and how each was computed."""
+    """Metrics by name, and the signature of each that has one."""
 
     values: Mapping[str, float]
-    signatures: Mapping[str, str]
+    signatures: Mapping[str, str] = field(default_factory=dict)
 
 
-class Measure(Protocol):
-    """What is measured of a model beside its loss."""
+@dataclass(frozen=True)
+class Measure:
+    """The metrics of a task beside its loss.
 
-    def count(self, *, everything: bool) -> int:
-        """How many examples are looked at: all, or those that are wanted while training."""
-        ...
+    Args:
+        total: how many validation examples there are.
+        score: measures a model in eval mode on the first examples, of a given number.
+    """
 
-    def __call__(self, model: Any, count: int) -> Measured:
-        """Measure a model in eval mode on the first examples."""
-        ...
+    total: int
+    score: Callable[[Any, int, Precision], Measured]
 
 
 class Validator:
     """Scores a model on validation data.
 
     Args:
-        batches: the data, gone through anew each time.
+        batches: the data, iterated once a validation.
         objective: whose loss is measured; without label smoothing, as the model is in eval mode.
         settings: which score decides.
         precision: of the loss's forward passes.
-        measure: what to measure besides.
+        measure: the task's own metrics.
     """
 
     def __init__(
@@ -97,15 +98,23 @@ class Validator:
         # An adapted model's matrices are put together once, not at each step of the decoder.
         with torch.no_grad(), parametrize.cached():
             values = self._loss(model)
-            measured = self.measure(model, count) if self.measure and count else Measured({}, {})
+            measured = self._measured(model, count)
         values |= measured.values
         chosen = self.settings.choose_by
         score = -values["loss"] if chosen == "loss" else values[chosen]
         return Scores(values, score, count, measured.signatures)
 
     def sentences(self, *, everything: bool = False) -> int:
-        """How many examples are measured beside the loss, which is that of all."""
-        return self.measure.count(everything=everything) if self.measure is not None else 0
+        """The number of examples measured beside the loss, which is that of all."""
+        if self.measure is None or not self.settings.metrics:
+            return 0
+        limit, total = self.settings.max_sentences, self.measure.total
+        return total if everything or limit is None else min(limit, total)
+
+    def _measured(self, model: Any, count: int) -> Measured:
+        if self.measure is None or not count:
+            return Measured({})
+        return self.measure.score(model, count, self.precision)
 
     def _loss(self, model: Any) -> dict[str, float]:
         device = next(model.parameters()).device

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.cli.failures import as_user_error, guarded
+from heedful.cli.main import as_user_error, guarded
 from heedful.errors import RunError
 
 HEEDFUL = [sys.executable, "-m", "heedful"]

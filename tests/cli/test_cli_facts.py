@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful.cli.verbs import VERBS
-from heedful.decode.precision import int8_linear
-from heedful.models.sizes import preset_names
+from heedful.engines.packed_linear import int8_linear
+from heedful.models.preset_files import preset_names
 
 
 def summary(done) -> dict:

@@ -13,10 +13,10 @@ import heedful
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import causal_lm_spec
-from heedful.text.pair import TokenizerPair
-from heedful.text.spec import TokenizerSpec
-from heedful.text.trainer import train_tokenizer
+from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 SHAPE = TranslatorShape(width=16, decoder_layers=1, num_heads=2, feedforward=32, dropout=0.0)
 

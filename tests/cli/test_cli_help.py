@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from heedful.cli.main import main
-from heedful.cli.prose import inline, prose
-from heedful.cli.verbs import VERBS
+from heedful.cli.verbs import VERBS, inline, prose
 
 
 def test_paragraphs_run_on_and_blocks_stay():
@@ -35,7 +34,7 @@ def test_every_verb_explains_itself(verb, capsys):
 def test_flags_say_what_may_be_chosen_and_what_must_be_given(capsys):
     main(["train", "--help"])
     shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    assert "also the model. [required]" in shown
+    assert "created if missing. [required]" in shown
     assert "[default: inverse_sqrt] [choices: inverse_sqrt, cosine, linear, constant]" in shown
 
 

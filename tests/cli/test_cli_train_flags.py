@@ -10,13 +10,13 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from heedful.cli.app import build_app
+from heedful.cli.flags import flags_of, overrides
 from heedful.cli.main import normalize
-from heedful.cli.settings_flags import flags_of, overrides
+from heedful.cli.parser import build_app
 from heedful.cli.train import corpora
 from heedful.config import Config, read_toml
 from heedful.errors import UserError
-from heedful.train.settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 
 def leaves(settings: type[pydantic.BaseModel], path: str = "") -> Iterator[str]:

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.cli.files import stream_chunks
+from heedful.cli.line_files import chunks, read_lines, stream_chunks
 
 # Quick and decided: a model without training never ends a sentence by itself.
 SHORT = ("--beam", "2", "--max-length", "4")
@@ -243,3 +243,16 @@ def test_lines_of_a_pipe_come_without_waiting() -> None:
         assert soon() == ["three"]
         sender.close()
         assert list(arrived) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+def test_input_comes_from_a_pipe(tmp_path: Path) -> None:
+    """As `-i <(command)` of a shell gives it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for read in (lambda: list(chunks(pipe, 2)), lambda: [read_lines(pipe)]):
+        writer = threading.Thread(target=pipe.write_bytes, args=(b"a\nb\nc\n",))
+        writer.start()
+        lines = [line for chunk in read() for line in chunk]
+        writer.join()
+        assert lines == ["a", "b", "c"]

@@ -14,18 +14,18 @@ import pytest
 import torch
 
 import heedful
+from heedful.cli.flags import Running
 from heedful.cli.main import main
-from heedful.cli.running import Running
-from heedful.cli.translators import Asked, Translators
-from heedful.decode.settings import SearchSettings
+from heedful.cli.translate import LazyTranslator, TranslationRequest
+from heedful.kernels.library import kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.nn.native.library import kernels
-from heedful.text.pair import train_pair
-from heedful.text.spec import TokenizerSpec
+from heedful.search.search_settings import SearchSettings
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
-pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels in C were compiled here")
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 
 SHORT = ["--device", "cpu", "--max-length", "4"]
 TOLD = """
@@ -90,15 +90,14 @@ def test_what_needs_pytorch_has_it(model: Path, words: list[str]) -> None:
     assert out.count("\n") == 1
 
 
-def asked(model: Path, **changes: Any) -> Asked:
+def asked(model: Path, **changes: Any) -> TranslationRequest:
     plain: dict[str, Any] = {
         "running": Running(device="cpu"),
         "alignment": False,
         "prefixes": False,
-        "continuous_batching": False,
         "shortlist": False,
     }
-    return Asked(model, SearchSettings(beam=2, max_length=4), **{**plain, **changes})
+    return TranslationRequest(model, SearchSettings(beam=2, max_length=4), **{**plain, **changes})
 
 
 def test_nothing_but_translations_is_plain(model: Path) -> None:
@@ -106,7 +105,6 @@ def test_nothing_but_translations_is_plain(model: Path) -> None:
     for name, value in {
         "alignment": True,
         "prefixes": True,
-        "continuous_batching": True,
         "shortlist": Path("list"),
         "running": Running(batch_size=1),
     }.items():
@@ -125,7 +123,7 @@ def test_many_lines_load_pytorch_once_and_few_before_and_after_do_not(
         Running, "load", lambda self, path, **rest: loaded.append(path) or load(self, path, **rest)
     )
     told: list[str] = []
-    translators = Translators(asked(model))
+    translators = LazyTranslator(asked(model))
     lines = ["abc", "h" * 50, *["def"] * 20, "a" * 50]
     found = translators.translate(lines[:2], None, 1, told.append)
     before = translators.load_seconds

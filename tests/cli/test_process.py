@@ -10,7 +10,7 @@ import pytest
 
 WORK = """
 import atexit, sys
-from heedful.cli import process
+from heedful.cli import main as module
 
 class Kept:
     def __del__(self):
@@ -23,8 +23,8 @@ def main():
     print("done", end=" ")
     {end}
 
-process.main = main
-sys.exit(process.run())
+module.main = main
+sys.exit(module.run())
 """
 
 

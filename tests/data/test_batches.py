@@ -11,12 +11,10 @@ import pytest
 import torch
 
 from heedful.data.batches import BpeDropout, PairBatch, make_batch, pad, source_tensors
-from heedful.data.encoded import EncodedPairs, encode_corpora
-from heedful.data.order import epoch_batches
-from heedful.data.selection import select_pairs
-from heedful.data.spec import CorpusSpec, DataSpec
-from heedful.text.pair import TokenizerPair, train_pair
-from heedful.text.spec import TokenizerSpec
+from heedful.data.corpus_spec import CorpusSpec, DataSpec
+from heedful.data.encoded_pairs import EncodedPairs, encode_corpora, epoch_batches, select_pairs
+from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
 PAIRS = [
     ("the dog", "der hund rennt schnell davon"),

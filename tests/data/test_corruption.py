@@ -20,9 +20,9 @@ from heedful.data.corruption import (
     span_corruption,
 )
 from heedful.errors import ConfigError
-from heedful.text.spec import TokenizerSpec
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.trainer import train_tokenizer
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 MASK = 7
 SENTINELS = tuple(range(1000, 1300))

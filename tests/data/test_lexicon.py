@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.data import lexicon
-from heedful.data.encoded import EncodedCorpus
+from heedful.data.corpus_spec import CorpusSpec
+from heedful.data.encoded_pairs import EncodedCorpus
 from heedful.data.lexicon import learn_lexicon, ragged, ranks
-from heedful.data.spec import CorpusSpec
 
 SOURCES, TARGETS = 5, 7
 PAIRS = st.lists(

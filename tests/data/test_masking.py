@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.documents import DocumentReader
+from heedful.data.batch_plan import plan_epoch, plan_once
+from heedful.data.batches import NO_TARGET
+from heedful.data.corpus_spec import CorpusSpec, DataSpec
+from heedful.data.encoded_texts import EncodedTexts, encode_texts
+from heedful.data.encoder_rows import cut_texts, first_rows
 from heedful.data.masking import Masking, masked_batch
-from heedful.data.rows import cut_texts, first_rows, plan_rows, validation_rows
-from heedful.data.spec import CorpusSpec, DataSpec
-from heedful.data.stream import EncodedTexts, encode_texts
-from heedful.data.windows import NO_TARGET
+from heedful.data.text_corpus import DocumentReader
 from heedful.errors import ConfigError
-from heedful.text.spec import TokenizerSpec
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.trainer import train_tokenizer
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 TEXT = "some words that stand here\nand some more words there, on lines\n" * 20
 
@@ -54,13 +55,14 @@ def test_every_piece_is_in_one_row(
     assert held == pieces_of(texts)
     assert rows.counts.min() >= 1
     assert rows.counts.max() <= max_length - 2
-    data = DataSpec(train=(CorpusSpec(file="a"),), batch_tokens=2 * max_length)
-    planned = plan_rows(rows, texts, [1, 1, 2, 1], data, seed=seed, epoch=epoch)
+    files = tuple(CorpusSpec(file="a", weight=weight) for weight in (1, 1, 2, 1))
+    data = DataSpec(train=files, batch_tokens=2 * max_length)
+    planned = plan_epoch(rows.sizes, rows.bounds(texts), data, seed=seed, epoch=epoch)
     shown = np.bincount(np.concatenate(planned), minlength=len(rows))
     in_third = (rows.starts >= texts.starts[2]) & (rows.starts < texts.starts[3])
     assert np.array_equal(shown, np.where(in_third, 2, 1))
     assert all(len(b) * (rows.counts[b].max() + 2) <= 2 * max_length for b in planned)
-    assert sorted(np.concatenate(validation_rows(rows, texts, data))) == list(range(len(rows)))
+    assert sorted(np.concatenate(plan_once(rows.sizes, data))) == list(range(len(rows)))
 
 
 def test_cuts_differ_by_epoch_in_long_texts_only(texts: EncodedTexts, tokenizer: Tokenizer) -> None:
@@ -169,8 +171,8 @@ def test_a_batch_holds_rows_in_their_frame(texts: EncodedTexts, tokenizer: Token
     masking = Masking(tokenizer, 0.15, whole_words=False)
     rows = cut_texts(texts, tokenizer, 16, seed=1, epoch=0)
     short, long = int(rows.counts.argmin()), int(rows.counts.argmax())
-    batch = masked_batch(texts, rows, [short, long], masking, tokenizer, seed=1, epoch=0)
-    again = masked_batch(texts, rows, [long], masking, tokenizer, seed=1, epoch=0)
+    batch = masked_batch(texts, rows.take([short, long]), masking, tokenizer, seed=1, epoch=0)
+    again = masked_batch(texts, rows.take([long]), masking, tokenizer, seed=1, epoch=0)
     assert batch.ids[1].equal(again.ids[0])
     assert batch.targets[1].equal(again.targets[0])
     real = int(rows.counts[short]) + 2

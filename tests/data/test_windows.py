@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.data.documents import DocumentReader
-from heedful.data.stream import EncodedTexts, encode_texts
-from heedful.data.windows import WindowBatch, epoch_windows, make_windows
-from heedful.text.spec import TokenizerSpec
-from heedful.text.trainer import train_tokenizer
+from heedful.data.batches import WindowBatch
+from heedful.data.encoded_texts import EncodedTexts, encode_texts, epoch_windows, make_windows
+from heedful.data.text_corpus import DocumentReader
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 
 def stream(parts: list[list[int]]) -> EncodedTexts:

@@ -10,13 +10,12 @@ import torch
 from safetensors.torch import load_file
 
 from heedful.inspect import Subject
-from heedful.interop.registry import find_architecture
-from heedful.models.build import build_model
+from heedful.interop.architecture import find_architecture
+from heedful.models.build import build_model, load_weights
 from heedful.models.family import CausalLMSpec, EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.weights import load_weights
-from heedful.text.pair import train_pair
-from heedful.text.spec import TokenizerSpec
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
 ALPHABET = "abcdefgh ijklmnop"
 SHAPE = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import numpy as np
@@ -12,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful import inspect
-from heedful.decode.precision import keep_in
 from heedful.device import Precision
+from heedful.engines.prepare import prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.evaluate.bootstrap import paired_ratios
 from heedful.models.block import Block
@@ -239,8 +238,7 @@ def test_what_cannot_be_is_refused(family):
 
 @pytest.mark.parametrize("what", ["encoder.0.self", "decoder.1.cross.head.0"])
 def test_attention_loaded_to_run_is_not_taken_apart(family, what):
-    model = copy.deepcopy(family["post"].model)
-    keep_in(model, Precision("fp32", "cpu"))
+    model = prepare(family["post"].model, Precision("fp32", "cpu"))
     parts = ["encoder.1.self.residual", what]
     with (
         pytest.raises(ModelError, match=r"loaded to run.*load_model") as refused,
@@ -271,7 +269,7 @@ def test_answers_are_the_probabilities_of_the_right_tokens(family, name):
         right = [*ids[1:], subject.target.eos] if paired else ids[1:]
         rows = scores[: len(right)]
         chosen = rows.log_softmax(-1)[range(len(right)), right]
-        assert answers.asked[number] == len(right)
+        assert answers.counts[number] == len(right)
         assert math.isclose(answers.losses[number], -chosen.sum(), rel_tol=1e-5)
         assert answers.right[number] == (rows.argmax(-1) == torch.tensor(right)).sum()
 
@@ -280,16 +278,16 @@ def test_labels_tags_images_and_hidden_tokens_are_examples_too(toys, family):
     labels = ("x", "y", "z")
     classifier = toys.encoder(({"kind": "sequence", "labels": labels, "source": "first"},))
     found = inspect.examples_of_text(classifier, TEXTS, ["y", "x", "z"])
-    assert [example.wanted for example in found] == [(1,), (0,), (2,)]
-    assert inspect.answer(classifier, found).asked.tolist() == [1, 1, 1]
+    assert [example.targets for example in found] == [(1,), (0,), (2,)]
+    assert inspect.answer(classifier, found).counts.tolist() == [1, 1, 1]
     with pytest.raises(DataError, match="no label 'w'"):
         inspect.examples_of_text(classifier, TEXTS, ["y", "x", "w"])
     tagger = toys.encoder(({"kind": "token", "labels": labels},))
-    from heedful.data.tagged import TaggedSentence
+    from heedful.data.tagged_corpus import TaggedSentence
 
     (tagged,) = inspect.examples_of_tags(tagger, [TaggedSentence(["ab", "c"], ["z", "x"], [1, 2])])
     pieces = tagged.reading.encoder.pieces
-    asked = [(p, labels[w]) for p, w in zip(pieces, tagged.wanted, strict=True) if w >= 0]
+    asked = [(p, labels[w]) for p, w in zip(pieces, tagged.targets, strict=True) if w >= 0]
     assert asked == [("a", "z"), ("▁", "x")]  # characters: a word begins with its space
     vision = family["vision"]
     images = np.zeros((2, 3, 12, 12), np.float32)

@@ -10,12 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful import inspect
-from heedful.decode.alignment import align
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.inspect.aligning import align_words
-from heedful.inspect.head_choice import HeadChoice, choose_both, choose_heads
-from heedful.inspect.links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
-from heedful.inspect.word_maps import WordAttention, word_attention
+from heedful.inspect.alignment_heads import (
+    HeadChoice,
+    WordAttention,
+    choose_both,
+    choose_heads,
+    word_attention,
+)
+from heedful.inspect.word_alignment import align_words
+from heedful.inspect.word_links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
+from heedful.search.alignment import align
 
 LINK_SETS = st.frozensets(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=12)
 
@@ -213,7 +218,7 @@ def test_words_from_pieces(toys):
 
 
 def test_a_corpus_is_aligned(toys, monkeypatch):
-    monkeypatch.setattr("heedful.inspect.aligning.AT_ONCE", 2)
+    monkeypatch.setattr("heedful.inspect.word_alignment.AT_ONCE", 2)
     subject, other = toys.translator(), toys.translator(num_heads=2)
     sources, targets = ["ab cd", "e", "a bc def"], ["hi j", "kl m n", "g"]
     readings = inspect.read_all(subject, sources, targets)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from heedful.inspect.captures import capture
-from heedful.interop.registry import MODULES
+from heedful.interop.architecture import MODEL_TYPES
 
 TEXT, TARGET = torch.tensor([[5, 9, 30, 7, 22, 8]]), torch.tensor([[2, 6, 31, 11]])
 
@@ -15,7 +15,7 @@ def places(ids):
     return torch.arange(ids.shape[1])[None]
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", MODEL_TYPES)
 @torch.no_grad()
 def test_attention_is_theirs(name, imported):
     theirs, ours = imported(name)

@@ -10,7 +10,7 @@ import pytest
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
 from heedful.inspect.block_flow import block_flow
-from heedful.inspect.residual import contributions
+from heedful.inspect.contributions import contributions
 
 EXPERTS = {"width": 8, "experts": {"num_experts": 3, "per_token": 2}}
 
@@ -149,7 +149,7 @@ def test_norms_stand_where_the_spec_puts_them(toys):
             assert parts["cross.sum"].reads == ("self.norm", "cross.output")
         assert parts["cross.key"].reads == ("cross.memory",)
         assert parts["cross.key"].tokens == reading.encoder.pieces
-        assert parts["self.query"].about.startswith("What each token asks for")
+        assert parts["self.query"].about.startswith("The query of each token")
         assert "own position" in parts["self.weights"].about
         assert "every key" in parts["cross.weights"].about
 

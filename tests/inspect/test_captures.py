@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from heedful import inspect
-from heedful.decode.pipeline import TranslationPipeline
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.nn.capture import Capture
+from heedful.pipelines.translation import TranslationPipeline
 
 SUBLAYER = {"input", "output", "residual", "stream"}
 ATTENTION = SUBLAYER | {"query", "key", "value", "scores", "weights", "context"}
@@ -189,7 +189,7 @@ def test_maps_have_tokens(toys, monkeypatch):
     assert np.array_equal(some.weights, cross.weights[[2, 0]][:, [3]][:, :, [1]])
     assert some.rows == (cross.rows[1],)
     assert some.plain()["layers"] == [2, 0]
-    monkeypatch.setattr("heedful.inspect.maps.MOST_CELLS", 3 * 4)
+    monkeypatch.setattr("heedful.inspect.attention_maps.MOST_CELLS", 3 * 4)
     inspect.attention(subject, reading, layers=[0], rows=[0], heads=[1, 2, 3])
     with pytest.raises(ConfigError, match=r"144 weights .* 12 .*Choose layers, heads or rows"):
         inspect.attention(subject, reading)
@@ -221,8 +221,8 @@ def test_a_language_model_may_continue(toys):
     assert alone.decoder.pieces[1:] == tuple("abc")
     given = inspect.read(subject, "abc", "de")
     assert given.decoder.pieces[1:] == tuple("abcde")
-    from heedful.decode.generation import GenerationSettings
-    from heedful.decode.text_generation import GenerationPipeline
+    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.search.search_settings import GenerationSettings
 
     settings = GenerationSettings(min_length=2, max_length=5)
     own = inspect.read(subject, "abc", search=settings)

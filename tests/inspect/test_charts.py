@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from heedful import inspect
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect import charts
-from heedful.inspect.maps import AttentionMap
+from heedful.inspect.attention_maps import AttentionMap
 
 ODD = (
     "a\nb",

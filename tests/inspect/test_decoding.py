@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from heedful.decode.generate import generate
-from heedful.decode.pipeline import TranslationPipeline
-from heedful.decode.search import search
-from heedful.decode.settings import SearchSettings
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect import tensors
-from heedful.inspect.decoding import END, follow_search, next_token
+from heedful.inspect.decoding_steps import END, follow_search, next_token
+from heedful.pipelines.text_generation import generate
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.dispatch import search
+from heedful.search.search_settings import SearchSettings
 
 TEXT = "abc dag"
 SHAPES = {"sinusoidal": {}, "learned": {"positions": "learned"}, "grouped": {"num_kv_heads": 2}}
@@ -80,9 +80,9 @@ def test_what_is_kept_is_counted(toys):
     subject = toys.translator(num_kv_heads=2)
     found = next_token(subject, TEXT, subject.target.encode("ab"))
     heads, width, layers, size = 2, 4, 3, 4
-    assert [each.slots for each in found.kept] == [1, 2, 3]
-    assert found.kept[-1].shape == (1, heads, 3, width)
-    assert [each.bytes for each in found.kept] == [
+    assert [each.slots for each in found.cache_sizes] == [1, 2, 3]
+    assert found.cache_sizes[-1].shape == (1, heads, 3, width)
+    assert [each.bytes for each in found.cache_sizes] == [
         2 * layers * heads * slots * width * size for slots in (1, 2, 3)
     ]
     source = len(found.reading.encoder)
@@ -90,7 +90,7 @@ def test_what_is_kept_is_counted(toys):
     subject = toys.causal_lm()
     prompt = 1 + len(subject.source.encode(TEXT))
     found = next_token(subject, TEXT, [5, 6])
-    assert [each.slots for each in found.kept] == [prompt, prompt + 1, prompt + 2]
+    assert [each.slots for each in found.cache_sizes] == [prompt, prompt + 1, prompt + 2]
     assert found.memory_bytes == 0
 
 

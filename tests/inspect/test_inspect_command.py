@@ -11,8 +11,7 @@ import pytest
 
 from heedful import inspect
 from heedful.cli.main import main
-from heedful.inspect.maps import AttentionMap
-from heedful.inspect.picture import draw_attention
+from heedful.inspect.attention_maps import AttentionMap, draw_attention
 from heedful.models.checkpoint import save_model
 
 
@@ -157,8 +156,8 @@ def test_charts_are_written(kind, run, tmp_path):
         (["lm", "ab", "--continue", "0"], "max_length"),
         (["t", "ab", "-o", "x.csv"], "Name a .json file, or .html, .png or .svg for a chart"),
         (["t", "ab", "-o", "x.png", "--shapes"], "Shapes are no chart"),
-        (["t", "ab", "-o", "x.json", "--view", "lines"], "Only a chart of attention has views"),
-        (["t", "ab", "--view", "lines"], "Only a chart of attention has views"),
+        (["t", "ab", "-o", "x.json", "--view", "lines"], "Only a chart of attention has a view"),
+        (["t", "ab", "--view", "lines"], "Only a chart of attention has a view"),
         (["t", "ab", "-o", "x.png", "--view", "circle"], "circle"),
         (["t", "ab", "-o", "no/x.png"], "No such directory"),
         (

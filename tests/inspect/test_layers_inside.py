@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
-from heedful.inspect.layer_lens import layer_logits, lens
-from heedful.inspect.maps import AttentionMap
-from heedful.inspect.maximum_flow import flow_from, max_flow
-from heedful.inspect.residual import contributions
-from heedful.inspect.tracing import flow, rollout
+from heedful.inspect.attention_maps import AttentionMap
+from heedful.inspect.contributions import contributions
+from heedful.inspect.logit_lens import layer_logits, lens
+from heedful.inspect.tracing import flow, flow_from, max_flow, rollout
 
 IMAGE = np.random.default_rng(0).normal(size=(3, 12, 12))
 
@@ -161,7 +160,7 @@ def test_the_last_layer_is_the_model_itself(toys):
 def test_long_texts_are_looked_at_in_parts(toys, monkeypatch):
     subject, reading = next(lens_cases(toys))
     whole = lens(subject, reading).plain()
-    monkeypatch.setattr("heedful.inspect.layer_lens._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("heedful.inspect.logit_lens._ROWS_AT_ONCE", 2)
     assert lens(subject, reading).plain() == whole
 
 
@@ -249,3 +248,28 @@ def test_scores_that_are_no_sums(toys):
     subject = toys.causal_lm()
     with pytest.raises(ConfigError, match="1 tokens for 3 rows"):
         contributions(subject, inspect.read(subject, "ab"), tokens=[1])
+
+
+def test_parts_add_up_wherever_norms_and_residuals_are(toys):
+    """Norms on both sides or nowhere, and a sub-layer that replaces the stream."""
+    attention = {"kind": "attention", "num_heads": 4, "mask": {"kind": "causal"}}
+    feedforward = {"kind": "feedforward", "width": 24}
+    for changes in (
+        {"norm_placement": "both", "norm": {"kind": "rms"}},
+        {"norm_placement": "none"},
+        {"norm_placement": "after", "residual": False},
+    ):
+        sublayers = [
+            {"name": "self_attention", "part": attention},
+            {"name": "feedforward", "part": feedforward, **changes},
+        ]
+        subject = toys.causal_lm(decoder={"num_layers": 2, "block": {"sublayers": sublayers}})
+        found = contributions(subject, inspect.read(subject, "abc de"))
+        inputs = inspect.tensors(subject, [inspect.read(subject, "abc de")])
+        states = inspect.capture(subject.model, inputs, ["decoder.output"])["decoder.output"][0]
+        np.testing.assert_allclose(found.vectors.sum(0), states, rtol=1e-4, atol=1e-4)
+        flow = inspect.block_flow(subject, inspect.read(subject, "abc de"))
+        keys = [part.key for part in flow.parts]
+        assert ("feedforward.norm" in keys) == (changes["norm_placement"] != "none")
+        total = next(part for part in flow.parts if part.key == "feedforward.sum")
+        assert len(total.reads) == (1 if changes.get("residual") is False else 2)

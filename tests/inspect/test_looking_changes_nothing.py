@@ -13,18 +13,17 @@ import pytest
 import torch
 
 from heedful import inspect
-from heedful.decode.generate import generate
-from heedful.decode.generation import GenerationSettings
-from heedful.decode.protocol import Specials
-from heedful.decode.search import search
-from heedful.decode.settings import SearchSettings
-from heedful.inspect.maps import Part, module_of
-from heedful.interop.registry import MODULES
+from heedful.inspect.attention_maps import AttentionPart, attentions
+from heedful.interop.architecture import MODEL_TYPES
 from heedful.models.causal_lm import CausalLM
 from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
-from heedful.nn.masks import Causal
+from heedful.nn.masks import Causal, Window
 from heedful.nn.positions import Positions
+from heedful.pipelines.text_generation import generate
+from heedful.search.dispatch import search
+from heedful.search.hypothesis import Specials
+from heedful.search.search_settings import GenerationSettings, SearchSettings
 
 OWN = {
     "translator": lambda toys: toys.translator(),
@@ -37,7 +36,7 @@ OWN = {
     "tagger": lambda toys: toys.encoder(({"kind": "token", "labels": ["A", "B"]},)),
     "vision": lambda toys: toys.vision(),
 }
-EVERY = [*MODULES, *OWN]
+EVERY = [*MODEL_TYPES, *OWN]
 SPECIALS = Specials(pad=1, bos=0, eos=2)
 
 
@@ -138,12 +137,12 @@ class Watched:
 
     def __enter__(self):
         for stack in self.stacks:
-            stack.forward = self._watching(stack.forward)
+            stack._run = self._watching(stack._run)  # of whole sequences and of steps
 
-    def _watching(self, forward):
-        def watched(x, sight, **options):
+    def _watching(self, run):
+        def watched(x, context, states):
             capture = Capture(["**"])
-            answer = forward(x, dataclasses.replace(sight, capture=capture), **options)
+            answer = run(x, dataclasses.replace(context, capture=capture), states)
             assert any(address.endswith(".weights") for address in capture.found)
             self.passes += 1
             return answer
@@ -152,7 +151,7 @@ class Watched:
 
     def __exit__(self, *exception):
         for stack in self.stacks:
-            del stack.forward
+            del stack._run
 
 
 TOLERANCE = 1e-5
@@ -171,8 +170,12 @@ def by_definition(found, address, module, positions):
     if f"{address}.bias" in found:
         scores = scores + torch.from_numpy(found[f"{address}.bias"]).double()
     seen = (positions.query >= 0)[:, None, :, None] & (positions.key >= 0)[:, None, None, :]
-    if isinstance(module.mask, Causal):
-        seen = seen & (positions.key[:, None, None, :] <= positions.query[:, None, :, None])
+    back = positions.query[:, None, :, None] - positions.key[:, None, None, :]
+    for mask in getattr(module.mask, "parts", (module.mask,)):
+        if isinstance(mask, Causal):
+            seen = seen & (back >= 0)
+        if isinstance(mask, Window):
+            seen = seen & (back.abs() < mask.size)
     exp = scores.masked_fill(~seen, -math.inf).exp().nan_to_num(0.0)
     return exp / exp.sum(-1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
 
@@ -182,15 +185,12 @@ def test_weights_are_those_of_the_definition(models, name):
     model = models(name)
     inputs = inputs_of(model)
     found = inspect.capture(model, inputs, ["**"])
-    part: Part
+    part: AttentionPart
     for part in inspect.parts_of(model):
-        stack = "decoder" if part == "cross" else part
-        kind = "cross" if part == "cross" else "self"
-        for layer in range(len(getattr(model, stack).blocks)):
-            address = f"{stack}.{layer}.{kind}"
+        for address, module in attentions(model, part).items():
             weights = torch.from_numpy(found[f"{address}.weights"])
             positions = positions_of(part, inputs, weights)
-            expected = by_definition(found, address, module_of(model, part, layer), positions)
+            expected = by_definition(found, address, module, positions)
             torch.testing.assert_close(
                 weights.double(), expected, rtol=TOLERANCE, atol=TOLERANCE, msg=address
             )

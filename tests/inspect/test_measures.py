@@ -11,7 +11,7 @@ import torch
 
 from heedful import inspect
 from heedful.errors import DataError, ModelError
-from heedful.inspect.measures import label_of, measure
+from heedful.inspect.head_measures import label_of, measure
 from heedful.inspect.tally import Rows, Share, Tally
 
 KINDS = ("previous", "next", "first", "same")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
-from heedful.inspect.paths import KINDS, costs, network
+from heedful.inspect.path_lengths import KINDS, costs, network
 from heedful.inspect.reach import model_reach, recurrent_reach, transformer_reach
 from heedful.models.shape import TranslatorShape
 from heedful.models.stack import Stack
@@ -163,7 +163,7 @@ def test_recurrent_gradients_are_the_differences(cell):
 @pytest.mark.parametrize("placement", ["post", "pre"])
 @torch.no_grad()
 def test_transformer_gradients_are_the_differences(placement):
-    from heedful.models.block import Sight
+    from heedful.nn.mixer import Context
     from heedful.nn.positions import Positions
 
     shape = TranslatorShape(
@@ -175,8 +175,8 @@ def test_transformer_gradients_are_the_differences(placement):
     places = torch.arange(5)[None]
     angles = torch.arange(5)[:, None] / 10_000 ** (torch.arange(0, 8, 2) / 8)
     waves = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
-    sight = Sight(Positions.of_self(places))
-    expected = differences(lambda x: stack((x + waves)[None], sight)[0][0], x)
+    context = Context(Positions.of_self(places))
+    expected = differences(lambda x: stack((x + waves)[None], context)[0], x)
     np.testing.assert_allclose(found.norms[0], expected, rtol=1e-5, atol=1e-9)
     # Two layers that see one token on each side feel nothing at a distance of three.
     assert found.norms[0, 2] > 1e-6

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
 from heedful.interop.ctranslate2 import export_ctranslate2
-from heedful.interop.directory import export_model
+from heedful.interop.hugging_face import export_model
 from heedful.models.build import count_built
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.cost import count_parameters, decoding_cost, decoding_memory
@@ -96,8 +96,8 @@ def test_what_is_cut_out(family):
         "output.weight": (16, 8),
         "output.bias": (16,),
     }
-    spec = both.model.spec.plain()["encoder"]
-    assert spec["kept_heads"] == [{"self_attention": [2, 3]}, {}]
+    kept = [block.self_attention.kept_heads for block in both.model.spec.encoder.blocks]
+    assert kept == [(2, 3), None]
 
 
 def test_without_heads_there_is_the_output_bias(family):
@@ -191,6 +191,8 @@ def test_models_saved_before_load_as_they_are(family, tmp_path):
 )
 def test_heads_that_cannot_be_are_refused(family, kept, says):
     values = family["plain"].model.spec.encoder.plain()
+    parts = {each["name"]: each["part"] for each in values.pop("pattern")[0]["sublayers"]}
+    values["block"] = parts  # as schema version 1 has it
     with pytest.raises(ConfigError, match=says):
         StackSpec.parse({**values, "kept_heads": kept})
 
@@ -213,12 +215,12 @@ def test_importance_is_the_derivative_by_a_factor_on_each_head(family, name):
                 for step in (1e-6, -1e-6):
                     columns *= 1 + step
                     states = model(*inspect.tensors(subject, [example.reading]))[0]
-                    wanted = torch.tensor([w for w in example.wanted if w >= 0])
+                    wanted = torch.tensor([w for w in example.targets if w >= 0])
                     scores = model.logits(states).detach()[: len(wanted)].log_softmax(-1)
                     losses.append(-scores[range(len(wanted)), wanted].sum().item())
                     columns /= 1 + step
                 expected += abs(losses[0] - losses[1]) / 2e-6
-            total = sum(example.asked for example in examples)
+            total = sum(example.num_answers for example in examples)
             assert math.isclose(found[address], expected / total, rel_tol=1e-3, abs_tol=1e-6)
     finally:
         model.float()

@@ -49,7 +49,8 @@ def agree(subject, reading, part, layer, head, row):
     seen = found.visible
     close = {"rtol": 1e-5, "atol": 1e-5}
     np.testing.assert_allclose((found.scaled + added)[seen], found.scores[seen], **close)
-    np.testing.assert_allclose(found.powers / found.powers.sum(), found.weights, **close)
+    shares = found.exponentials / found.exponentials.sum()
+    np.testing.assert_allclose(shares, found.weights, **close)
     np.testing.assert_allclose(found.parts.sum(0), found.context, **close)
     assert (found.weights[~seen] == 0).all()
     return found

@@ -13,14 +13,13 @@ from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
-from heedful.interop.registry import find_architecture
-from heedful.models.build import build_model
+from heedful.interop.architecture import find_architecture
+from heedful.models.build import build_model, canonical_weights
 from heedful.models.checkpoint import save_model
 from heedful.models.family import ModelSpec
-from heedful.models.weights import canonical_weights
-from heedful.text.pair import TokenizerPair
-from heedful.text.spec import TokenizerSpec
-from heedful.text.trainer import train_tokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 PIECES = 257
 

@@ -13,11 +13,11 @@ import tokenizers
 import torch
 
 from heedful.cli.main import main
-from heedful.decode.pipeline import TranslationPipeline
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.nn.spec import EmbeddingSpec, NormSpec, PositionSpec, RotarySpec
+from heedful.pipelines.translation import TranslationPipeline
 
 TEXTS = ["the river runs", "low", "1999 Café, naïve! the old house stands by the sea"]
 TARGETS = ["new wider rivers", "lowest", "3 10 20 30"]
@@ -31,9 +31,15 @@ def shape(**dials) -> TranslatorShape:
 def changed(spec, part: str, **changes):
     """A spec with other settings in one of its parts, such as decoder.block."""
     if not part:
-        return spec.model_copy(update=changes)
+        block = hasattr(spec, "sublayers")
+        return spec.replace(**changes) if block else spec.model_copy(update=changes)
     first, _, rest = part.partition(".")
-    return spec.model_copy(update={first: changed(getattr(spec, first), rest, **changes)})
+    other = changed(getattr(spec, first), rest, **changes)
+    if first == "block":
+        return spec.with_block(other)
+    if hasattr(spec, "sublayers"):
+        return spec.replace(**{first: other})
+    return spec.model_copy(update={first: other})
 
 
 def in_attentions(spec, **changes):

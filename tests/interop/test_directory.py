@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -12,13 +13,13 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.errors import ConfigError, ModelError, RunError
-from heedful.interop.directory import export_model, import_model
-from heedful.interop.loading import is_hugging_face, load_any
-from heedful.interop.registry import MODULES, find_architecture
+from heedful.interop.architecture import MODEL_TYPES, find_architecture
+from heedful.interop.hugging_face import export_model, import_model
+from heedful.interop.model_loading import is_hugging_face, load_any
 from heedful.models import checkpoint
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, load_translator, save_model
-from heedful.models.directory import read_facts
+from heedful.models.model_directory import read_facts
 from heedful.models.shape import TranslatorShape
 
 
@@ -203,7 +204,7 @@ def test_a_full_disk_leaves_nothing(theirs, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(RunError, match="No space"):
         bring_in(theirs, tmp_path / "other")
-    monkeypatch.setattr("heedful.interop.directory.write_tensors", full)
+    monkeypatch.setattr("heedful.interop.hugging_face.write_tensors", full)
     with pytest.raises(RunError, match="No space"):
         export_model(tmp_path / "ours", tmp_path / "out")
     assert {file.name for file in tmp_path.iterdir()} == {"theirs", "ours"}
@@ -213,8 +214,8 @@ def test_what_theirs_cannot_do_is_not_exported(theirs, tmp_path) -> None:
     imported = import_model(theirs.path)
     spec = imported.spec
     attention = spec.decoder.block.self_attention.model_copy(update={"softcap": 30.0})
-    block = spec.decoder.block.model_copy(update={"self_attention": attention})
-    decoder = spec.decoder.model_copy(update={"block": block})
+    block = spec.decoder.block.replace(self_attention=attention)
+    decoder = spec.decoder.with_block(block)
     other = build_model(spec.model_copy(update={"decoder": decoder}))
     save_model(other, imported.tokenizers, tmp_path / "ours", origin=imported.origin)
     with pytest.raises(ModelError, match="None of their architectures"):
@@ -245,11 +246,10 @@ def test_files_without_a_kind_are_translators(tmp_path) -> None:
     assert read_facts(tmp_path).spec.kind == "translator"
 
 
-@pytest.mark.parametrize("model_type", MODULES)
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_every_architecture_is_one(model_type) -> None:
     architecture = find_architecture(model_type, where="config.json")
-    assert model_type in architecture.MODEL_TYPES
-    assert set(architecture.MODEL_TYPES) <= set(MODULES)
+    assert architecture.model_type == model_type
     wrong = dict.fromkeys(("hidden_size", "n_embd", "d_model"), "wide")
     with pytest.raises(ModelError, match=r"dir/config\.json"):
         architecture.read_config({"model_type": model_type, **wrong}, where="dir/config.json")
@@ -265,3 +265,54 @@ def test_their_directory_is_used_as_it_is(theirs, tmp_path) -> None:
     assert found[0] == found[1]
     with pytest.raises(ModelError, match="no translator"):
         heedful.load(theirs.path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"n_layer": 1_000_000_000}, "1000000000 layers.* only 28 tensors"),
+        ({"n_layer": 3}, r"missing: transformer\.h\.2"),
+        ({"n_embd": 2_000_000_000}, "of shape"),
+        ({"vocab_size": 10**12}, "embedding.weight"),
+        ({"n_positions": 10**12}, "positions.weight"),
+    ],
+)
+def test_sizes_that_the_weights_do_not_have_are_refused_at_once(theirs, changes, told) -> None:
+    theirs.write_config(**changes)
+    with pytest.raises(ModelError, match=told):
+        import_model(theirs.path)
+    if "n_layer" in changes:
+        return
+    with pytest.raises(ModelError):
+        load_any(theirs.path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+def test_a_pipe_in_the_place_of_a_file_is_refused(theirs, name) -> None:
+    (theirs.path / name).unlink()
+    os.mkfifo(theirs.path / name)
+    with pytest.raises(ModelError, match=f"{name}.*no regular file"):
+        import_model(theirs.path)
+
+
+def test_digests_of_the_hubs_cache_are_checked(theirs) -> None:
+    weights = theirs.path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    blob = theirs.path / "blobs" / hashlib.sha256(content).hexdigest()
+    blob.parent.mkdir()
+    weights.unlink()
+    weights.symlink_to(blob)
+    blob.write_bytes(content)
+    import_model(theirs.path)
+    content[-1] ^= 1
+    blob.write_bytes(content)
+    with pytest.raises(ModelError, match=r"model\.safetensors.*SHA-256"):
+        import_model(theirs.path)
+
+
+def test_a_tokenizer_that_panics_is_an_error(theirs) -> None:
+    state = json.loads((theirs.path / "tokenizer.json").read_text())
+    state["normalizer"] = {"type": "Precompiled", "precompiled_charsmap": "/////w=="}
+    theirs.write("tokenizer.json", state)
+    with pytest.raises(ModelError, match=r"tokenizer\.json"):
+        import_model(theirs.path).tokenizers.source.encode("a é")

@@ -12,16 +12,16 @@ import tokenizers
 import torch
 
 from heedful.cli.main import main
-from heedful.decode.pipeline import TranslationPipeline
-from heedful.interop.own_tokenizers import library_state, own_settings
-from heedful.interop.tokenizers import read_tokenizers
+from heedful.interop.hf_tokenizers import read_tokenizers
+from heedful.interop.tokenizer_export import library_state, own_settings
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import causal_lm_spec
-from heedful.text.pair import TokenizerPair
-from heedful.text.spec import TokenizerSpec
-from heedful.text.trainer import train_tokenizer
+from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 CORPUS = [
     "The old house stands by the river, and the river runs to the sea.",
@@ -204,7 +204,7 @@ def test_two_tokenizers(make_model, tmp_path) -> None:
         ),
         (
             lambda n: causal_lm_spec(shape(), n, 30),
-            ["gpt2: ", "llama: ", 'norm_placement is "post" here and "pre" there'],
+            ["gpt2: ", "llama: ", 'norm_placement is "after" here and "before" there'],
         ),
         (lambda n: shape(num_experts=2).expand(n, n), ["feedforward.experts"]),
     ],

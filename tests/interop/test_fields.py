@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from heedful.errors import ModelError
-from heedful.interop.fields import Fields
+from heedful.interop.config_fields import Fields
 
 CONFIG = {
     "n": 3,

@@ -9,8 +9,8 @@ import tokenizers
 from tokenizers import models, pre_tokenizers, processors
 
 from heedful.errors import ModelError
-from heedful.interop.framing import read_frame
-from heedful.text.imported import Frame, ImportedTokenizer
+from heedful.interop.hf_tokenizers import read_frame
+from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
 
 VOCABULARY = {name: id for id, name in enumerate(["a", "b", "[CLS]", "[SEP]", "<s>", "[UNK]"])}
 SPECIAL = {"pad": 5, "bos": 4, "eos": 3, "unk": 5}

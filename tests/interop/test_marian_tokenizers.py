@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import DataError, ModelError
-from heedful.interop.sentencepiece import (
+from heedful.interop.hf_tokenizers import read_tokenizers
+from heedful.interop.sentencepiece_files import (
     CONTROL,
     UNKNOWN,
     Piece,
@@ -18,9 +19,8 @@ from heedful.interop.sentencepiece import (
     read_sentencepiece,
     write_sentencepiece,
 )
-from heedful.interop.tokenizer_files import write_tokenizers
-from heedful.interop.tokenizers import read_tokenizers
-from heedful.text.pair import TokenizerPair
+from heedful.interop.tokenizer_export import write_tokenizers
+from heedful.text.tokenizer_pair import TokenizerPair
 
 MARK = "\u2581"
 SPECIAL = [Piece("<unk>", 0.0, UNKNOWN), Piece("<s>", 0.0, CONTROL), Piece("</s>", 0.0, CONTROL)]
@@ -150,3 +150,49 @@ def test_missing_files_are_named(directory: Path) -> None:
     (directory / "target.spm").unlink()
     with pytest.raises(ModelError, match=r"lacks target\.spm"):
         read_tokenizers(directory, CONFIG)
+
+
+BPE = ("a", "b", MARK)
+MERGED = (MARK + "a", "ab", MARK + "ab", "ba", "abab")
+
+
+@pytest.fixture
+def byte_pairs(tmp_path: Path) -> Path:
+    """Marian's files with BPE models, whose pieces stand in the order they were merged."""
+    path = tmp_path / "bpe"
+    path.mkdir()
+    scored = [Piece(text, -float(rank)) for rank, text in enumerate([*MERGED, *BPE])]
+    model = SentencePieceModel(tuple(SPECIAL + scored), "bpe", unk=0, bos=1, eos=2)
+    for side in ("source", "target"):
+        (path / f"{side}.spm").write_bytes(write_sentencepiece(model))
+    names = ["</s>", "<unk>", *BPE, *MERGED, "<pad>"]
+    (path / "vocab.json").write_text(json.dumps({name: id for id, name in enumerate(names)}))
+    return path
+
+
+def test_byte_pairs_are_written_whole(byte_pairs: Path, tmp_path: Path) -> None:
+    config = {"model_type": "marian", "decoder_start_token_id": 10}
+    pair = read_tokenizers(byte_pairs, config)
+    (tmp_path / "out").mkdir()
+    write_tokenizers(tmp_path / "out", pair, {})
+    again = read_tokenizers(tmp_path / "out", config)
+    assert again.fingerprint == pair.fingerprint
+    for side in ("source", "target"):
+        written = read_sentencepiece(tmp_path / "out" / f"{side}.spm")
+        before = read_sentencepiece(byte_pairs / f"{side}.spm")
+        assert written.model_type == "bpe"
+        assert [(p.text, p.type) for p in written.pieces] == [
+            (p.text, p.type) for p in before.pieces
+        ]
+        # Google's own library cuts texts with the written file as with the first one.
+        cut = [
+            processor(folder / f"{side}.spm").encode(["ab", "aabab", "ba  abc", ""])
+            for folder in (byte_pairs, tmp_path / "out")
+        ]
+        assert cut[0] == cut[1]
+
+
+def processor(file: Path):
+    import sentencepiece
+
+    return sentencepiece.SentencePieceProcessor(model_file=str(file))

@@ -17,7 +17,7 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.family import EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import encoder_spec
+from heedful.models.shape_to_spec import encoder_spec
 
 HEADS = {
     "masked_lm": {"kind": "masked_lm"},

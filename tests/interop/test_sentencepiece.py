@@ -1,15 +1,18 @@
-"""SentencePiece's files against Google's protobuf library, and what becomes of damaged ones."""
+"""SentencePiece's files, written for Google's library, read from it, and damaged ones."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
+import os
 import random
+import sys
 from pathlib import Path
 
 import pytest
 
 from heedful.errors import ModelError
-from heedful.interop.sentencepiece import (
+from heedful.interop.sentencepiece_files import (
     BYTE,
     CONTROL,
     UNKNOWN,
@@ -44,25 +47,40 @@ def test_what_is_written_is_read(tmp_path: Path, model: SentencePieceModel) -> N
 
 
 def protobuf():
-    """The published format as `transformers` carries it, compiled by Google's library."""
-    return importlib.import_module("transformers.utils.sentencepiece_model_pb2_new")
+    """The published format, compiled by Google's library."""
+    return importlib.import_module("sentencepiece.sentencepiece_model_pb2")
 
 
 @pytest.mark.parametrize("model", MODELS, ids=["unigram", "bpe"])
 def test_googles_library_reads_ours(model: SentencePieceModel) -> None:
-    proto = protobuf().ModelProto()
-    proto.ParseFromString(write_sentencepiece(model))
-    assert [(p.piece, p.score, p.type) for p in proto.pieces] == [
-        (piece.text, piece.score, piece.type) for piece in model.pieces
+    sentencepiece = importlib.import_module("sentencepiece")
+    # Byte pieces must be all 256, and rules whole.
+    model = dataclasses.replace(
+        model, pieces=model.pieces[:-1], charsmap=b"", byte_fallback=False, add_dummy_prefix=True
+    )
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(write_sentencepiece(model))
+    ids = range(processor.get_piece_size())
+    assert [(processor.id_to_piece(id), processor.get_score(id)) for id in ids] == [
+        (piece.text, piece.score) for piece in model.pieces
     ]
-    trainer, normalizer = proto.trainer_spec, proto.normalizer_spec
-    assert trainer.model_type == {"unigram": 1, "bpe": 2}[model.model_type]
-    assert trainer.byte_fallback == model.byte_fallback
-    assert (trainer.unk_id, trainer.bos_id) == (model.unk, model.bos)
-    assert (trainer.eos_id, trainer.pad_id) == (model.eos, model.pad)
-    assert normalizer.precompiled_charsmap == model.charsmap
-    assert normalizer.add_dummy_prefix == model.add_dummy_prefix
-    assert normalizer.remove_extra_whitespaces == model.remove_extra_whitespaces
+    assert [id for id in ids if processor.is_control(id)] == [1]
+    assert [id for id in ids if processor.is_unknown(id)] == [0]
+    assert processor.encode("the<mark>") == [2, 4] if model.model_type == "unigram" else [0, 4]
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
+    with pytest.raises(ModelError, match=r"m\.model.*pip install 'heedful\[sentencepiece\]'"):
+        read_sentencepiece(tmp_path / "m.model")
+
+
+def test_a_pipe_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "m.model")
+    with pytest.raises(ModelError, match="no regular file"):
+        read_sentencepiece(tmp_path / "m.model")
 
 
 def test_we_read_googles(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from heedful.cli.app import build_app, function_of
 from heedful.cli.main import normalize
+from heedful.cli.parser import build_app, function_of
 from heedful.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[2]

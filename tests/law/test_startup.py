@@ -7,15 +7,24 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from heedful.cli.verbs import VERBS
+from heedful.kernels.library import kernels
+from heedful.models.checkpoint import save_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
 HEAVY = {"torch", "numpy", "tokenizers", "safetensors", "sacrebleu", "babel", "tensorboard"}
 HEEDFUL = ("-m", "heedful")
 SECONDS = 0.3
 LIBRARIES = ("cyclopts.help", "pydantic.fields", "rich.console", "rich.panel", "rich.table")
+MODULES_OF_A_SENTENCE = 45
+"""Present number; the goal is 25."""
 TIMES = 2
 TRIES = 10
 # What was compiled once is kept, as it is for a person.
@@ -80,6 +89,31 @@ def processor_seconds(*words: str) -> float:
     subprocess.run([sys.executable, *words], stdout=subprocess.DEVNULL, env=ENVIRONMENT, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+TRANSLATE = """
+import sys
+from heedful.cli.main import main
+assert main(["translate", sys.argv[1], "--max-length", "4", "--device", "cpu"]) == 0
+assert "torch" not in sys.modules
+modules = (name for name in sys.modules if name.split(".")[0] == "heedful")
+# Packages without code of their own count for nothing.
+print(*sorted(n for n in modules if not hasattr(sys.modules[n], "__path__")), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
+def test_one_sentence_touches_few_modules(tmp_path: Path) -> None:
+    pair = train_pair(TokenizerSpec(kind="characters"), ["abcdefgh"] * 3, ["abcdefgh"] * 3)
+    shape = TranslatorShape(
+        width=32, encoder_layers=1, decoder_layers=1, num_heads=2, feedforward=32, max_length=40
+    )
+    model = Translator(shape.expand(pair.source.size, pair.target.size))
+    save_model(model, pair, tmp_path / "model")
+    command = [sys.executable, "-c", TRANSLATE, str(tmp_path / "model")]
+    result = subprocess.run(command, input="abc\n", capture_output=True, text=True, check=True)
+    modules = result.stderr.splitlines()[-1].split()
+    assert len(modules) <= MODULES_OF_A_SENTENCE, modules
 
 
 def test_importing_the_package_loads_no_torch() -> None:

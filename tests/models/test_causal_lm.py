@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.config import read_toml_text
-from heedful.decode.precision import keep_in
 from heedful.device import Precision
+from heedful.engines.prepare import prepare
 from heedful.errors import ModelError
-from heedful.models import sizes
+from heedful.models import preset_files as sizes
 from heedful.models.causal_lm import CausalLM
 from heedful.models.family import CausalLMSpec
 from heedful.models.spec import BlockSpec, StackSpec
@@ -46,14 +46,14 @@ MODELS = {
 def build(name: str, seed: int = 0, **attention) -> CausalLM:
     torch.manual_seed(seed)
     model, changes = MODELS[name]
-    block = BlockSpec(
+    block = BlockSpec.of(
         norm_placement="pre",
         self_attention=AttentionSpec(
             **{"num_heads": 4, "mask": CausalSpec(), **changes, **attention}
         ),
         feedforward=FeedForwardSpec(width=24),
     )
-    stack = StackSpec(num_layers=2, block=block, final_norm=NormSpec())
+    stack = StackSpec.of(num_layers=2, block=block, final_norm=NormSpec())
     made = CausalLM(CausalLMSpec(width=16, vocabulary=VOCABULARY, decoder=stack, **model)).eval()
     if made.output_bias is not None:
         torch.nn.init.normal_(made.output_bias)
@@ -114,10 +114,10 @@ def test_neither_padding_nor_neighbours_nor_caches_nor_chunks_matter(
     if kind == "none":
         states = model(ids, positions)
     else:
-        caches = model.decoder.empty_caches(len(rows), caches_of(kind, chunk))
+        state = model.start(ids[:, :0], positions[:, :0], make_cache=caches_of(kind, chunk))
         parts = []
         for part, at in zip(ids.split(chunk, 1), positions.split(chunk, 1), strict=True):
-            found, caches = model.extend(caches, part, at)
+            found, state = model.extend(state, part, at)
             parts.append(found)
         states = torch.cat(parts, 1)
     for row, found, at in zip(rows, model.logits(states), positions, strict=True):
@@ -131,7 +131,7 @@ def test_neither_padding_nor_neighbours_nor_caches_nor_chunks_matter(
 def test_steps_after_a_prompt_equal_one_pass(name, kind, kept):
     model = build(name)
     if kept:  # as those are that generate
-        keep_in(model, Precision("fp32", "cpu"))
+        model = prepare(model, Precision("fp32", "cpu"))
     if kind == "ring" and model.window is None:
         kind = "growing"
     rows = [draw(9), draw(4), []]  # the last prompt has nothing before its first step
@@ -161,7 +161,7 @@ def test_caches_hold_the_type_that_keys_come_in():
     with torch.autocast("cpu", torch.bfloat16):
         state = model.start(tokens, torch.zeros_like(tokens), make_cache=caches_of("static", 1))
         logits, state = model.step(state, tokens)
-    assert state.caches[0].keys.dtype == torch.bfloat16
+    assert state.decoder.blocks[0][0].keys.dtype == torch.bfloat16
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits[0, 0], alone(model, [5, 5])[-1], atol=0.1, rtol=0)
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 
 from heedful.errors import ConfigError, ModelError, RunError
 from heedful.models import checkpoint
+from heedful.models.build import canonical_weights
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.directory import find_model_directory
+from heedful.models.model_directory import find_model_directory
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.models.weights import canonical_weights
-from heedful.text.pair import train_pair
-from heedful.text.spec import TokenizerSpec
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
 TEXT = ["a small house", "the old tree", "two red birds sing"]
 
@@ -118,12 +120,18 @@ def _truncate(path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda p: _config(p, lambda c: c.update(schema_version=2)), "newer Heedful"),
+        (lambda p: _config(p, lambda c: c.update(schema_version=3)), "newer Heedful"),
         (lambda p: _config(p, lambda c: c.pop("schema_version")), "schema_version"),
         (lambda p: _config(p, lambda c: c["model"].update(widht=3)), "widht"),
         (lambda p: _config(p, lambda c: c["model"].update(width="wide")), "width"),
-        (lambda p: _config(p, lambda c: c["model"].update(width=32)), "another shape"),
-        (lambda p: _config(p, lambda c: c["model"]["decoder"].update(num_layers=2)), "missing"),
+        (lambda p: _config(p, lambda c: c["model"].update(width=8)), "another shape"),
+        (lambda p: _config(p, lambda c: c["model"].update(share_embeddings="none")), "missing"),
+        (lambda p: _config(p, lambda c: c.pop("files")), "no digests of model.safetensors"),
+        (lambda p: _config(p, lambda c: c["files"].update({"../m": ["0"]})), "no digests of"),
+        (
+            lambda p: _config(p, lambda c: c["model"]["decoder"].update(num_layers=2)),
+            "have 1 layers",
+        ),
         (lambda p: _config(p, lambda c: c["model"].update(source_vocabulary=9)), "vocabular"),
         (lambda p: (p / "config.json").write_text("{"), "JSON"),
         (lambda p: (p / "config.json").write_text("[1]"), "schema_version"),
@@ -149,3 +157,17 @@ def test_no_such_directory(tmp_path):
         load_model(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="neither a model directory"):
         load_model(tmp_path)
+
+
+def test_loading_imports_nothing_that_takes_seconds() -> None:
+    """A random draw on the meta device imports sympy."""
+    spec = TranslatorShape(width=32, num_heads=2, feedforward=32).expand(20, 20)
+    code = (
+        "import sys\n"
+        "from heedful.models.build import build_around, build_model, canonical_weights\n"
+        "from heedful.models.family import parse_spec\n"
+        f"spec = parse_spec({spec.plain()!r}, where='')\n"
+        "build_around(spec, canonical_weights(build_model(spec)), where='')\n"
+        "assert 'sympy' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from heedful.kernels import library
 from heedful.models import cost
 from heedful.models.family import VisionSpec
 from heedful.models.shape import TranslatorShape
@@ -19,7 +20,6 @@ from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.models.vision import VisionModel
 from heedful.nn.losses import smoothed_cross_entropy
-from heedful.nn.native import library
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, NormSpec, PositionSpec
 
 SMALL = TranslatorShape(
@@ -77,14 +77,14 @@ def test_parameters_are_those_of_the_modules(changes: dict[str, Any]) -> None:
 
 def test_parameters_of_unusual_specs() -> None:
     spec = spec_of({})
-    wide = AttentionSpec(num_heads=3, head_width=20)
-    block = spec.decoder.block.model_copy(update={"cross_attention": wide})
+    wide = AttentionSpec(over="memory", num_heads=3, head_width=20)
+    block = spec.decoder.block.replace(cross_attention=wide)
     spec = spec.model_copy(
         update={
             "embedding": EmbeddingSpec(
                 norm=NormSpec(), positions=PositionSpec(kind="learned", max_length=9)
             ),
-            "decoder": spec.decoder.model_copy(update={"block": block}),
+            "decoder": spec.decoder.with_block(block),
         }
     )
     assert cost.count_parameters(spec) == sum(p.numel() for p in meta(spec).parameters())

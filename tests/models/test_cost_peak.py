@@ -13,20 +13,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from heedful.data.batches import PairBatch
-from heedful.data.rows import RowBatch
-from heedful.data.windows import WindowBatch
+from heedful.data.batches import PairBatch, RowBatch, WindowBatch
 from heedful.device import Precision
 from heedful.models import cost
 from heedful.models.build import build_model, count_built
 from heedful.models.family import MaskedLMHeadSpec, ModelSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import causal_lm_spec, encoder_spec
-from heedful.train.language_model import CausalLMObjective
-from heedful.train.masked import MaskedObjective
-from heedful.train.objective import TranslationObjective
+from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.train.objective import CausalLMObjective, MaskedObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
-from heedful.train.settings import ObjectiveSettings, OptimizerSettings
+from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
 
 SHAPE = TranslatorShape(

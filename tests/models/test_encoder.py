@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from heedful.config import merge
 from heedful.errors import ConfigError, ModelError
+from heedful.models.build import canonical_weights, load_weights
 from heedful.models.encoder import EncoderModel, first_states
 from heedful.models.family import EncoderSpec
-from heedful.models.sizes import published_parameters, read_preset_spec
-from heedful.models.weights import canonical_weights, load_weights
+from heedful.models.preset_files import published_parameters, read_preset_spec
 from heedful.nn.capture import Capture
 
 VOCABULARY = 20

@@ -14,7 +14,7 @@ from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.nn.dropout import Dropout
 from heedful.train.objective import Context, TranslationObjective
-from heedful.train.settings import ObjectiveSettings
+from heedful.train.run_settings import ObjectiveSettings
 
 SHAPES = {
     "2017": {},

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from heedful.errors import ConfigError, DataError, ModelError
+from heedful.models.build import canonical_weights
 from heedful.models.family import VisionSpec, parse_spec
 from heedful.models.vision import VisionModel
-from heedful.models.weights import canonical_weights
 from heedful.nn.capture import Capture
 
 

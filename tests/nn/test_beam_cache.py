@@ -10,10 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.nn import beam_cache
-from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams, join_beams
+from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams
 from heedful.nn.masks import Causal
 
 HEADS, WIDTH = 2, 3
+
+
+def chosen(cache, lineage, rows):
+    """The cache and the lineage of the chosen beams."""
+    lineage, choice = choose_beams(lineage, rows)
+    return cache.reorder(choice), lineage
 
 
 def token(value: int) -> torch.Tensor:
@@ -75,13 +81,13 @@ def test_every_continuation_sees_its_own_past(data, crowded):
                 for past, value in zip(row, new, strict=True):
                     past.append(value)
             assert pasts(cache, positions, width) == model
-            chosen = data.draw(st.lists(st.integers(0, len(model) - 1), min_size=1, max_size=3))
+            picked = data.draw(st.lists(st.integers(0, len(model) - 1), min_size=1, max_size=3))
             wide = data.draw(st.integers(1, 4))
             rows = [
                 [s * width + data.draw(st.integers(0, width - 1)) for _ in range(wide)]
-                for s in chosen
+                for s in picked
             ]
-            (cache,), lineage = choose_beams([cache], lineage, torch.tensor(rows))
+            cache, lineage = chosen(cache, lineage, torch.tensor(rows))
             model = [[list(model[r // width][r % width]) for r in row] for row in rows]
             width = wide
 
@@ -95,7 +101,7 @@ def test_a_layer_whose_heads_were_all_removed_has_the_slots_of_the_others(monkey
         cache, lineage, positions = grown(cache, lineage, [[1] * width] * 2, at)
         assert cache.keys.shape == (2, 0, positions.key.shape[1], WIDTH)
         rows = torch.tensor([[0, 0, 0], [width, width, width]])
-        (cache,), lineage = choose_beams([cache], lineage, rows)
+        cache, lineage = chosen(cache, lineage, rows)
         width = 3
 
 
@@ -105,7 +111,7 @@ def test_unneeded_slots_are_dropped():
     values = [[1]]
     for step in range(200):
         cache, lineage, _ = grown(cache, lineage, values, step)
-        (cache,), lineage = choose_beams([cache], lineage, torch.tensor([[0, 0, 0, 0]]))
+        cache, lineage = chosen(cache, lineage, torch.tensor([[0, 0, 0, 0]]))
         values = [[step, 1000, 1001, 1002]]
     assert cache.keys.shape[2] < 500  # of 797 that were read, 200 are anybody's past
 
@@ -130,43 +136,3 @@ def test_what_inference_mode_made_can_be_continued_outside():
     with torch.no_grad():
         cache, lineage, positions = grown(cache, lineage, [[2]], 1)
         assert pasts(cache, positions, 1) == [[[1, 2]]]
-
-
-@given(data=st.data(), crowded=st.sampled_from([4, 1000]), width=st.integers(1, 3))
-@settings(max_examples=40)
-@torch.no_grad()
-def test_sentences_that_join_keep_their_pasts(data, crowded, width):
-    fresh = iter(range(1, 10_000))
-
-    def begun(count: int):
-        lineage = Lineage(torch.empty((count, 0), dtype=torch.int64), crowded=crowded)
-        model = [[[next(fresh)]] for _ in range(count)]
-        cache, lineage, _ = grown(BeamCache(), lineage, [[row[0][0]] for row in model], 0)
-        rows = torch.arange(count)[:, None].expand(count, width)
-        (cache,), lineage = choose_beams([cache], lineage, rows)
-        return cache, lineage, [[list(row[0]) for _ in range(width)] for row in model]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beam_cache, "_CROWDED", crowded)
-        cache, lineage, model = begun(data.draw(st.integers(1, 3)))
-        for _ in range(data.draw(st.integers(2, 10))):
-            if data.draw(st.booleans()):
-                other, lines, pasts_of = begun(data.draw(st.integers(1, 2)))
-                (cache,), lineage = join_beams([cache], lineage, [other], lines)
-                model += pasts_of
-            values = [[next(fresh) for _ in range(width)] for _ in model]
-            keys = torch.stack([torch.stack([token(v) for v in row], 1) for row in values])
-            at = torch.tensor([[len(past) for past in row] for row in model])
-            lineage, positions = lineage.append(at)
-            cache, _ = cache.extend(keys, -keys, positions)
-            for row, new in zip(model, values, strict=True):
-                for past, value in zip(row, new, strict=True):
-                    past.append(value)
-            assert pasts(cache, positions, width) == model
-            kept = sorted(data.draw(st.sets(st.integers(0, len(model) - 1), min_size=1)))
-            rows = [
-                [s * width + data.draw(st.integers(0, width - 1)) for _ in range(width)]
-                for s in kept
-            ]
-            (cache,), lineage = choose_beams([cache], lineage, torch.tensor(rows))
-            model = [[list(model[r // width][r % width]) for r in row] for row in rows]

@@ -10,6 +10,7 @@ from heedful.errors import ModelError
 from heedful.nn.attend import attend
 from heedful.nn.cache import Cache, GrowingCache, RingCache, StaticCache
 from heedful.nn.masks import Causal, Mask, Window
+from heedful.nn.mixer import Reordering
 from heedful.nn.positions import Positions
 
 WINDOW = 4
@@ -97,7 +98,7 @@ def test_reorder_takes_rows(kind: str) -> None:
     _, k, v = tokens()
     cache = empty(kind).append(k[:, :, :3], v[:, :, :3], LAYOUTS[:, :3])
     rows = torch.tensor([2, 0, 0, 1])
-    taken = cache.reorder(rows)
+    taken = cache.reorder(Reordering(rows[:, None]))
     assert type(taken) is type(cache)
     assert torch.equal(taken.keys, cache.keys[rows])
     assert torch.equal(taken.values, cache.values[rows])

@@ -11,20 +11,26 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from heedful.errors import ConfigError
-from heedful.models.block import Sight
+from heedful.models.build import canonical_weights, load_weights
 from heedful.models.causal_lm import CausalLM
 from heedful.models.family import CausalLMSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
-from heedful.models.weights import canonical_weights, load_weights
+from heedful.nn.cache import GrowingCache
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
+from heedful.nn.mixer import Context
 from heedful.nn.moe import PENALTIES, MixtureOfExperts, build_feedforward, penalty
 from heedful.nn.positions import Positions
 from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
 
 WIDTH = 8
+
+
+def at(positions: torch.Tensor) -> Context:
+    """The context of tokens at these positions."""
+    return Context(Positions.of_self(positions))
 
 
 def mixture(num_experts=4, per_token=2, *, seed=0, activation="swiglu", **experts):
@@ -75,7 +81,7 @@ def test_equals_a_loop_over_tokens(
     columns = torch.arange(5).expand(len(lengths), 5)
     positions = columns.masked_fill(columns >= torch.tensor(lengths)[:, None], -1)
     expected = by_loop(module, x, positions, per_token=per_token, renormalize=renormalize)
-    torch.testing.assert_close(module(x, positions), expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(module(x, at(positions)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("renormalize", [True, False])
@@ -84,7 +90,7 @@ def test_one_expert_is_the_plain_network(renormalize):
     x, positions = torch.randn(2, 3, WIDTH), torch.arange(3).expand(2, 3)
     plain = module.experts[0]
     assert isinstance(plain, FeedForward)
-    assert torch.equal(module(x, positions), plain(x))
+    assert torch.equal(module(x, at(positions)), plain(x))
 
 
 def test_gradients_equal_the_loops_and_idle_experts_have_zeros():
@@ -93,7 +99,9 @@ def test_gradients_equal_the_loops_and_idle_experts_have_zeros():
     used = set(module.route(x[0]).experts.flatten().tolist())
     assert len(used) < 6
     found = torch.autograd.grad(
-        module(x, positions).square().sum(), [x, *module.parameters()], allow_unused=False
+        module(x, at(positions)).square().sum(),
+        [x, *module.parameters()],
+        allow_unused=False,
     )
     looped = by_loop(module, x, positions, per_token=2, renormalize=True).square().sum()
     expected = torch.autograd.grad(looped, [x, *module.parameters()], allow_unused=True)
@@ -109,8 +117,8 @@ def test_gradients_equal_the_loops_and_idle_experts_have_zeros():
 
 def kept(module, x, positions):
     capture = Capture(["layer.balance", "layer.penalty", "layer.routing"])
-    out = module(x, positions, capture, "layer")
-    assert torch.equal(out, module(x, positions))
+    out = module(x, Context(Positions.of_self(positions), capture=capture, address="layer"))
+    assert torch.equal(out, module(x, at(positions)))
     return capture.found
 
 
@@ -165,7 +173,7 @@ def test_minimising_the_penalty_evens_out_the_experts():
     assert largest_share() > 0.9
     for _ in range(60):
         capture = Capture([PENALTIES])
-        module(x, positions, capture, "layer")
+        module(x, Context(Positions.of_self(positions), capture=capture, address="layer"))
         optimizer.zero_grad()
         penalty(capture).backward()
         optimizer.step()
@@ -178,21 +186,21 @@ def test_nothing_but_padding():
         positions = torch.full((2, 3), -1)
         found = kept(module, torch.randn(2, 3, WIDTH), positions)
         assert found["layer.balance"] == 0
-        assert not module(torch.randn(2, 3, WIDTH), positions).any()
+        assert not module(torch.randn(2, 3, WIDTH), at(positions)).any()
 
 
 def test_bfloat16_and_autocast_route_in_float32():
     module = mixture(4, 2)
     x, positions = torch.randn(2, 5, WIDTH), torch.arange(5).expand(2, 5)
-    expected, routes = module(x, positions), module.route(x[0])
+    expected, routes = module(x, at(positions)), module.route(x[0])
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        mixed = module(x, positions)
+        mixed = module(x, at(positions))
         assert torch.equal(module.route(x[0]).weights, routes.weights)
     assert mixed.dtype == torch.bfloat16
     torch.testing.assert_close(mixed.float(), expected, rtol=0.05, atol=0.05)
     module.bfloat16()
     x = x.bfloat16()
-    whole = module(x, positions)
+    whole = module(x, at(positions))
     assert whole.dtype == torch.bfloat16
     torch.testing.assert_close(whole.float(), expected, rtol=0.05, atol=0.05)
     chances = torch.softmax(x[0].float() @ module.router.weight.float().T, -1)
@@ -218,7 +226,8 @@ def translator(experts: ExpertsSpec, seed=0) -> Translator:
     )
     plain = shape.expand(30, 30).plain()
     for stack in ("encoder", "decoder"):
-        plain[stack]["block"]["feedforward"]["experts"] = experts.plain()
+        parts = {each["name"]: each["part"] for each in plain[stack]["pattern"][0]["sublayers"]}
+        parts["feedforward"]["experts"] = experts.plain()
     return Translator(TranslatorSpec.parse(plain)).eval()
 
 
@@ -239,12 +248,16 @@ def test_steps_with_caches_and_beams_equal_one_pass():
         logits, state = model.step(state, target[:, t].view(2, 2))
         torch.testing.assert_close(logits.view(4, -1), whole[:, t], rtol=1e-5, atol=1e-5)
     # The rows of such a cache are beams; what is kept of a step is by sentence, as its states are.
-    capture, at = Capture(["decoder.*.feedforward.routing"]), torch.full((2, 2), 4)
-    sight = Sight(
-        Positions.of_self(at.view(4, 1)), Positions(at, state.memory_positions), capture=capture
+    capture, fifth = Capture(["decoder.*.feedforward.routing"]), torch.full((2, 2), 4)
+    context = Context(
+        Positions.of_self(fifth.view(4, 1)),
+        Positions(fifth, state.memory_positions),
+        capture=capture,
+        address="decoder.1",
     )
-    caches = model.decoder.empty_caches(4)
-    model.decoder(torch.randn(2, 2, WIDTH), sight, memory=state.memory, caches=caches)
+    block, read = model.decoder.blocks[1], model.decoder.read_from(state.decoder)[1]
+    own = block.self_attention.initial_state(4, torch.empty(0), GrowingCache.empty)
+    block(torch.randn(2, 2, WIDTH), context, (own, *read[1:]))
     assert capture.found["decoder.1.feedforward.routing"].shape == (2, 2, 4)
 
 
@@ -260,9 +273,9 @@ def test_a_language_model_with_a_cache_and_left_padding_equals_one_pass():
     ids = torch.randint(0, 30, (2, 6))
     positions = torch.tensor([[0, 1, 2, 3, 4, 5], [-1, -1, 0, 1, 2, 3]])
     whole, real = model(ids, positions), positions >= 0
-    caches = model.decoder.empty_caches(2)
+    state = model.start(ids[:, :0], positions[:, :0])
     for columns in (slice(0, 3), slice(3, 5), slice(5, 6)):
-        states, caches = model.extend(caches, ids[:, columns], positions[:, columns])
+        states, state = model.extend(state, ids[:, columns], positions[:, columns])
         seen = real[:, columns]
         torch.testing.assert_close(states[seen], whole[:, columns][seen], rtol=1e-5, atol=1e-5)
 

@@ -8,20 +8,36 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from heedful.models.block import Sight
+from heedful.kernels import library
 from heedful.models.spec import BlockSpec, StackSpec
 from heedful.models.stack import Stack
 from heedful.nn import residual
-from heedful.nn.native import library
+from heedful.nn.mixer import Context, Memory
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
-from heedful.nn.residual import add_and_norm, add_residual, normed
+from heedful.nn.residual import ResidualNorm, normed, residual_norm
 from heedful.nn.spec import AttentionSpec, CausalSpec, FeedForwardSpec, NormSpec
 
 pytestmark = [
     pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here"),
     pytest.mark.usefixtures("level"),
 ]
+
+
+def add_residual(x, output, probability, norm, training):
+    """The stream after a sum that is normed last."""
+    after = ResidualNorm(norm=norm, dropout=probability)
+    return residual_norm(x, output, after, nothing_captured(), training=training)[0]
+
+
+def add_and_norm(x, output, probability, norm, training):
+    """The stream after a sum, and its norm for the next part."""
+    after = ResidualNorm(input_norm=norm, dropout=probability)
+    return residual_norm(x, output, after, nothing_captured(), training=training)
+
+
+def nothing_captured():
+    return Context(Positions.of_self(torch.zeros(1, 1, dtype=torch.int64)))
 
 
 def norm_of(kind: str, width: int, seed: int) -> nn.Module | None:
@@ -61,7 +77,7 @@ def test_sum_norm_and_gradients_are_those_of_the_formula(rows, width, kind, half
     norm = norm_of(kind, width, seed)
     y = add_residual(x, change, 1e-12, norm, True)  # so rarely that nothing is dropped
     assert y.dtype == torch.float32
-    assert y.grad_fn.name() == "_PassingBackward"
+    assert y.grad_fn.name() == "_ResidualNormBackward"
     up = torch.randn_like(y)
     mine = [x, change, *([] if norm is None else norm.parameters())]
     found = torch.autograd.grad(y, mine, up)
@@ -96,7 +112,7 @@ def test_a_sum_and_its_norm_are_those_of_the_formula(
     for_products = torch.bfloat16 if "products" in halves else torch.float32
     with torch.autocast("cpu", torch.bfloat16, enabled="products" in halves):
         found = add_and_norm(x, change, 0.0, norm, True)
-    assert [each.grad_fn.name() for each in found] == ["_PassingBackward"] * 2
+    assert [each.grad_fn.name() for each in found] == ["_ResidualNormBackward"] * 2
     assert [each.dtype for each in found] == [
         torch.promote_types(x.dtype, change.dtype),
         for_products,
@@ -247,9 +263,9 @@ def test_without_kernels_it_is_operations_of_pytorch(monkeypatch):
         return [add_residual(x, x.sin(), 0.0, norm, True), normed(x, norm, True), *both]
 
     found = draw()
-    monkeypatch.setattr(residual, "passes_rows", lambda width: False)
+    monkeypatch.setattr(residual, "has_row_kernels", lambda width: False)
     for one, two in zip(found, draw(), strict=True):
-        assert two.grad_fn.name() != "_PassingBackward"
+        assert two.grad_fn.name() != "_ResidualNormBackward"
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
 
 
@@ -270,7 +286,7 @@ def steps(of: torch.Tensor) -> Iterator[str]:
 @pytest.mark.parametrize("half", [False, True])
 def test_a_decoder_is_the_same_with_kernels_and_without(monkeypatch, kind, placement, half):
     attention = AttentionSpec(num_heads=2)
-    block = BlockSpec(
+    block = BlockSpec.of(
         norm_placement=placement,
         norm=NormSpec(kind=kind),
         self_attention=attention.model_copy(update={"mask": CausalSpec()}),
@@ -279,25 +295,25 @@ def test_a_decoder_is_the_same_with_kernels_and_without(monkeypatch, kind, place
         dropout=0.0,
     )
     torch.manual_seed(7)
-    stack = Stack(32, StackSpec(num_layers=2, block=block, final_norm=NormSpec()), "decoder")
+    stack = Stack(32, StackSpec.of(num_layers=2, block=block, final_norm=NormSpec()), "decoder")
     x = torch.randn(2, 5, 32, requires_grad=True)
     memory, up = torch.randn(2, 4, 32, requires_grad=True), torch.randn(2, 5, 32)
     queries, keys = (torch.arange(length).repeat(2, 1) for length in (5, 4))
     mine = [x, memory, *stack.parameters()]
 
     def draw() -> tuple[list[str], list[torch.Tensor]]:
-        sight = Sight(Positions(queries, queries), Positions(queries, keys))
+        context = Context(Positions(queries, queries), Positions(queries, keys))
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            y, _ = stack(x, sight, memory=stack.project_memory(memory, keys))
+            y = stack(x, context, stack.read(Memory(memory, keys)))
         return list(steps(y)), [y, *torch.autograd.grad(y, mine, up)]
 
     through, found = draw()
-    assert through.count("_PassingBackward") == 6  # one for each norm, first or last
+    assert through.count("_ResidualNormBackward") == 6  # one for each norm, first or last
     # Where norms come first, the sum that ends a block is the only one without a norm.
     assert through.count("AddBackward0") == (2 if placement == "pre" else 0)
-    monkeypatch.setattr(residual, "passes_rows", lambda width: False)
+    monkeypatch.setattr(residual, "has_row_kernels", lambda width: False)
     through, plain = draw()
-    assert "_PassingBackward" not in through
+    assert "_ResidualNormBackward" not in through
     for one, two in zip(found, plain, strict=True):
         apart = (one - two).norm() / two.norm()
         assert apart < (3e-2 if half else 1e-5)

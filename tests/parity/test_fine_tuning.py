@@ -12,9 +12,9 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from heedful.cli.main import main
-from heedful.interop.directory import read_any_weights
-from heedful.interop.loading import load_any
-from heedful.interop.sentencepiece import (
+from heedful.interop.hugging_face import read_any_weights
+from heedful.interop.model_loading import load_any
+from heedful.interop.sentencepiece_files import (
     CONTROL,
     UNKNOWN,
     Piece,

@@ -11,7 +11,7 @@ from PIL import Image
 
 import heedful
 from heedful.errors import ModelError, UserError
-from heedful.interop.directory import export_model, import_model
+from heedful.interop.hugging_face import export_model, import_model
 from heedful.models.checkpoint import load_model, save_model
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

@@ -11,7 +11,8 @@ import tokenizers
 from tokenizers import models, normalizers, pre_tokenizers, trainers
 
 from heedful.errors import ModelError
-from heedful.interop.sentencepiece import (
+from heedful.interop.hf_tokenizers import read_tokenizers
+from heedful.interop.sentencepiece_files import (
     BYTE,
     CONTROL,
     UNKNOWN,
@@ -19,10 +20,9 @@ from heedful.interop.sentencepiece import (
     SentencePieceModel,
     write_sentencepiece,
 )
-from heedful.interop.tokenizer_files import write_tokenizers
-from heedful.interop.tokenizers import read_tokenizers
-from heedful.text.imported import ImportedTokenizer
-from heedful.text.pair import TokenizerPair, read_tokenizer
+from heedful.interop.tokenizer_export import write_tokenizers
+from heedful.text.imported_tokenizer import ImportedTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair, read_tokenizer
 
 CORPUS = [
     "The old house stands by the river, and the river runs to the sea.",

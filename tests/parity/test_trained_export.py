@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from heedful.cli.main import main
-from heedful.decode.pipeline import TranslationPipeline
+from heedful.pipelines.translation import TranslationPipeline
 
 WORDS = {"red": "rot", "Big": "Groß", "cat": "Katze", "dog": "Hund", "café": "Café", "12": "12"}
 SETTINGS = {

@@ -9,12 +9,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heedful.errors import ModelError, UserError
-from heedful.interop import vit
-from heedful.interop.directory import export_model, import_model
+from heedful.interop.hugging_face import export_model, import_model
+from heedful.interop.vit import ARCHITECTURE as vit
+from heedful.models.build import canonical_weights, load_weights
 from heedful.models.checkpoint import save_model
 from heedful.models.family import CausalLMSpec, VisionSpec
 from heedful.models.vision import VisionModel
-from heedful.models.weights import canonical_weights, load_weights
 from heedful.nn.capture import Capture
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -242,7 +242,7 @@ def test_specs_that_their_classes_cannot_be(tmp_path):
     block = spec.encoder.block
     experts = block.feedforward.plain() | {"experts": {"num_experts": 2}}
     plain = spec.plain()
-    plain["encoder"]["block"]["feedforward"] = experts
+    plain["encoder"]["pattern"][0]["sublayers"][1]["part"] |= experts
     assert not vit.fits(VisionSpec.parse(plain))
     text = {"width": 8, "vocabulary": 9, "decoder": {"num_layers": 1, "block": {}}}
     text["decoder"]["block"] = {"self_attention": {"num_heads": 1}, "feedforward": {"width": 8}}

@@ -21,9 +21,9 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.studio.server import address_of, listen
 from heedful.studio.workspace import Workspace
-from heedful.text.pair import train_pair
-from heedful.text.spec import TokenizerSpec
-from heedful.train.settings import RunSettings
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.train.run_settings import RunSettings
 
 WORDS = ["the cat sat on a mat", "a dog ran", "dogs and cats", "on the mat sat a dog"]
 DESK = {"width": 1280, "height": 900}

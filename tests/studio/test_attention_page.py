@@ -14,16 +14,17 @@ import pytest
 import torch
 
 from heedful import inspect
-from heedful.decode.settings import SearchSettings
 from heedful.errors import UserError
 from heedful.inspect import charts
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.family import CausalLMSpec, EncoderSpec
-from heedful.studio.pages import attention, steps_model
+from heedful.search.search_settings import SearchSettings
+from heedful.studio.pages import attention_page as attention
+from heedful.studio.pages import steps_page as steps_model
 from heedful.studio.workspace import Workspace
-from heedful.text.pair import train_pair
-from heedful.text.spec import TokenizerSpec
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
 ALPHABET = "abcdefgh ijklmnopqrstuvwxyz."
 CORPUS = "\n".join("the cat sat on a mat"[n:] + " a dog ran" for n in range(12))
@@ -348,7 +349,9 @@ def test_steps_on_a_model_are_chosen(look, readers, axe) -> None:
     page.wait_for_selector("[data-stage='6'] code")
     assert "decoder.1.cross.context" in page.locator("[data-stage='6']").inner_text()
     page.get_by_label("Attention of").select_option("encoder")
-    page.wait_for_selector("text=What this model adds for where query and key stand")
+    page.wait_for_selector(
+        "text=The number that this model adds for the positions of query and key"
+    )
     page.get_by_label("Head", exact=True).select_option("1")
     look.until("location.search.includes('head=1')")
     look.idle()

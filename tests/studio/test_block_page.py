@@ -11,7 +11,7 @@ import pytest
 
 from heedful import inspect
 from heedful.inspect.block_flow import block_flow
-from heedful.inspect.residual import contributions
+from heedful.inspect.contributions import contributions
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.family import CausalLMSpec
@@ -164,7 +164,7 @@ def test_diagram_with_norms_first(
     visit.until("document.querySelector('#address').innerText === 'decoder.1.self.key'")
     tokens = len(inspect.read(inspect.load(directory), "a dog").decoder)
     assert visit.fact("shape") == f"1 × 2 × {tokens} × 4"
-    assert "turned by its position" in page.locator("#about-part").inner_text()
+    assert "rotated by its position" in page.locator("#about-part").inner_text()
     page.get_by_label("Block", exact=True).select_option("0")
     visit.until("document.querySelector('#address').innerText === 'decoder.0.self.key'")
     assert page.locator("[data-part='final.norm']").count() == 0

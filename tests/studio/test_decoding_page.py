@@ -13,15 +13,15 @@ import torch
 
 import heedful
 from heedful import inspect
-from heedful.decode.sampling import distribution
-from heedful.decode.search import search
-from heedful.decode.settings import SearchSettings
-from heedful.inspect.decoding import follow_search, next_token
+from heedful.inspect.decoding_steps import follow_search, next_token
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
 from heedful.models.family import CausalLMSpec
-from heedful.text.pair import train_pair
-from heedful.text.spec import TokenizerSpec
+from heedful.search.dispatch import search
+from heedful.search.sampling import distribution
+from heedful.search.search_settings import SearchSettings
+from heedful.text.tokenizer_pair import train_pair
+from heedful.text.tokenizer_spec import TokenizerSpec
 
 TEXT = "the cat sat on a mat"
 PROMPT = "a cat"
@@ -98,19 +98,24 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     known = next_token(subject, TEXT, chosen)
     row = len(chosen)
     assert at.fact("score") == at.shown(math.fsum(known.chosen_scores))
-    assert at.fact("shape") == " × ".join(map(str, known.kept[-1].shape))
-    assert at.fact("bytes") == f"{known.kept[-1].bytes:,} bytes"
-    assert at.fact("each") == f"{known.kept[0].bytes:,} bytes"
+    assert at.fact("shape") == " × ".join(map(str, known.cache_sizes[-1].shape))
+    assert at.fact("bytes") == f"{known.cache_sizes[-1].bytes:,} bytes"
+    assert at.fact("each") == f"{known.cache_sizes[0].bytes:,} bytes"
 
     seen = inspect.attention(subject, known.reading, "decoder", rows=[row]).mean()[0]
     shown = [at.shown(float(weight), 3) for weight in seen]
-    assert numbers(page, "What this step sees", at) == [*shown, "hidden", "hidden", "hidden"]
+    assert numbers(page, "Visible positions of this step", at) == [
+        *shown,
+        "hidden",
+        "hidden",
+        "hidden",
+    ]
     page.get_by_label("Attention of layer").select_option("2")
     page.get_by_label("Head", exact=True).select_option("1")
     at.until("location.search.includes('head=1')")
     at.idle()
     looked = inspect.attention(subject, known.reading, "cross", layers=[1], heads=[0], rows=[row])
-    assert numbers(page, "What it looks at in the text", at) == [
+    assert numbers(page, "Attention to the text", at) == [
         at.shown(float(weight), 3) for weight in looked.weights[0, 0, 0]
     ]
 
@@ -120,7 +125,7 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     page.get_by_role("button", name="Start again").click()
     at.until("!location.search.includes('chosen=')")
     at.idle()
-    page.get_by_role("button", name="Greedily to the end").click()
+    page.get_by_role("button", name="Greedy search to the end").click()
     best = heedful.load(given.learned).translate([TEXT], beam=1)[0]
     count = len(best.tokens) + best.finished  # the end is chosen where the model wants it
     at.until(f"location.search.split('chosen=').length === {count + 1}")
@@ -169,7 +174,7 @@ def test_sampling(at: Any, language_model: Path) -> None:
     at.idle()
     tokenizer = subject.source
     prompt = torch.tensor([[tokenizer.bos, *tokenizer.encode(PROMPT)]])
-    from heedful.decode.continuation import Continuation
+    from heedful.search.continuation import Continuation
 
     model = Continuation(subject.model, vocabulary=tokenizer.size, ends=(tokenizer.eos,), limit=4)
     positions = torch.arange(prompt.shape[1])[None]
@@ -226,7 +231,7 @@ def test_the_beam_as_a_tree(at: Any, given: Any, language_model: Path, name: str
     [
         ("", None),
         ("x" * 100_000, "100,000 characters"),
-        ("\x07", "is anything to the model's tokenizer"),
+        ("\x07", "model's tokenizer knows nothing"),
         ("القطة 🐈‍⬛", ""),
         ("one\ntwo", "several lines"),
     ],

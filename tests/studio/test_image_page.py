@@ -23,12 +23,12 @@ import torch
 from PIL import Image
 
 from heedful import inspect
-from heedful.decode.image_labels import ImagePipeline
 from heedful.models.checkpoint import save_model
 from heedful.models.family import VisionSpec
 from heedful.models.vision import VisionModel
+from heedful.pipelines.image_classification import ImagePipeline
 from heedful.studio.example_images import EXAMPLES, example_image
-from heedful.studio.pages.image import MAX_FILE
+from heedful.studio.pages.image_page import MAX_FILE
 
 
 def write_vision(directory: Path, *, channels: int, seed: int, **changes: Any) -> Path:
@@ -120,7 +120,7 @@ def test_examples_are_what_the_library_says(at: Any, models: dict[str, Path]) ->
     assert shares(page) == grid(at, whole)
 
     # The patches themselves, in the picture: the colour in the middle of some pixels.
-    canvas = page.locator("figure", has_text="As the model cuts it").locator("canvas")
+    canvas = page.locator("figure", has_text="The patches of the model").locator("canvas")
     size = canvas.evaluate("canvas => canvas.width")
     unit = (size - 2 * 3) / 12
     places = [(y, x) for y in range(12) for x in range(12)]
@@ -150,10 +150,10 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     assert labels(page) == expected_labels(pipeline, picture)
     from_class = attention_of(pipeline, picture, layers=[2], rows=[0]).mean()[0]
     assert shares(page) == grid(at, from_class[1:])
-    looking = page.locator("figure", has_text="Where it looks")
+    looking = page.locator("figure", has_text="Attention over the picture")
     assert f"[CLS] itself {at.shown(float(from_class[0]), 3)}" in looking.inner_text()
 
-    canvas = page.locator("figure", has_text="As the model cuts it").locator("canvas")
+    canvas = page.locator("figure", has_text="The patches of the model").locator("canvas")
     box = canvas.bounding_box()
     canvas.click(position={"x": box["width"] * 0.5, "y": box["height"] * 0.9})
     at.until("location.search.includes('patch=7')")
@@ -163,7 +163,7 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     at.idle()
     chosen = attention_of(pipeline, picture, layers=[1], heads=[0], rows=[8]).weights[0, 0, 0]
     assert shares(page) == grid(at, chosen[1:])
-    canvas = page.locator("figure", has_text="As the model cuts it").locator("canvas")
+    canvas = page.locator("figure", has_text="The patches of the model").locator("canvas")
     canvas.press("ArrowUp")
     at.until("location.search.includes('patch=4')")
     at.idle()
@@ -173,7 +173,7 @@ def test_where_a_patch_looks(at: Any, models: dict[str, Path]) -> None:
     traced = inspect.rollout(attention_of(pipeline, picture)).weights[1, 5]
     at.until("document.body.innerText.includes('followed through')")
     assert shares(page) == grid(at, traced[1:])
-    page.get_by_role("button", name="Look from the whole image").click()
+    page.get_by_role("button", name="Attention from the whole image").click()
     at.until("!location.search.includes('patch=')")
     page.go_back()
     at.until("location.search.includes('patch=4')")

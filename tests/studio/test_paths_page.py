@@ -39,7 +39,7 @@ def test_steps(visit: Any) -> None:
     recurrent = page.locator("figure", has_text="Recurrent: 31 steps")
     assert recurrent.locator("path.route").get_attribute("d").count("Q") == 11
 
-    slider = page.get_by_label("Tokens a convolution reads", exact=True)
+    slider = page.get_by_label("Kernel size of the convolution", exact=True)
     slider.focus()
     slider.press("ArrowRight")
     visit.until("location.search.includes('kernel=4')")

@@ -10,15 +10,15 @@ import pytest
 from heedful import inspect
 from heedful.errors import ConfigError
 from heedful.inspect import charts
-from heedful.studio.pictures import PICTURE
+from heedful.studio.pages.attention_page import PictureRequest, picture
 from heedful.studio.workspace import Workspace
 
 TEXT = "the cat sat"
 
 
 def answer(workspace: Workspace, **asked: object) -> tuple[str, str, bytes]:
-    request = PICTURE.asks.parse({"model": "learned", "text": TEXT, **asked})
-    found = PICTURE.answer(request, workspace)
+    request = PictureRequest.parse({"model": "learned", "text": TEXT, **asked})
+    found = picture(request, workspace)
     return found["name"], found["type"], base64.b64decode(found["content"])
 
 

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from heedful.studio.app import STATIC
-from heedful.studio.registry import PAGES
+from heedful.studio.pages import PAGES
 
 PEOPLE = 10
 SOON = 1.0

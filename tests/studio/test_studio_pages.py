@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import heedful
-from heedful.decode.alternatives import find_alternatives
 from heedful.models.checkpoint import load_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.studio.registry import PAGES
+from heedful.pipelines.alternatives import find_alternatives
+from heedful.studio.pages import PAGES
 
 NAMES = ["", *(page.name for page in PAGES)]
 
@@ -113,7 +113,7 @@ def test_masks(visit: Any) -> None:
     assert visit.fact("seen") == f"{sum(map(sum, seen))} of 256"
 
     # The picture itself: the colour in the middle of some cells.
-    picture = page.locator("figure", has_text="Who sees whom").locator("canvas")
+    picture = page.locator("figure", has_text="Visible pairs").locator("canvas")
     places = [(0, 0), (0, 5), (7, 1), (7, 5), (7, 4), (15, 13), (13, 15)]
     colours = picture.evaluate(
         """(canvas, places) => {
@@ -146,7 +146,7 @@ def test_masks(visit: Any) -> None:
     assert page.locator(".problem").count() == 0
     page.get_by_label("Bias").select_option("alibi")
     visit.idle()
-    added = visit.numbers_of(page.locator("figure", has_text="What is added"), 4)
+    added = visit.numbers_of(page.locator("figure", has_text="Bias of each score"), 4)
     assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
 
 
@@ -161,7 +161,7 @@ def test_positions(visit: Any, given: Any) -> None:
     assert row == [visit.shown(value, 3) for value in expected]
 
     page.get_by_label("Positions", exact=True).select_option("learned")
-    page.wait_for_selector("text=as training left it")
+    page.wait_for_selector("text=as trained")
     visit.idle()
     model, _ = load_model(given.learned)
     own = page.get_by_label("Table").input_value()
@@ -279,14 +279,14 @@ def test_runs(visit: Any, given: Any) -> None:
     page = visit.open("runs")
     legend = page.locator(".legend li").all_inner_texts()
     assert legend == ["run", "run, validation", "other", "other, validation"]
-    rows = page.locator("[aria-label='Where they stand'] tbody tr").all_inner_texts()
+    rows = page.locator("[aria-label='State of the runs'] tbody tr").all_inner_texts()
     assert "60" in rows[0]
     assert "bleu 30" in rows[0]
     differing = page.locator("[aria-label='Settings in which they differ'] tbody")
     assert "schedule.peak_learning_rate" in differing.inner_text()
 
     page.get_by_label("Lines to translate").fill("the cat sat\na dog")
-    page.wait_for_selector('[aria-label="From each run\'s newest model"]')
+    page.wait_for_selector('[aria-label="Texts of each run\'s best model"]')
     written = page.locator(".sample").all_inner_texts()
     texts = ["the cat sat", "a dog"]
     expected = [heedful.load(path).translate(texts) for path in (given.run, given.other)]
@@ -297,7 +297,8 @@ def test_runs(visit: Any, given: Any) -> None:
             json.dumps({"step": 61, "loss": 0.01, "lr": 0.0, "tokens_per_second": 1.0}) + "\n"
         )
     visit.until(
-        "document.querySelector(\"[aria-label='Where they stand'] tbody\").innerText.includes('61')"
+        "document.querySelector(\"[aria-label='State of the runs'] tbody\")"
+        ".innerText.includes('61')"
     )
     page.get_by_label("other", exact=True).uncheck()
     visit.until("document.querySelectorAll('.legend li').length === 2")
@@ -342,7 +343,7 @@ def test_translate(visit: Any, given: Any) -> None:
     assert page.locator("#translation").inner_text().startswith(begun)
     again = translator.translate([text], prefixes=[begun], beam=4, n_best=3)[0]
     assert page.locator("#translation").inner_text() == str(again)
-    page.get_by_role("button", name="Let it begin freely").click()
+    page.get_by_role("button", name="Remove the beginning").click()
     visit.until(f"document.querySelector('#translation').innerText === {json.dumps(str(expected))}")
 
 

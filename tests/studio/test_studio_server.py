@@ -25,9 +25,9 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.studio.app import STATIC, build_app
 from heedful.studio.guard import MAX_BODY
-from heedful.studio.registry import PAGES
+from heedful.studio.pages import PAGES
 from heedful.studio.workspace import Workspace
-from heedful.train.resolve import resolve_settings
+from heedful.train.run_config import resolve_settings
 
 HOME = "http://127.0.0.1:8765"
 NEEDS_MORE = {

@@ -13,10 +13,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ConfigError, DataError
-from heedful.text.merges import MergeTable
-from heedful.text.spec import TokenizerSpec
+from heedful.text.bpe_dropout import MergeTable
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.trainer import train_tokenizer
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 LINES = [
     "the lower slower flower follows the lowest widest river",

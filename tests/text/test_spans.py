@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers
 
-from heedful.text.imported import Frame, ImportedTokenizer
-from heedful.text.spec import TokenizerSpec
-from heedful.text.trainer import train_tokenizer
-from heedful.text.words import MARK
+from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
+from heedful.text.pretokenization import MARK
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 TEXTS = ["the cat sat", "The Cats, the CAFÉ and İstanbul!", "low lower lowest \u2581 12"]
 

@@ -13,9 +13,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.text.spec import TokenizerSpec
 from heedful.text.tokenizer import SCHEMA_VERSION, Tokenizer
-from heedful.text.trainer import train_tokenizer
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
 
 KINDS = ("bpe", "byte-bpe", "unigram", "characters")
 WORDS = ("whitespace", "punctuation")

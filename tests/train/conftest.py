@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from heedful.config import merge
-from heedful.train.settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 

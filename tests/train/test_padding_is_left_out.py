@@ -11,15 +11,15 @@ from torch import nn
 
 from heedful.data.batches import PairBatch
 from heedful.device import Precision
+from heedful.kernels.library import has_gemm
 from heedful.models import stack
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn import unpadding
-from heedful.nn.native.library import multiplies
 from heedful.nn.unpadding import RealRows
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.optimizers import build_optimizer
-from heedful.train.settings import ObjectiveSettings, OptimizerSettings
+from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
 
 
@@ -59,7 +59,7 @@ def test_translation_leaves_padding_out(found: list[RealRows | None]) -> None:
 def test_only_what_pytorch_multiplies_is_rounded_up(
     width: int, rows: int, found: list[RealRows | None]
 ) -> None:
-    if width == 64 and not multiplies("float32", width, in_one=True):
+    if width == 64 and not has_gemm("float32", width, fused=True):
         pytest.skip("no products in C here")
     model, batch = made((40, 33, 20), width)
     TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()

@@ -15,7 +15,7 @@ from heedful.train.averaging import (
     weights_of,
 )
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.settings import CheckpointSettings
+from heedful.train.run_settings import CheckpointSettings
 
 
 def test_moving_average_is_that_of_numpy() -> None:

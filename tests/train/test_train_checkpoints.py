@@ -12,7 +12,7 @@ from heedful.errors import RunError, UserError
 from heedful.events import Events, Recorder, Warning
 from heedful.train import checkpoints as module
 from heedful.train.checkpoints import CheckpointStore, whole_models
-from heedful.train.settings import CheckpointSettings
+from heedful.train.run_settings import CheckpointSettings
 
 SILENT = Events()
 

@@ -11,16 +11,16 @@ import pytest
 import torch
 
 from heedful.errors import ConfigError, DataError
-from heedful.events import Events
+from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.encoder import EncoderModel
 from heedful.models.family import SequenceHeadSpec
-from heedful.train.classify import ClassifierTask
 from heedful.train.objective import Context
-from heedful.train.resolve import resolve_settings
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
-from heedful.train.task import prepare_task
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import RunSettings
+from heedful.train.task import Task
+from heedful.train.tasks import prepare_task
 
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
 WORDS = {"sun": "good", "rain": "bad", "wind": "bad", "snow": "so-so"}
@@ -76,20 +76,8 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(e["step"], e["loss"]) for e in events if "event" not in e]
 
 
-class Notes:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def note(self, text: str) -> None:
-        self.texts.append(text)
-
-
-def prepared(run: Path, chosen: RunSettings) -> ClassifierTask:
-    task = prepare_task(run, chosen, None, Events([]))
-    assert isinstance(task, ClassifierTask)
-    return task
+def prepared(run: Path, chosen: RunSettings) -> Task:
+    return prepare_task(run, chosen, None, Events([]))
 
 
 def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: dict[str, Any]) -> None:
@@ -142,14 +130,17 @@ def test_the_loss_is_that_of_the_labels(tmp_path: Path, files: dict[str, Any]) -
     task = prepared(tmp_path, settings(files))
     model = task.new_model().train()
     batch = task.source.batch(0, 0)
-    result = task.objective().loss(model, batch, Context(1))
+    result = task.objective.loss(model, batch, Context(1))
     assert result.tokens == batch.target_tokens == len(batch.indices)
     result.loss_sum.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
     lines = task.source.lines(batch.indices.tolist())
     for line, target in zip(lines, batch.targets.tolist(), strict=True):
         path, _, number = line.rpartition(":")
-        assert f"{task.names[target]}" in Path(path).read_text().splitlines()[int(number) - 1]
+        assert (
+            f"{model.spec.heads[0].labels[target]}"
+            in Path(path).read_text().splitlines()[int(number) - 1]
+        )
 
 
 @pytest.mark.parametrize(
@@ -212,12 +203,11 @@ def test_a_classifier_begins_with_an_encoder(
     tmp_path: Path, files: dict[str, Any], masked: Path
 ) -> None:
     chosen = settings(files, init=str(masked), model={**SHAPE, "dropout": 0.3})
-    task = prepared(tmp_path, chosen)
+    recorder = Recorder()
+    task = prepare_task(tmp_path, chosen, None, Events([recorder]))
     _, tokenizers = load_model(masked)
     assert tokenizers is not None
     assert task.tokenizers.fingerprint == tokenizers.fingerprint
-    notes = Notes()
-    task.events = notes  # type: ignore[assignment]
     model = task.new_model()
     fresh = prepare_task(tmp_path, settings(files), tokenizers, Events([])).new_model()
     stored = read_weights(masked / "model")
@@ -226,7 +216,7 @@ def test_a_classifier_begins_with_an_encoder(
             assert tensor.equal(fresh.state_dict()[name]), name
         else:
             assert tensor.equal(stored[name]), name
-    told = "\n".join(notes.texts)
+    told = "\n".join(recorder.texts(Note))
     assert "heads.masked_lm of" in told
     assert "left out" in told
     assert "heads.sequence is not in" in told

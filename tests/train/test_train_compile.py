@@ -14,26 +14,24 @@ import torch
 from torch import Tensor, nn
 
 from heedful.cli.main import main
-from heedful.data.batches import PairBatch
-from heedful.data.windows import NO_TARGET, WindowBatch
+from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch
 from heedful.device import Precision
 from heedful.errors import ConfigError, RunError
 from heedful.events import Event, Events, Metric, Note, Recorder, Warning
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import causal_lm_spec
+from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.spec import FeedForwardSpec
-from heedful.train.compiled import MOST_FORMS, CompiledPass
-from heedful.train.compiling import FEWEST_UPDATES, choose_compiling, lacking_here
-from heedful.train.language_model import CausalLMObjective
-from heedful.train.objective import Objective, TranslationObjective
+from heedful.train.compiled_pass import MOST_FORMS, CompiledPass
+from heedful.train.compute_plan import FEWEST_UPDATES, choose_compiling, lacking_here
+from heedful.train.objective import CausalLMObjective, Objective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
-from heedful.train.settings import ObjectiveSettings, OptimizerSettings
+from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Batch, Updater
 
 VOCABULARY = 13

@@ -12,21 +12,24 @@ import tokenizers
 import torch
 from tokenizers import models, pre_tokenizers, processors
 
+from heedful.data.encoded_texts import encode_texts
+from heedful.data.text_corpus import document_reader
 from heedful.device import resolve_precision
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
-from heedful.interop import bart, t5
-from heedful.interop.directory import export_model
+from heedful.interop.bart import ARCHITECTURE as bart
+from heedful.interop.hugging_face import export_model
+from heedful.interop.t5 import ARCHITECTURE as t5
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.translator import Translator
-from heedful.text.imported import Frame, ImportedTokenizer
-from heedful.text.pair import TokenizerPair
-from heedful.train.denoise import DenoisingTask
+from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.objective import Context
-from heedful.train.resolve import resolve_settings
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
-from heedful.train.task import prepare_task
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import RunSettings
+from heedful.train.task import Task
+from heedful.train.tasks import prepare_task
 
 FP32 = resolve_precision("fp32", torch.device("cpu"), width=16)
 SHAPE = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "feedforward": 32}
@@ -90,21 +93,17 @@ def test_a_stopped_and_resumed_run_is_the_same(
 
 
 @pytest.fixture(scope="module")
-def tasks(
-    files: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, DenoisingTask]:
+def tasks(files: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Task]:
     run = tmp_path_factory.mktemp("run")
     found = {}
     for name in TASKS:
-        task = prepare_task(run, settings(files, name), None, Events([]))
-        assert isinstance(task, DenoisingTask)
-        found[name] = task
+        found[name] = prepare_task(run, settings(files, name), None, Events([]))
     return found
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_batch_is_a_function_of_its_place(
-    tasks: dict[str, DenoisingTask], files: dict[str, Any], tmp_path: Path, name: str
+    tasks: dict[str, Task], files: dict[str, Any], tmp_path: Path, name: str
 ) -> None:
     task = tasks[name]
     again = prepare_task(tmp_path, settings(files, name), task.tokenizers, Events([]))
@@ -120,7 +119,9 @@ def test_a_batch_is_a_function_of_its_place(
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_sources_and_targets_say_the_text(tasks: dict[str, DenoisingTask], name: str) -> None:
+def test_sources_and_targets_say_the_text(
+    tasks: dict[str, Task], files: dict[str, Any], tmp_path: Path, name: str
+) -> None:
     task = tasks[name]
     tokenizer = task.tokenizers.source
     gaps = tokenizer.sentinels
@@ -158,7 +159,10 @@ def test_sources_and_targets_say_the_text(tasks: dict[str, DenoisingTask], name:
             rows[start] = wanted
             assert not {tokenizer.pad, tokenizer.bos, tokenizer.eos} & {*hidden, *shown}
     pieces = [piece for start in sorted(rows) for piece in rows[start]]
-    text = task.source.texts.span(1, len(task.source.texts) - 1).tolist()
+    data = settings(files, name).data
+    readers = [document_reader(spec, data.documents) for spec in data.train]
+    texts = encode_texts(readers, tokenizer, tmp_path)
+    text = texts.span(1, len(texts) - 1).tolist()
     assert pieces == text
     hidden_share = sum(n for n, _ in shares) / sum(n for _, n in shares)
     assert hidden_share == pytest.approx(0.15 if name == "span_corruption" else 0.3, abs=0.015)
@@ -166,22 +170,22 @@ def test_sources_and_targets_say_the_text(tasks: dict[str, DenoisingTask], name:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_validation_is_the_same_each_time_and_for_each_seed(
-    tasks: dict[str, DenoisingTask], files: dict[str, Any], tmp_path: Path, name: str
+    tasks: dict[str, Task], files: dict[str, Any], tmp_path: Path, name: str
 ) -> None:
     task = tasks[name]
     other = prepare_task(tmp_path, settings(files, name, seed=7), task.tokenizers, Events([]))
     found = []
     for each in (task, task, other):
-        validator = each.validator(each.objective(), FP32, Events([]))
+        validator = each.validator(settings(files, name), FP32)
         assert validator is not None
         found.append([(b.source.tolist(), b.target_output.tolist()) for b in validator.batches])
     assert found[0] == found[1] == found[2]
 
 
-def test_every_parameter_learns(tasks: dict[str, DenoisingTask]) -> None:
+def test_every_parameter_learns(tasks: dict[str, Task]) -> None:
     task = tasks["denoising"]
     model = task.new_model().train()
-    task.objective().loss(model, task.source.batch(0, 0), Context(1)).loss_sum.backward()
+    task.objective.loss(model, task.source.batch(0, 0), Context(1)).loss_sum.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
 
 

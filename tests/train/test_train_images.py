@@ -13,15 +13,15 @@ import torch
 
 import heedful
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.events import Events
+from heedful.events import Events, Recorder
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.vision import VisionModel
-from heedful.train.images import ImageTask
 from heedful.train.objective import Context
-from heedful.train.resolve import resolve_settings
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
-from heedful.train.task import prepare_task
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import RunSettings
+from heedful.train.task import Task
+from heedful.train.tasks import prepare_task
 
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
 AUGMENT = {"shift": 1, "rotate": 10.0, "scale": 0.1, "erase": 0.3}
@@ -87,10 +87,8 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(e["step"], e["loss"]) for e in events if "event" not in e]
 
 
-def prepared(run: Path, chosen: RunSettings) -> ImageTask:
-    task = prepare_task(run, chosen, None, Events([]))
-    assert isinstance(task, ImageTask)
-    return task
+def prepared(run: Path, chosen: RunSettings) -> Task:
+    return prepare_task(run, chosen, None, Events([]))
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +171,7 @@ def test_images_change_with_the_epoch_and_keep_their_labels(
     assert all(len(both) == 2 and not torch.equal(*both) for both in seen.values())
     still = prepared(tmp_path, settings(files, augment={}))
     batch = still.source.batch(0, 0)
-    plain = still.source.data.batch(batch.indices.numpy())
+    plain = still.source.make(batch.indices.numpy(), 1)
     assert torch.equal(batch.images, plain.images)
 
 
@@ -183,7 +181,7 @@ def test_the_loss_is_that_of_the_labels(tmp_path: Path, files: dict[str, Any]) -
         task = prepared(tmp_path, settings(files, images=images, model={**SHAPE, "dropout": 0.0}))
         model = task.new_model().train()
         batch = task.source.batch(0, 0)
-        result = task.objective().loss(model, batch, Context(1))
+        result = task.objective.loss(model, batch, Context(1))
         result.loss_sum.backward()
         assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
         probabilities = model.class_logits(model(batch.images)).softmax(-1)
@@ -260,16 +258,18 @@ def test_training_begins_with_a_model_and_a_new_classifier(
     fewer = {**files, "train": [write(tmp_path, "two", 20, 7, classes=2)], "valid": []}
     brought = {"init": str(run), "model": {}, "images": {}}
     same = prepared(tmp_path, settings(fewer, **brought))
-    assert same.spec == before.spec  # its labels hold those of the data
+    assert same.new_model().spec == before.spec  # its labels hold those of the data
     assert all(torch.equal(t, stored[n]) for n, t in same.new_model().state_dict().items())
 
     other = {**fewer, "train": [write(tmp_path, "five", 30, 8, classes=5)]}
-    task = prepared(tmp_path, settings(other, **brought))
-    assert task.spec.class_names == ("0", "1", "2", "3", "4")
-    assert task.spec.pixels == before.spec.pixels
-    notes: list[str] = []
-    task.events.note = notes.append  # type: ignore[method-assign]
-    found = task.new_model().state_dict()
+    recorder = Recorder()
+    task = prepare_task(tmp_path, settings(other, **brought), None, Events([recorder]))
+    recorder.events.clear()
+    model = task.new_model()
+    assert model.spec.class_names == ("0", "1", "2", "3", "4")
+    assert model.spec.pixels == before.spec.pixels
+    notes = [event.text for event in recorder.events]
+    found = model.state_dict()
     for name, tensor in found.items():
         assert name.startswith("classifier.") or torch.equal(tensor, stored[name]), name
     assert found["classifier.output.weight"].shape == (5, 16)

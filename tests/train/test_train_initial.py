@@ -16,11 +16,11 @@ from heedful.models.checkpoint import load_model, load_translator, save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn.spec import PositionSpec
-from heedful.text.pair import TokenizerPair
-from heedful.train.beginning import first_tokenizers
-from heedful.train.resolve import resolve_settings, settings_of_run
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run import run_training
-from heedful.train.task import prepare_task
+from heedful.train.run_config import resolve_settings, settings_of_run
+from heedful.train.tasks import prepare_task
+from heedful.train.vocabulary_growth import initial_tokenizers
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +120,9 @@ def test_learned_positions_bound_the_texts(first: Path, tmp_path: Path, begin: A
     data = begin().data.plain()
     settings = begin(init=str(tmp_path / "learned"), data={**data, "max_length": 11})
     with pytest.raises(ConfigError, match=r"max_length = 11 is more than the 10 tokens"):
-        first_tokenizers(settings, Events([]))
+        initial_tokenizers(settings, Events([]))
     fits = begin(init=str(tmp_path / "learned"), data={**data, "max_length": 10})
-    assert first_tokenizers(fits, Events([])) is not None
+    assert initial_tokenizers(fits, Events([])) is not None
 
 
 def test_new_tokens_get_the_mean_of_their_pieces(first: Path, tmp_path: Path, begin: Any) -> None:
@@ -152,4 +152,4 @@ def test_new_tokens_get_the_mean_of_their_pieces(first: Path, tmp_path: Path, be
     ] == len(rows)
     (tmp_path / "tokens.txt").write_text("a\n b\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"tokens\.txt:2"):
-        first_tokenizers(settings, Events([]))
+        initial_tokenizers(settings, Events([]))

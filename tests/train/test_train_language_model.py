@@ -10,21 +10,19 @@ from typing import Any
 import pytest
 import torch
 
-from heedful.data.documents import DocumentReader
-from heedful.data.stream import encode_texts
-from heedful.data.windows import make_windows, window_starts
+from heedful.data.encoded_texts import encode_texts, make_windows, window_starts
+from heedful.data.text_corpus import DocumentReader
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
-from heedful.models.shapes import causal_lm_spec
-from heedful.text.spec import TokenizerSpec
-from heedful.text.trainer import train_tokenizer
-from heedful.train.language_model import CausalLMObjective
-from heedful.train.objective import Context
-from heedful.train.resolve import resolve_settings
+from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_tokenizer
+from heedful.train.objective import CausalLMObjective, Context
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import RunSettings
 
 SHAPE = {"width": 16, "decoder_layers": 2, "num_heads": 2, "feedforward": 32}
 

@@ -15,12 +15,12 @@ from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model
 from heedful.models.encoder import EncoderModel
-from heedful.train.masked import MaskedObjective, MaskedTask
-from heedful.train.objective import Context
-from heedful.train.resolve import resolve_settings
+from heedful.train.objective import Context, MaskedObjective
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
-from heedful.train.task import prepare_task
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import RunSettings
+from heedful.train.task import Task
+from heedful.train.tasks import prepare_task
 
 FP32 = resolve_precision("fp32", torch.device("cpu"), width=16)
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
@@ -83,15 +83,13 @@ def test_a_stopped_and_resumed_run_is_the_same(
 
 
 @pytest.fixture(scope="module")
-def task(files: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> MaskedTask:
+def task(files: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Task:
     run = tmp_path_factory.mktemp("run")
-    found = prepare_task(run, settings(files), None, Events([]))
-    assert isinstance(found, MaskedTask)
-    return found
+    return prepare_task(run, settings(files), None, Events([]))
 
 
 def test_a_batch_is_a_function_of_its_place(
-    task: MaskedTask, files: dict[str, Any], tmp_path: Path
+    task: Task, files: dict[str, Any], tmp_path: Path
 ) -> None:
     again = prepare_task(tmp_path, settings(files), task.tokenizers, Events([]))
     epochs = []
@@ -114,18 +112,18 @@ def test_a_batch_is_a_function_of_its_place(
 
 
 def test_validation_hides_the_same_tokens_each_time_and_for_each_seed(
-    task: MaskedTask, files: dict[str, Any], tmp_path: Path
+    task: Task, files: dict[str, Any], tmp_path: Path
 ) -> None:
     other = prepare_task(tmp_path, settings(files, seed=7), task.tokenizers, Events([]))
     found = []
     for each in (task, task, other):
-        validator = each.validator(each.objective(), FP32, Events([]))
+        validator = each.validator(settings(files), FP32)
         assert validator is not None
         found.append([(b.ids.tolist(), b.targets.tolist()) for b in validator.batches])
     assert found[0] == found[1] == found[2]
 
 
-def test_only_hidden_tokens_count(task: MaskedTask) -> None:
+def test_only_hidden_tokens_count(task: Task) -> None:
     model = task.new_model().eval()
     batch = task.source.batch(0, 0)
     result = MaskedObjective(0.0).loss(model, batch, Context(1))
@@ -138,9 +136,9 @@ def test_only_hidden_tokens_count(task: MaskedTask) -> None:
     assert result.tokens == int(wanted.sum())
 
 
-def test_every_parameter_of_the_encoder_learns(task: MaskedTask) -> None:
+def test_every_parameter_of_the_encoder_learns(task: Task) -> None:
     model = task.new_model().train()
-    task.objective().loss(model, task.source.batch(0, 0), Context(1)).loss_sum.backward()
+    task.objective.loss(model, task.source.batch(0, 0), Context(1)).loss_sum.backward()
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
 
 

@@ -12,7 +12,7 @@ from heedful.errors import RunError
 from heedful.events import Events, Recorder, Warning
 from heedful.models import stack
 from heedful.models.translator import Translator
-from heedful.train import translation
+from heedful.train import task as tasks
 from heedful.train.nonfinite import find_nonfinite
 from heedful.train.run import run_training
 
@@ -60,7 +60,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
                 bad[0] = torch.inf
         return output + bad
 
-    original = translation.first_model
+    original = tasks.initial_model
 
     def build(*arguments: Any) -> Translator:
         model = original(*arguments)
@@ -68,7 +68,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         model.encoder.blocks[0].feedforward.register_forward_hook(poison)
         return model
 
-    monkeypatch.setattr(translation, "first_model", build)
+    monkeypatch.setattr(tasks, "initial_model", build)
     return lengths
 
 

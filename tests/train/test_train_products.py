@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from heedful.device import Precision, own_products
-from heedful.nn.native.library import multiplies
-from heedful.train import products
-from heedful.train.products import ProductRates, choose_products, measure_products
+from heedful.kernels.library import has_gemm
+from heedful.train import compute_plan as products
+from heedful.train.compute_plan import ProductRates, choose_products, measure_products
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_where_there_is_no_choice_nothing_is_changed():
 @pytest.mark.parametrize("name", ["fp32", "bf16"])
 def test_both_are_timed_and_leave_no_trace(name):
     precision = Precision(name, "cpu")
-    if not multiplies({"fp32": "float32", "bf16": "bfloat16"}[name], 512):
+    if not has_gemm({"fp32": "float32", "bf16": "bfloat16"}[name], 512):
         assert measure_products(precision, 64) is None
         return
     rates = measure_products(precision, 64)

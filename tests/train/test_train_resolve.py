@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,8 @@ import pytest
 
 from heedful.config import merge
 from heedful.errors import ConfigError
-from heedful.models.sizes import read_preset
-from heedful.train.resolve import resolve_settings
+from heedful.models.preset_files import read_preset
+from heedful.train.run_config import resolve_settings
 
 DATA = {"train": [{"file": "pairs.tsv"}]}
 
@@ -68,3 +69,10 @@ def test_unknown_keys_name_the_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'warmup_steps'") as caught:
         resolve_settings(None, file, {"data": DATA})
     assert str(file) in str(caught.value)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_named_pipe_is_no_configuration(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "run.toml")
+    with pytest.raises(ConfigError, match="named pipe"):
+        resolve_settings(None, tmp_path / "run.toml")

@@ -19,9 +19,9 @@ import pytest
 from heedful.errors import ConfigError, DataError, UserError
 from heedful.events import Event, Events, Metric, Note, Recorder, Warning
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.resolve import settings_of_run
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
+from heedful.train.run_config import settings_of_run
+from heedful.train.run_settings import RunSettings
 
 TIMES = {"tokens_per_second", "seconds", "peak_memory_bytes", "precision"}
 
@@ -183,7 +183,7 @@ import torch
 from pathlib import Path
 from heedful.events import Events
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
+from heedful.train.run_settings import RunSettings
 
 def kill_at(moment):
     calls = 0

@@ -11,18 +11,17 @@ import torch
 from safetensors.torch import load_file
 
 from heedful.config import read_toml
-from heedful.decode.pipeline import TranslationPipeline
 from heedful.errors import ConfigError, UserError
-from heedful.evaluate.metrics import corpus_scores
+from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
+from heedful.pipelines.translation import TranslationPipeline
 from heedful.train.averaging import using, weights_of
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.finish import choose_final_model
-from heedful.train.lock import locked
-from heedful.train.publish import Publisher
+from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
+from heedful.train.run_directory import locked
+from heedful.train.run_settings import RunSettings
 from heedful.train.validation import Scores
 
 
@@ -235,8 +234,8 @@ from pathlib import Path
 from heedful.models.checkpoint import load_model
 from heedful.train.averaging import using, weights_of
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.finish import choose_final_model
-from heedful.train.lock import locked
+from heedful.train.published_model import choose_final_model
+from heedful.train.run_directory import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -13,10 +13,9 @@ from heedful.data.batches import PairBatch
 from heedful.device import Precision
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.objective import Context, TranslationObjective
+from heedful.train.objective import Context, TranslationObjective, mix_in_guesses
 from heedful.train.optimizers import build_optimizer, export_moments, import_moments
-from heedful.train.scheduled_sampling import mix_in_guesses
-from heedful.train.settings import ObjectiveSettings, OptimizerSettings
+from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
 
 VOCABULARY = 11

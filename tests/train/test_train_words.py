@@ -11,18 +11,18 @@ import pytest
 import torch
 
 import heedful
-from heedful.data.questions import QuestionReader
-from heedful.data.tagged import TaggedReader
+from heedful.data.question_corpus import QuestionReader
+from heedful.data.tagged_corpus import TaggedReader
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model
 from heedful.models.encoder import EncoderModel
-from heedful.train.framed import FramedTask
 from heedful.train.objective import Context
-from heedful.train.resolve import resolve_settings
 from heedful.train.run import run_training
-from heedful.train.settings import RunSettings
-from heedful.train.task import prepare_task
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import RunSettings
+from heedful.train.task import Task
+from heedful.train.tasks import prepare_task
 
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
 TAGS = {"sun": "B-X", "rain": "I-X", "wind": "O", "snowflake": "B-Y"}
@@ -100,10 +100,12 @@ def losses(run: Path) -> list[tuple[int, float]]:
     return [(e["step"], e["loss"]) for e in events if "event" not in e]
 
 
-def prepared(run: Path, chosen: RunSettings) -> FramedTask:
-    task = prepare_task(run, chosen, None, Events([]))
-    assert isinstance(task, FramedTask)
-    return task
+def prepared(run: Path, chosen: RunSettings) -> Task:
+    return prepare_task(run, chosen, None, Events([]))
+
+
+def row_count(task: Task) -> int:
+    return 1 + max(int(index) for batch in task.source.plan(0) for index in batch)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -143,7 +145,8 @@ def _check_by_hand(run: Path, data: Any, task: str, scores: dict[str, float]) ->
 
 @pytest.mark.parametrize("task", TASKS)
 def test_rows_are_shown_as_often_as_the_weights_say(tmp_path: Path, files: Any, task: str) -> None:
-    source = prepared(tmp_path, settings(task, files[task])).source
+    prepared_task = prepared(tmp_path, settings(task, files[task]))
+    source = prepared_task.source
     shown: dict[int, int] = {}
     for number in range(source.count(0)):
         batch = source.batch(0, number)
@@ -155,17 +158,17 @@ def test_rows_are_shown_as_often_as_the_weights_say(tmp_path: Path, files: Any, 
         (line,) = source.lines([index])
         assert times == (1 if line.startswith(f"{first}:") else 2)
         assert line.startswith((f"{first}:", f"{second}:"))
-    assert len(shown) == len(source.rows)
+    assert len(shown) == row_count(prepared_task)
 
 
 def test_each_word_is_a_target_once_with_its_tag(tmp_path: Path, files: Any) -> None:
     task = prepared(tmp_path, settings("tag", files["tag"]))
     tokenizer = task.tokenizers.source
-    names = task.head.labels
+    names = task.new_model().spec.heads[0].labels
     found: dict[str, list[tuple[str, str]]] = {}
     source = task.source
-    order = range(len(source.rows))  # windows of a sentence follow each other
-    batch = source.rows.batch(torch.tensor(order).numpy())
+    order = torch.arange(row_count(task))  # windows of a sentence follow each other
+    batch = source.make(order.numpy(), 0)
     assert batch.ids.shape[1] == 8  # some sentences are longer
     for row, place, target in zip(
         batch.rows.tolist(), batch.places.tolist(), batch.targets.tolist(), strict=True
@@ -184,15 +187,15 @@ def test_each_word_is_a_target_once_with_its_tag(tmp_path: Path, files: Any) -> 
 def test_windows_point_at_whole_answers_or_at_their_first_token(tmp_path: Path, files: Any) -> None:
     task = prepared(tmp_path, settings("answer", {**files["answer"], "stride": 3}))
     tokenizer = task.tokenizers.source
-    rows = task.source.rows
+    source = task.source
     pointed: dict[str, list[str]] = {}
-    for index in range(len(rows)):
-        batch = rows.batch(torch.tensor([index]).numpy())
+    for index in range(row_count(task)):
+        batch = source.make(torch.tensor([index]).numpy(), 0)
         assert batch.places.tolist() == [0, 1]
         start, end = batch.targets.tolist()
         text = tokenizer.decode(batch.ids[0, start : end + 1].tolist()) if start else ""
         assert start == end == 0 or start >= int(batch.second[0])
-        pointed.setdefault(rows.where[index], []).append(text.strip())
+        pointed.setdefault(source.lines([index])[0], []).append(text.strip())
     for corpus in files["answer"]["train"]:
         for item in QuestionReader(Path(corpus["file"])):
             texts = set(pointed[item.where]) - {""}
@@ -208,7 +211,7 @@ def test_every_parameter_learns_and_the_loss_is_that_of_the_targets(
     model = prepared_task.new_model().train()
     assert isinstance(model, EncoderModel)
     batch = prepared_task.source.batch(0, 0)
-    result = prepared_task.objective().loss(model, batch, Context(1))
+    result = prepared_task.objective.loss(model, batch, Context(1))
     assert result.tokens == len(batch.targets)
     result.loss_sum.backward()
     for name, parameter in model.named_parameters():

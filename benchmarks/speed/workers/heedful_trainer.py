@@ -11,8 +11,8 @@ import serve
 import torch
 
 from heedful.events import Event, Events, Metric, Note
-from heedful.train.resolve import resolve_settings
 from heedful.train.run import run_training
+from heedful.train.run_config import resolve_settings
 
 
 class Hold:

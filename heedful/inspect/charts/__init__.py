@@ -1,4 +1,4 @@
-"""Charts of what `heedful.inspect` returns, by Altair: for notebooks, pages and files.
+"""Charts of results of `heedful.inspect`, by Altair: for notebooks, pages and files.
 
 They need the extra `studio`. For example:
 
@@ -6,8 +6,8 @@ They need the extra `studio`. For example:
     from heedful.inspect import charts
 
     model = inspect.load("RUN")
-    seen = inspect.read(model, "A dog runs.")
-    chart = charts.matrix(inspect.attention(model, seen))
+    reading = inspect.read(model, "A dog runs.")
+    chart = charts.matrix(inspect.attention(model, reading))
     chart                                  # a notebook shows it
     charts.save(chart, "attention.html")   # or .png, .svg
 """
@@ -28,11 +28,21 @@ if _MISSING:
     )
 
 # What follows imports them.
+from heedful.inspect.charts.attention_charts import (  # noqa: E402
+    grid,
+    lines,
+    links,
+    matrix,
+    tracing,
+    words,
+)
 from heedful.inspect.charts.curves import curves, training  # noqa: E402
-from heedful.inspect.charts.heads import heads  # noqa: E402
-from heedful.inspect.charts.layers import lens, scores, sublayers  # noqa: E402
-from heedful.inspect.charts.lines import lines  # noqa: E402
-from heedful.inspect.charts.matrices import grid, links, matrix, tracing, words  # noqa: E402
+from heedful.inspect.charts.layer_charts import (  # noqa: E402
+    heads,
+    lens,
+    scores,
+    sublayers,
+)
 from heedful.inspect.charts.render import Kind, draw, kind_of, save  # noqa: E402
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Curves: what training, pruning or anything else did to a number."""
+"""Curves of numbers over training, pruning or anything else."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Points = Sequence[tuple[float, float]]
 
 
 def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> alt.Chart:
-    """Numbers against numbers, a line for each name.
+    """Draw numbers against numbers, a line for each name.
 
     Args:
-        series: (x, y) of each name; points that are no finite numbers are left out.
-        x: what the first is.
-        y: what the second is.
-        title: what it shows.
+        series: (x, y) of each name; points that are not finite are left out.
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+        title: of the chart.
 
     Raises:
         DataError: when there is no point.
@@ -42,9 +42,9 @@ def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> 
     if not rows:
         raise DataError("There are no points to draw", where=y)
     names = labels(list(series))
-    shown = dict(zip(series, names, strict=True))
+    label_of = dict(zip(series, names, strict=True))
     data = table(
-        name=[shown[name] for name, _, _ in rows],
+        name=[label_of[name] for name, _, _ in rows],
         x=[float(first) for _, first, _ in rows],
         y=[float(second) for _, _, second in rows],
     )
@@ -68,7 +68,7 @@ def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> 
 
 
 def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
-    """A figure of runs by step, in training and in validation.
+    """Draw a figure of runs by step, in training and in validation.
 
     Args:
         runs: run directories.
@@ -77,7 +77,7 @@ def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
     Raises:
         DataError: when a run has no record, or none has such a figure.
     """
-    found: dict[str, list[tuple[float, float]]] = {}
+    series: dict[str, list[tuple[float, float]]] = {}
     known: set[str] = set()
     for run in map(Path, runs):
         for event in _events(run):
@@ -86,14 +86,14 @@ def training(*runs: Path | str, figure: str = "loss") -> alt.Chart:
             kind = event.get("event")
             if figure in numbers and "step" in numbers and kind in _KINDS:
                 name = f"{run.name} {_KINDS[kind]}" if len(runs) > 1 else _KINDS[kind]
-                found.setdefault(name, []).append((numbers["step"], numbers[figure]))
-    if not found:
+                series.setdefault(name, []).append((numbers["step"], numbers[figure]))
+    if not series:
         raise DataError(f"No run has a figure {figure!r}", remedy=suggest(figure, known - {"step"}))
-    return curves(found, x="step", y=figure, title=f"{figure} by step")
+    return curves(series, x="step", y=figure, title=f"{figure} by step")
 
 
 def _events(run: Path) -> list[dict[str, Any]]:
-    """The whole lines of a run's record; the last may be only half written."""
+    """Read the whole lines of a run's record; the last may be half written."""
     file = run / _METRICS
     try:
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)

@@ -1,8 +1,8 @@
-"""What all charts share: data as a table, axes of tokens, sizes, colours, titles.
+"""Common elements of charts: data as a table, axes of tokens, sizes, colours, titles.
 
 Data goes into a specification as a text of JSON. Altair checks every value of a list against its
-schema, which takes minutes for a matrix of 256 tokens; a text it checks at once. It is not CSV,
-which browsers read by running text as a program.
+schema, which takes minutes for a matrix of 256 tokens; a text is one value. CSV is not used because
+Vega reads it by compiling a program, which a page should not have to allow.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import altair as alt
 import numpy as np
 
 from heedful.errors import ConfigError
-from heedful.inspect.picture import shown
-from heedful.text.words import MARK
+from heedful.inspect.attention_maps import printable
+from heedful.text.pretokenization import MARK
 
 NOTHING, MUCH, LITTLE = "#f8f7f4", "#0f3781", "#a53d03"
 """Colours of 0, of the largest and of the smallest number; the studio's ramps in the light."""
 
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#5b4bb0", "#6b6b6b")
-"""Colours that are told apart by those who do not tell red from green (Okabe and Ito 2008)."""
+"""Colours for people who do not tell red from green, too (Okabe and Ito 2008)."""
 
 INK, SOFT = "#222222", "#555555"
 
 MOST_CELLS = 100_000
-"""Most cells of a chart: some seconds to draw, some megabytes to keep."""
+"""Most cells of a chart: seconds to draw, megabytes to store."""
 MOST_TOKENS = 600
-"""Most tokens along a side: each has to have some pixels."""
+"""Most tokens along a side: each needs some pixels."""
 _EXACT_CELLS = 10_000
 _FAINTEST = 1 / 256
 _LONGEST_LABEL = 24
@@ -38,7 +38,7 @@ _FEWEST_PIXELS = 3
 
 
 def table(**columns: Sequence[Any] | np.ndarray) -> alt.InlineData:
-    """Columns of equal length as the data of a chart; float32 as short as it can be read back."""
+    """Make the data of a chart from columns of equal length; float32 with the fewest digits."""
     lists = [_values(np.asarray(column).ravel()) for column in columns.values()]
     rows = [dict(zip(columns, row, strict=True)) for row in zip(*lists, strict=True)]
     text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
@@ -53,12 +53,12 @@ def _values(column: np.ndarray) -> list[Any]:
 
 
 def cells(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
-    """An array as a table: a row for each cell, with its number along each axis.
+    """Make the data of an array: a row for each cell, with its number along each axis.
 
-    Of many cells those are left out that no eye could tell from nothing.
+    Of many cells those are left out whose colour nobody could tell from that of 0.
 
     Args:
-        weights: [..., rows, columns] of numbers ≥ 0; in the table it is called `weight`.
+        weights: [..., rows, columns] of numbers ≥ 0; the field `weight` of the table.
         axes: the numbers along each, in order.
 
     Raises:
@@ -73,7 +73,7 @@ def cells(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
     drawn = np.ones(weights.shape, dtype=bool)
     if weights.size > _EXACT_CELLS:
         drawn = weights >= _FAINTEST * weights.max()
-        drawn[..., 0, 0] = True  # no panel is empty, or it would not be there
+        drawn[..., 0, 0] = True  # without a cell there would be no panel
     if drawn.sum() > MOST_CELLS:
         raise ConfigError(
             f"{int(drawn.sum()):,} cells are more than the {MOST_CELLS:,} that a chart can show",
@@ -88,32 +88,32 @@ def cells(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
 
 
 def labels(pieces: Sequence[str]) -> list[str]:
-    """Pieces as they can be shown: nothing invisible, nothing endless."""
-    found = []
+    """Make pieces visible, and shorten long ones."""
+    texts = []
     for piece in pieces:
-        label = "␣" * len(piece) if piece.isspace() and piece.isprintable() else shown(piece)
-        label = label.replace(MARK, "_")  # few fonts have it, and those look unlike the others
+        label = "␣" * len(piece) if piece.isspace() and piece.isprintable() else printable(piece)
+        label = label.replace(MARK, "_")  # few fonts have the mark
         short = len(label) <= _LONGEST_LABEL
-        found.append(label if short else label[: _LONGEST_LABEL - 1] + "…")
-    return found
+        texts.append(label if short else label[: _LONGEST_LABEL - 1] + "…")
+    return texts
 
 
 def named(pieces: Sequence[str], field: str) -> str:
-    """An expression: the label of the place that a field holds."""
+    """Return an expression for the label of the index in a field."""
     return f"{json.dumps(labels(pieces), ensure_ascii=False)}[{field}]"
 
 
-def pixels(count: int, *, room: int = 720, most: int = 24) -> int:
-    """How large a cell is, so that `count` of them fit into `room` if they can."""
-    return max(_FEWEST_PIXELS, min(most, room // count))
+def pixels(count: int, *, available: int = 720, most: int = 24) -> int:
+    """Return the size of a cell so that `count` of them fit into the available pixels."""
+    return max(_FEWEST_PIXELS, min(most, available // count))
 
 
 def places(
     pieces: Sequence[str], size: int, title: str | None, *, side: str = "left", label: int = 10
 ) -> dict[str, Any]:
-    """Axis and scale of tokens by their place, for a channel of an encoding.
+    """Return axis and scale of tokens by their index, for a channel of an encoding.
 
-    Where cells are small, only some tokens are written.
+    Where cells are small, only some tokens have a label.
 
     Args:
         pieces: the tokens.
@@ -146,14 +146,14 @@ def places(
 def amount(
     weights: np.ndarray, title: str, *, field: str = "weight", kind: str = "linear"
 ) -> alt.Color:
-    """The colour of numbers from 0 to the largest there is; of kind `sqrt` if that is far off."""
+    """Return the colour of numbers from 0 to the largest; kind `sqrt` for an uneven range."""
     most = float(weights.max()) or 1.0
     scale = alt.Scale(type=kind, domain=[0, most], range=[NOTHING, MUCH], interpolate="lab")
     return alt.Color(f"{field}:Q", scale=scale, legend=legend(title))
 
 
 def signed(numbers: np.ndarray, title: str, *, field: str) -> alt.Color:
-    """The colour of numbers on both sides of 0: blue above, ochre below."""
+    """Return the colour of signed numbers: blue above 0, ochre below."""
     most = float(np.abs(numbers).max()) or 1.0
     scale = alt.Scale(
         domain=[-most, 0, most], range=[LITTLE, NOTHING, MUCH], interpolate="lab", clamp=True
@@ -162,18 +162,18 @@ def signed(numbers: np.ndarray, title: str, *, field: str) -> alt.Color:
 
 
 def legend(title: str) -> alt.Legend:
-    """A legend beside the chart."""
+    """Return a legend beside the chart."""
     return alt.Legend(title=title, titleFontWeight="normal", titleColor=SOFT, titleLimit=200)
 
 
 def ink_over(field: str, half: float) -> alt.Color:
-    """Dark letters over light cells, light ones over dark cells, whose value is above `half`."""
+    """Return dark letters for light cells, light ones for cells with a value above `half`."""
     over = f"datum[{json.dumps(field)}]"
     return alt.condition(f"abs({over}) > {half}", alt.value("#ffffff"), alt.value(INK), empty=False)
 
 
 def entitled(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
-    """A chart under what it shows, with smaller lines that say more."""
+    """Put a title above a chart, with smaller lines below it."""
     words = alt.TitleParams(
         text=title,
         subtitle=[line for line in more if line],
@@ -187,5 +187,5 @@ def entitled(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
 
 
 def bare() -> alt.ViewBackground:
-    """A drawing without a frame."""
+    """Return a view without a frame."""
     return alt.ViewBackground(stroke=None)

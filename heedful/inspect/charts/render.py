@@ -15,7 +15,7 @@ from heedful.durable import whole
 from heedful.errors import ConfigError
 
 Kind = Literal["html", "png", "svg"]
-"""What a chart can be written as."""
+"""The kind of file."""
 
 _PIXELS_PER_PIXEL = 2.0
 
@@ -42,7 +42,7 @@ vegaEmbed("#chart", specification, {options});
 </html>
 """
 
-# Nothing is fetched, and no text is run as a program: expressions are interpreted.
+# The page fetches nothing and evaluates no text: expressions are interpreted.
 _POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
@@ -55,12 +55,11 @@ _OPTIONS = {
 
 
 def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
-    """A chart as the content of a file.
+    """Draw a chart as the content of a file.
 
     Args:
         chart: any Altair chart.
-        kind: `png`, `svg`, or `html`: a page that can be pointed at, holds all it needs and asks no
-            other place for anything.
+        kind: `png`, `svg`, or `html`: an interactive page that needs no other file and no network.
 
     Raises:
         ConfigError: when the installed Altair is too new for the installed vl-convert.
@@ -97,16 +96,15 @@ def save(chart: alt.TopLevelMixin, path: Path | str) -> None:
 
 
 def kind_of(path: Path | str) -> Kind:
-    """What a file's name says it is.
+    """Return the kind of file by its name.
 
     Raises:
-        ConfigError: when it is none of what a chart can be.
+        ConfigError: when a chart cannot be such a file.
     """
     suffix = Path(path).suffix.removeprefix(".")
-    for kind in get_args(Kind):
-        if suffix == kind:
-            found: Kind = kind
-            return found
+    kinds: dict[str, Kind] = {kind: kind for kind in get_args(Kind)}
+    if suffix in kinds:
+        return kinds[suffix]
     raise ConfigError(
         f"Charts are not written as {Path(path).suffix or 'nothing'!r}",
         where=str(path),

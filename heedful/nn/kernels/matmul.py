@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from heedful.kernels.library import emulates_bf16
 from heedful.nn.dropout import dropout
 from heedful.nn.kernels.request import (
     AttentionRequest,
@@ -14,7 +15,6 @@ from heedful.nn.kernels.request import (
     soft_cap,
     total_bias,
 )
-from heedful.nn.native.library import emulates_halves
 
 name = "matmul"
 
@@ -55,7 +55,7 @@ def _widened(x: Tensor) -> Tensor:
     """The same numbers in float32 where PyTorch is slow with products of bfloat16."""
     if torch.compiler.is_compiling() or x.device.type != "cpu" or x.dtype != torch.bfloat16:
         return x
-    return x.float() if emulates_halves() else x
+    return x.float() if emulates_bf16() else x
 
 
 def _softmax(scores: Tensor) -> Tensor:

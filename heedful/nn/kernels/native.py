@@ -12,9 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from heedful.kernels.library import (
+    address,
+    array_args,
+    contiguous_vectors,
+    has_row_kernels,
+    kernels,
+)
+from heedful.kernels.structs import Array, AttentionTraining, HeadTensor
 from heedful.nn.kernels.request import AttentionRequest
-from heedful.nn.native.library import address, kernels, lying, passes_rows
-from heedful.nn.native.structures import Attended, Rows
 
 name = "native"
 
@@ -29,7 +35,7 @@ def unsupported(request: AttentionRequest) -> str | None:
         return "a graph is made, which has no place for it"
     if q.device.type != "cpu":
         return f"it is for processors, and the tensors are on {q.device.type}"
-    if not passes_rows(q.shape[3]):
+    if not has_row_kernels(q.shape[3]):
         return "its C code was not compiled, or not for heads of this width"
     if v.shape[3] != q.shape[3]:
         return "values are not as wide as keys"
@@ -58,7 +64,7 @@ class _Attention(torch.autograd.Function):
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, scale: float
     ) -> Tensor:
-        q, k, v = (lying(each) for each in (q, k, v))
+        q, k, v = (contiguous_vectors(each) for each in (q, k, v))
         out = _like(q)
         statistics = torch.empty(*q.shape[:2], 2, q.shape[2])
         ctx.save_for_backward(q, k, v, visible, statistics)
@@ -71,38 +77,38 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, visible, statistics = ctx.saved_tensors
-        up = lying(gradients[0])
+        up = contiguous_vectors(gradients[0])
         found = _room_for_gradients(q, k, v)
         described = _described(q, k, v, visible, statistics, ctx.scale)
         described.out = _rows(up)
-        described.for_q, described.for_k, described.for_v = map(_rows, found)
+        described.grad_q, described.grad_k, described.grad_v = map(_rows, found)
         _compute(described, back=True)
         return *found, None, None
 
 
 def _described(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, statistics: Tensor, scale: float
-) -> Attended:
-    described = Attended(_rows(q), _rows(k), _rows(v))
+) -> AttentionTraining:
+    described = AttentionTraining(_rows(q), _rows(k), _rows(v))
     described.visible = address(visible)
     if visible is not None:
         strides = visible.expand(q.shape[0], q.shape[1], -1, -1).stride()
         described.visible_batch, described.visible_head, described.visible_query, _ = strides
-    described.statistics, described.scale = address(statistics), scale
-    described.batch, described.heads, described.num_queries, described.width = q.shape
-    described.key_heads, described.num_keys = k.shape[1:3]
+    described.softmax_stats, described.scale = address(statistics), scale
+    described.batch, described.num_heads, described.num_queries, described.head_width = q.shape
+    described.num_kv_heads, described.num_keys = k.shape[1:3]
     return described
 
 
-def _compute(described: Attended, *, back: bool) -> None:
+def _compute(described: AttentionTraining, *, back: bool) -> None:
     library = kernels()
-    room = torch.empty(library.heedful_attended_room(ctypes.byref(described)))
-    described.room = room.data_ptr()
-    library.heedful_attended(ctypes.byref(described), back)
+    room = torch.empty(library.heedful_attention_workspace(ctypes.byref(described)))
+    described.workspace = room.data_ptr()
+    library.heedful_attention(ctypes.byref(described), back)
 
 
-def _rows(tensor: Tensor) -> Rows:
-    return Rows(tensor.data_ptr(), tensor.dtype == torch.bfloat16, *tensor.stride()[:3])
+def _rows(tensor: Tensor) -> HeadTensor:
+    return HeadTensor(Array(*array_args(tensor)), *tensor.stride()[:3])
 
 
 def _like(tensor: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ async function answer(address, options) {
     throw new StudioError({
       what: "The studio does not answer",
       where: location.host,
-      remedy: "Look whether heedful studio still runs in its terminal, then try again",
+      remedy: "Check that heedful studio still runs in its terminal, then try again",
     });
   }
   const content = await response.json().catch(() => null);

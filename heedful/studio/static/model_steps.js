@@ -65,7 +65,7 @@ export function followed(state, studio, names) {
   function show() {
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
     if (last) body.append(second.answer, ...stages(last, state.values.stage, names));
-    else body.append(h("p", { class: "note" }, "Type a text to follow a word of."));
+    else body.append(h("p", { class: "note" }, "Type a text to follow one of its words."));
   }
   return {
     panel: settings,
@@ -110,17 +110,17 @@ function stages(found, stage, names) {
       lines(product, (key) => number(key.raw))],
     () => [h("p", {}, `Every sum is multiplied with ${number(found.factor)}`, found.softcap === null ? "." : `, then squashed to ${number(found.softcap)} × tanh(score ÷ ${number(found.softcap)}).`),
       lines((key) => `${number(key.raw)} × ${number(found.factor)}`, (key) => number(key.scaled))],
-    () => (found.biased ? [h("p", {}, "What this model adds for where query and key stand."), lines((key) => `${number(key.scaled)} ${signed(key.bias, 4)}`, (key) => number(key.scaled + key.bias))]
+    () => (found.biased ? [h("p", {}, "The number that this model adds for the positions of query and key."), lines((key) => `${number(key.scaled)} ${signed(key.bias, 4)}`, (key) => number(key.scaled + key.bias))]
       : [h("p", { class: "note" }, "This attention adds no bias.")]),
     () => [h("p", {}, `A query sees ${found.mask}. ${found.hidden ? `Of ${found.columns.length} keys ${found.hidden} are hidden from it.` : `None of the ${found.columns.length} keys is hidden.`}`),
       lines((key) => (key.score === null ? "" : "seen"), (key) => (key.score === null ? "hidden" : number(key.score)))],
     () => {
       const host = h("div", { class: "drawing" });
       queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i), describe: `The weights of all keys for ${word}.`, label: "key" }));
-      return [h("p", {}, "e is raised to each score, less the highest; each is divided by the sum over all keys that are seen."),
+      return [h("p", {}, "The exponential of each score less the highest, divided by the sum over all visible keys."),
         lines((key) => (key.power === null ? "hidden" : `${number(key.power)} ÷ ${number(found.sum)}`), (key) => number(key.weight)), ...left, host];
     },
-    () => [h("p", {}, `The values are added up, each as much as its weight says. Shown are the channels in which the answer is largest: ${found.channels.join(", ")} (of those of the value).`),
+    () => [h("p", {}, `The values are added up, each times its weight. The picture shows the channels in which the output is largest: ${found.channels.join(", ")} (of those of the value).`),
       sums([...found.keys.map((key) => [name(key), `${number(key.weight)} × ${vector(key.values)}`, vector(key.parts)]),
         ...(found.others.count ? [[`${found.others.count} others`, "", vector(found.others.parts)]] : []), ["sum", "", vector(found.context, 4)]]),
       h("p", { class: "note" }, "The sum is ", h("code", {}, `${found.address}.context`), " of this head and word, as the model computed it.")],

@@ -35,8 +35,8 @@ function drawStart(studio) {
     place.problem ? h("span", { class: "problem" }, place.problem)
       : [place.kind ? names[place.kind] ?? place.kind : "no model yet", place.run ? ", with its run" : ""].join("")));
   main.replaceChildren(
-    h("h1", {}, "See what Transformers do"),
-    h("p", { class: "about" }, "Every picture here is computed by the code that trains and runs the models, on this machine and for it alone. What you set stands in the address: copy it to show somebody else the same."),
+    h("h1", {}, "Transformers at work"),
+    h("p", { class: "about" }, "Every picture here is computed on this machine by the code that trains and runs the models. The address holds all settings: copy it to show somebody else the same."),
     h("ul", { class: "cards" }, studio.pages.map((page) => h("li", {},
       h("a", { href: `/${page.name}` }, h("strong", {}, page.title), h("span", {}, page.summary))))),
     h("h2", {}, "Models and runs"),

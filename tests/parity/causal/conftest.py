@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heedful.decode.generate import generate
+from heedful.models.build import canonical_weights, load_weights
 from heedful.models.causal_lm import CausalLM
-from heedful.models.weights import canonical_weights, load_weights
 from heedful.nn.cache import GrowingCache, StaticCache
 from heedful.nn.capture import Capture
+from heedful.pipelines.text_generation import generate
 
 LENGTHS, WIDTH = [7, 4, 1], 8
 
@@ -90,12 +90,13 @@ class Causal:
         batch = draw_batch(self.ours.spec.vocabulary, left=left)
         expected = self.run(self.theirs, batch).logits
         make = {"growing": GrowingCache.empty, "static": partial(StaticCache.empty, capacity=WIDTH)}
-        caches = self.ours.decoder.empty_caches(len(LENGTHS), make[kind])
+        empty = batch.ids[:, :0], batch.positions[:, :0]
+        state = self.ours.start(*empty, make_cache=make[kind])
         parts = []
         with torch.no_grad():
             for part in torch.arange(WIDTH).split(chunk):
-                states, caches = self.ours.extend(
-                    caches, batch.ids[:, part], batch.positions[:, part]
+                states, state = self.ours.extend(
+                    state, batch.ids[:, part], batch.positions[:, part]
                 )
                 parts.append(self.ours.logits(states))
         close(torch.cat(parts, 1)[batch.real], expected[batch.real])

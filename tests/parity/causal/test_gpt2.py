@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.interop import gpt2, llama
+from heedful.interop.gpt2 import ARCHITECTURE as gpt2
+from heedful.interop.llama import ARCHITECTURE as llama
 from heedful.models.family import CausalLMSpec
 from heedful.nn.spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
 
@@ -122,10 +123,8 @@ def test_what_cannot_be_represented_is_refused_by_name(key, value):
 
 def changed(spec, **attention):
     block = spec.decoder.block
-    updated = block.model_copy(
-        update={"self_attention": block.self_attention.model_copy(update=attention)}
-    )
-    decoder = spec.decoder.model_copy(update={"block": updated})
+    updated = block.replace(self_attention=block.self_attention.model_copy(update=attention))
+    decoder = spec.decoder.with_block(updated)
     return CausalLMSpec.parse(spec.model_copy(update={"decoder": decoder}).plain())
 
 

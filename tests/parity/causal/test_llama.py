@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.interop import gpt2, llama
+from heedful.interop.gpt2 import ARCHITECTURE as gpt2
+from heedful.interop.llama import ARCHITECTURE as llama
 from heedful.nn.spec import RotarySpec
 
 SIZES = {
@@ -180,6 +181,6 @@ def test_only_models_like_it_fit(case):
         {"output_bias": not block.self_attention.bias},
     ):
         attention = block.self_attention.model_copy(update=changes)
-        other = block.model_copy(update={"self_attention": attention})
-        decoder = spec.decoder.model_copy(update={"block": other})
+        other = block.replace(self_attention=attention)
+        decoder = spec.decoder.with_block(other)
         assert not llama.fits(spec.model_copy(update={"decoder": decoder})), changes

@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from heedful.decode.protocol import Specials
-from heedful.decode.search import search
-from heedful.decode.settings import SearchSettings
+from heedful.models.build import canonical_weights, load_weights
 from heedful.models.cost_parameters import count_parameters
 from heedful.models.translator import Translator
-from heedful.models.weights import canonical_weights, load_weights
+from heedful.search.dispatch import search
+from heedful.search.hypothesis import Specials
+from heedful.search.search_settings import SearchSettings
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
 SOURCES, TARGETS = (7, 4, 1), (6, 2, 5)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.interop import marian
-from heedful.models.weights import canonical_weights
+from heedful.interop.marian import ARCHITECTURE as marian
+from heedful.models.build import canonical_weights
 
 SIZES = {
     "vocab_size": 44,

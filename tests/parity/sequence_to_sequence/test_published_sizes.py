@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.interop import bart, marian, t5
+from heedful.interop.bart import ARCHITECTURE as bart
+from heedful.interop.marian import ARCHITECTURE as marian
+from heedful.interop.t5 import ARCHITECTURE as t5
 from heedful.models.build import count_built
 from heedful.models.cost_parameters import count_parameters
-from heedful.models.sizes import published_parameters, read_preset_spec
+from heedful.models.preset_files import published_parameters, read_preset_spec
 
 # transformers counts Marian's sinusoids, which nobody learns, and not its bias, which Marian does.
 MARIAN = 74_410_496 - 2 * 512 * 512 + 58_101

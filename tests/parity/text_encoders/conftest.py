@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from heedful.models.build import canonical_weights, load_weights
 from heedful.models.encoder import EncoderModel
-from heedful.models.weights import canonical_weights, load_weights
 from heedful.nn.capture import Capture
 
 LENGTHS, WIDTH = [7, 4, 1], 8

@@ -9,10 +9,12 @@ import torch
 
 from heedful.config import merge
 from heedful.errors import UserError
-from heedful.interop import bert, roberta
+from heedful.interop.bert import ARCHITECTURE as bert
+from heedful.interop.bert import NAMES as BERT
+from heedful.interop.roberta import ARCHITECTURE as roberta
+from heedful.models.build import canonical_weights
 from heedful.models.family import EncoderSpec
-from heedful.models.sizes import read_preset_spec
-from heedful.models.weights import canonical_weights
+from heedful.models.preset_files import read_preset_spec
 
 SIZES = {
     "vocab_size": 50,
@@ -220,7 +222,7 @@ def test_without_names_the_class_tells_of_the_pooler():
         config = {**SIZES, "architectures": [name]}
         return bert.read_config(config, where="").pooler
 
-    with_it = [n for n in bert._FAMILY.classes if pooler(n)]
+    with_it = [n for n in BERT.classes if pooler(n)]
     assert with_it == [
         "BertModel",
         "BertForPreTraining",

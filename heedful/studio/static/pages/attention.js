@@ -16,14 +16,14 @@ const EXAMPLES = {
 };
 
 const PARTS = {
-  encoder: ["Encoder", "Words of the text look at each other."],
-  decoder: ["Decoder", "Each word looks at itself and at those before it."],
-  cross: ["Cross", "The word that is being written looks at the words of the text."],
+  encoder: ["Encoder", "Words of the text attend to each other."],
+  decoder: ["Decoder", "Each word attends to itself and to the words before it."],
+  cross: ["Cross", "The word that is being written attends to the words of the text."],
 };
 
 const SIDES = {
-  encoder: ["looking", "looked at"],
-  decoder: ["looking", "looked at"],
+  encoder: ["query", "key"],
+  decoder: ["query", "key"],
   cross: ["being written", "words of the text"],
 };
 
@@ -211,8 +211,8 @@ function labelled(root, state) {
   area.value = state.values.corpus;
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
   const host = h("div", {});
-  const place = section("What the heads do",
-    h("p", {}, "A head gets a name where its habit is clear over ten sentences or more and a hundred words: for example that most of its attention is on the word before. Most heads do several things and get none."),
+  const place = section("Labels of the heads",
+    h("p", {}, "A head gets a name where its pattern is clear over at least ten sentences and a hundred words: for example if most of its attention is on the word before. Most heads do several things and get none."),
     h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences, one a line; a tab before a translation or second text"), area),
     h("p", { class: "row" }, measure), host);
   root.append(place);
@@ -243,7 +243,7 @@ function evidence(answer) {
   if (!answer.enough) {
     return [h("p", { class: "sentence" }, `${read}: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
   }
-  return [h("p", { class: "sentence" }, `${read}: ${number(answer.labels.length)} of ${number(answer.count)} heads of this part have a clear habit.`),
+  return [h("p", { class: "sentence" }, `${read}: ${number(answer.labels.length)} of ${number(answer.count)} heads of this part have a clear pattern.`),
     answer.labels.length ? table(`Heads with a name, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
       answer.labels.map((each) => [`${each.layer}.${each.head}`, each.kind, number(each.evidence, 2), each.why])) : ""];
 }

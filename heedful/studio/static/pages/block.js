@@ -19,10 +19,10 @@ const ROLES = {
 };
 const PLACES = { self: "self-attention", cross: "cross-attention", feedforward: "feed-forward", final: "after the last block" };
 const MEASURES = {
-  shares: ["share of the output", "How much of the length of what the stack gives is due to each part: 0 is nothing, below 0 points away from it. Each column adds up to 1.", "diverging"],
-  added: ["length of what is added", "How long the vector is that each sub-layer adds to a token's stream.", "sequence"],
-  stream: ["length of the stream", "How long the vector is that it is added to.", "sequence"],
-  cosine: ["direction", "Cosine of the angle between the two: above 0 the stream grows, below 0 something is taken back.", "diverging"],
+  shares: ["share of the output", "Share of each part in the squared length of the stack's output: below 0, it points away from the output. Each column adds up to 1.", "diverging"],
+  added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
+  stream: ["length of the stream", "Length of the stream before the sum.", "sequence"],
+  cosine: ["direction", "Cosine of the angle between the two: above 0 the stream grows, below 0 it shrinks.", "diverging"],
 };
 const MOST_BARS = 48;
 
@@ -45,7 +45,7 @@ export function mount({ root, state, studio }) {
   root.append(
     panel(choice(state, "model", { label: "Model", options: models.map((place) => place.name) }), stack, layer,
       text(state, "text", { label: "Text", rows: 2, hint: "Up to 4,000 characters and 512 pieces." }), ...second.elements),
-    whole, section("Where the stream carries the signal",
+    whole, section("Gradient through the stream",
       panel(choice(state, "measure", { label: "Shown", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })), carried));
   const shown = { flow: null, stream: null };
   const diagram = followed(whole, state, second);
@@ -102,7 +102,7 @@ function nameOf(part) {
 function followed(host, state, second) {
   const sentence = h("p", { class: "sentence" });
   const picture = figure("The block");
-  const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen part", "aria-live": "polite" });
+  const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
   const both = h("div", { class: "columns beside-detail" }, picture.element, detail);
   const hint = h("p", { class: "note" }, "Type a text to send through the model.");
   host.append(hint, second.answer, sentence, both);
@@ -138,7 +138,7 @@ function explain(host, part, names, found) {
     ]),
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
     h("p", {}, h("code", { id: "address" }, part.address)),
-    part.reads.length ? h("p", { class: "note" }, `Made from: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : null,
+    part.reads.length ? h("p", { class: "note" }, `Inputs: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : null,
     lengths);
   if (part.sizes === null) return;
   const rows = () => table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)]));
@@ -153,7 +153,7 @@ function explain(host, part, names, found) {
 
 function streamed(host, state) {
   const map = figure("By sub-layer and token");
-  const curve = figure("Mean over the tokens", "The stream each sub-layer finds, and what it adds to it.");
+  const curve = figure("Mean over the tokens", "The stream before each sub-layer, and the vector that is added to it.");
   const numbers = h("div", {});
   const body = h("div", {}, numbers, map.element, curve.element);
   host.append(body);
@@ -173,7 +173,7 @@ function streamed(host, state) {
       describe: `${title} by sub-layer and token.`,
     });
     lineChart(curve.host, {
-      series: [["the stream", found.stream], ["what is added", found.added]].map(([name, rows]) => ({ name, dots: true, points: rows.map((row, i) => [i, mean(row)]) })),
+      series: [["the stream", found.stream], ["added vector", found.added]].map(([name, rows]) => ({ name, dots: true, points: rows.map((row, i) => [i, mean(row)]) })),
       x: { label: "sub-layer, in order" }, y: { label: "length", zero: true }, describe: "Length of the stream and of what is added to it, by sub-layer in order.",
     });
   };

@@ -53,8 +53,8 @@ export async function mount({ root, state }) {
     slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
     slider(state, "batch_tokens", { label: "Tokens of a training batch", stops: [512, 1024, 2048, 4096, 8192, 16384, 25000, 65536] })));
   const total = h("div", {});
-  const picture = figure("The model, and where its parameters sit");
-  const beside = figure("Beside models that were published");
+  const picture = figure("The model and its parameters");
+  const beside = figure("Compared with published models");
   const components = h("div", {});
   const tables = h("div", { class: "columns" });
   const file = copyable("Settings of this model");

@@ -116,19 +116,19 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
   const bar = h("p", { class: "row" },
     open ? button(`Take the most probable: ${seen(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
-    open ? button(translates ? "Greedily to the end" : "Greedily to the end, up to 100 tokens", greedy, { quiet: true }) : null,
+    open ? button(translates ? "Greedy search to the end" : "Greedy search to the end, up to 100 tokens", greedy, { quiet: true }) : null,
     chosen.length ? button("Back one", () => choose(chosen.slice(0, -1)), { quiet: true }) : null,
     chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
   const numbers = facts([["tokens written", number(chosen.length - (open ? 0 : 1)), "written"], ["log-probability", number(found.score), "score"],
-    ["entropy of the next", `${number(found.entropy, 3)} nats`, "entropy"], ["and of what is drawn", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
+    ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"], ["entropy of sampling", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
     ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
 
-  const sight = figure("What this step sees", `“${seen(found.read.at(-1))}” stands at position ${total - 1}. It sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own; those to come are hidden, here as in training, where they are already there. The colour is the attention to each.`);
-  const source = found.source && figure("What it looks at in the text", "Cross-attention of this step, which predicts the next token.");
-  const growth = figure("What the cache keeps", `Keys and values of every token read, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
+  const sight = figure("Visible positions of this step", `“${seen(found.read.at(-1))}” stands at position ${total - 1}. It sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own; those to come are hidden, here as in training, where they are already there. The colour is the attention to each.`);
+  const source = found.source && figure("Attention to the text", "Cross-attention of this step, which predicts the next token.");
+  const growth = figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
   host.append( written, bar, numbers,
-    h("div", { class: "columns" }, open ? candidates(found, pick) : h("p", { class: "note" }, "Go back a step to choose otherwise."),
+    h("div", { class: "columns" }, open ? candidates(found, pick) : h("p", { class: "note" }, "Go back a step to choose another token."),
       h("div", {}, sight.element, source ? source.element : null)),
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
@@ -140,7 +140,7 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
     heatMap(source.host, { values: [found.cross], kind: "share", cell: 34, rows: { label: "", names: ["next"] }, columns: { label: "text", names: found.source.map(seen) }, describe: "Attention of this step to each piece of the text." });
   }
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
-  lineChart(growth.host, { empty: "Take a token to see it grow.", series: [{ name: "bytes", points, dots: points.length < 40 }],
+  lineChart(growth.host, { empty: "Choose a token to fill the cache.", series: [{ name: "bytes", points, dots: points.length < 40 }],
     x: { label: "tokens read" }, y: { label: "bytes", zero: true }, describe: "Bytes of the cache by tokens read.", height: 220 });
 }
 
@@ -162,7 +162,7 @@ function candidates(found, pick) {
     length.style.background = `var(--series-${series})`;
     return h("span", { class: "track" }, length);
   };
-  return h("div", {}, h("h3", {}, "What could come next"),
+  return h("div", {}, h("h3", {}, "Candidates for the next token"),
     h("ul", { class: "legend" }, [["the model's probability", 0], ["with temperature and filters", 1]].map(([name, i]) => {
       const sign = h("span", { class: "swatch" });
       sign.style.background = `var(--series-${i})`;
@@ -188,9 +188,9 @@ function showBeam(host, found, dropped, longest) {
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
   const ended = found.steps.reduce((sum, step) => sum + step.looked.filter((each) => each.fate === "ended").length, 0);
-  const picture = figure("Every hypothesis of each step", "The number is the log-probability of all of a hypothesis. The bold line leads to the one that is returned first.");
+  const picture = figure("Every hypothesis of each step", "The number is the log-probability of the whole hypothesis. The bold line leads to the best result.");
   host.append(
-    facts([["steps", number(found.steps.length), "steps"], ["continuations looked at", number(looked), "looked"], ["of which ended", number(ended), "ended"],
+    facts([["steps", number(found.steps.length), "steps"], ["continuations scored", number(looked), "looked"], ["of which ended", number(ended), "ended"],
       ["returned", number(found.hypotheses.length), "returned"]]),
     h("ol", { class: "ranks" }, found.hypotheses.map((each) => h("li", { class: "found" }, h("span", { dir: "auto" }, each.text.replaceAll("\n", "⏎") || "(nothing)"),
       h("span", { class: "count" }, `${number(each.score)}, ranked by ${number(each.normalized)}`)))),
@@ -198,7 +198,7 @@ function showBeam(host, found, dropped, longest) {
     h("ul", { class: "legend" }, [["went on", "lived"], ["ended", "ended"], ["returned", "ended returned"], ...(dropped ? [["dropped", "dropped"]] : [])].map(([name, kind]) => h("li", {}, h("span", { class: `sign ${kind}` }), name))),
     picture.element);
   treeChart(picture.host, { columns, path, first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
-  picture.element.append(folded("Numbers", () => table("Every continuation that the search looked at", ["step", "text", "piece", "log-probability", "ranked by", "what became of it"],
+  picture.element.append(folded("Numbers", () => table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
     found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), seen(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
 }
 
@@ -206,6 +206,6 @@ function showBeam(host, found, dropped, longest) {
 function why(found, longest) {
   const end = found.steps.at(-1);
   if (found.steps.length > longest) return `It stopped after ${longest} tokens, the most that were allowed.`;
-  if (end.bound === null) return "It stopped because no hypothesis was left alive.";
-  return `It stopped because nothing still to come could be ranked above ${number(end.bound)}, and what is returned has at least ${number(end.worst)}.`;
+  if (end.bound === null) return "It stopped because no hypothesis was left.";
+  return `It stopped because no further hypothesis could score above ${number(end.bound)}, and the results score at least ${number(end.worst)}.`;
 }

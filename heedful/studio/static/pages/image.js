@@ -26,7 +26,7 @@ export function mount({ root, state, studio }) {
   const verdict = h("div", {});
   const rest = h("div", {});
   const body = h("div", { class: "result" }, h("div", { class: "columns" }, verdict, easel), rest);
-  const whole = button("Look from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
+  const whole = button("Attention from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   root.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
@@ -49,13 +49,13 @@ export function mount({ root, state, studio }) {
     if (known?.model === model) return;
     const found = await call("image", "about", { model }, signal);
     known = { model, ...found };
-    picture.fill([...found.examples.map((name, i) => [i ? name : "", `example: ${name}`]), ["drawing", "what you draw"], ["upload", "an uploaded file"]]);
+    picture.fill([...found.examples.map((name, i) => [i ? name : "", `example: ${name}`]), ["drawing", "a drawing"], ["upload", "an uploaded file"]]);
     fill(layer, state, "layer", found.layers, "the last");
     fill(head, state, "head", found.heads, "the mean of all");
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
     const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
     easel.replaceChildren(h("h3", {}, "Draw"), board.element, h("p", { class: "row" }, clean),
-      h("p", { class: "note" }, "White on black. A model of digits knows them in the middle of the picture, two thirds as tall as it."));
+      h("p", { class: "note" }, "White on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
     board.set(read(state.values.drawing, found.canvas));
   }
 
@@ -63,7 +63,7 @@ export function mount({ root, state, studio }) {
     const { model, picture: name, drawing, patch, layer: l, head: a, rollout } = state.values;
     await meet(model, signal);
     if (name === "upload" && upload === null) {
-      throw new StudioError({ what: "An uploaded picture is not kept in the address", remedy: "Choose the file again" });
+      throw new StudioError({ what: "An uploaded picture is not part of the address", remedy: "Choose the file again" });
     }
     const asked = { model, patch: patch < 0 ? null : patch, layer: l ? l - 1 : null, head: a ? a - 1 : null, rollout };
     if (name === "upload") asked.upload = await content(upload, known.max_file);
@@ -82,8 +82,8 @@ export function mount({ root, state, studio }) {
     const own = { pixels: numbers, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
     const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
     const where = rollout ? `layers 1 to ${l || known.layers}, followed through` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}`;
-    const cutting = figure("As the model cuts it", `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels${found.channels === 3 ? " and three colours" : ""}. Click one to look from there.`);
-    const looking = figure("Where it looks", `From ${from}: ${where}. The strongest patch has ${number(Math.max(...found.shares), 3)}${found.whole === null ? "" : `, [CLS] itself ${number(found.whole, 3)}`}.`);
+    const cutting = figure("The patches of the model", `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels${found.channels === 3 ? " and three colours" : ""}. Click one for its attention.`);
+    const looking = figure("Attention over the picture", `From ${from}: ${where}. The strongest patch has ${number(Math.max(...found.shares), 3)}${found.whole === null ? "" : `, [CLS] itself ${number(found.whole, 3)}`}.`);
     const map = figure("Attention to each patch");
     rest.append(facts([["patches", number(count * count), "patches"], ["numbers in a patch", number(found.patch ** 2 * found.channels), "numbers"]]),
       h("div", { class: "columns" }, cutting.element, looking.element, map.element));
@@ -91,7 +91,7 @@ export function mount({ root, state, studio }) {
     whole.disabled = patch < 0;
     const choose = (chosen) => state.set({ patch: chosen }, { step: true });
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });
-    patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured where ${from} looks.` });
+    patchPicture(looking.host, { ...own, shares: found.shares, describe: `The picture, coloured by the attention of ${from}.` });
     const rows = Array.from({ length: count }, (_, i) => found.shares.slice(i * count, (i + 1) * count));
     heatMap(map.host, { values: rows, kind: "sequence", cell: 30, rows: { label: "row", names: counted(count) }, columns: { label: "column", names: counted(count) }, describe: "Attention to each patch, by row and column." });
   }
@@ -108,7 +108,7 @@ export function mount({ root, state, studio }) {
 const counted = (count) => Array.from({ length: count }, (_, i) => i + 1);
 
 function showClasses(host, found) {
-  const classes = figure("What it takes it for", found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} classes.` : null);
+  const classes = figure("Most probable labels", found.classes > found.labels.length ? `The most probable ${found.labels.length} of ${number(found.classes)} classes.` : null);
   classes.host.append(h("ul", { class: "beside classes" }, found.labels.map((each) => {
     const bar = h("span", { class: "length" });
     bar.style.width = `${100 * each.probability}%`;

@@ -30,7 +30,7 @@ export async function mount({ root, state }) {
   const biasControls = [
     slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
     slider(state, "head", { label: "The head that is drawn", min: 1, max: 16 }),
-    slider(state, "max_distance", { label: "Farthest distance told apart", min: 1, max: 64 }),
+    slider(state, "max_distance", { label: "Longest distance with a bucket of its own", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
   root.append(
@@ -39,7 +39,7 @@ export async function mount({ root, state }) {
       text(state, "mask", { label: "Mask: combine with & and |", code: true }),
       words,
       slider(state, "length", { label: "Tokens", min: 2, max: 64 }),
-      slider(state, "padding", { label: "Of them padding at the end", min: 0, max: 16 }),
+      slider(state, "padding", { label: "Padding at the end", min: 0, max: 16 }),
       slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }),
       choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi"], ["t5", "T5 buckets"], ["relative_keys", "relative keys (Shaw)"]] }),
       ...biasControls),
@@ -63,8 +63,8 @@ export async function mount({ root, state }) {
 }
 
 function drawn(host, state) {
-  const who = figure("Who sees whom");
-  const added = figure("What is added to a score");
+  const who = figure("Visible pairs");
+  const added = figure("Bias of each score");
   const left = figure("Weights that remain", "When all queries and keys are alike.");
   const sentence = h("p", { class: "sentence" });
   const numbers = h("div", {});
@@ -76,9 +76,9 @@ function drawn(host, state) {
     const sides = { rows: { label: "query", names }, columns: { label: "key", names } };
     sentence.textContent = found.sentence;
     numbers.replaceChildren(facts([
-      ["pairs that meet", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
+      ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
       ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
-      ["keys the last query may read", found.bounds[0] > found.bounds[1] ? "none" : `${found.bounds[0]} to ${found.bounds[1]}`, "bounds"],
+      ["keys of the last query", found.bounds[0] > found.bounds[1] ? "none" : `${found.bounds[0]} to ${found.bounds[1]}`, "bounds"],
     ]));
     heatMap(who.host, {
       values: found.visible, kind: "share", binary: true, ...sides,
@@ -87,8 +87,8 @@ function drawn(host, state) {
     });
     added.element.hidden = found.added === null;
     if (found.added !== null) {
-      heatMap(added.host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `What head ${state.values.head} adds to each score.` });
-      added.words.textContent = state.values.bias === "alibi" ? "" : "Training learns these numbers. Here they are drawn at random, to show which pairs share one.";
+      heatMap(added.host, { values: found.added, kind: "diverging", hidden, ...sides, describe: `The number that head ${state.values.head} adds to each score.` });
+      added.words.textContent = state.values.bias === "alibi" ? "" : "Training learns these numbers. Here they are random, to show which pairs share one.";
     }
     heatMap(left.host, { values: found.weights, kind: "sequence", hidden, ...sides, describe: "Weights when all raw scores are equal." });
   };

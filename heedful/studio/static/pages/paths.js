@@ -10,7 +10,7 @@ const SIZES = [8, 16, 24, 32, 48, 64, 96, 128];
 const KINDS = {
   attention: ["Attention", "Every token reads every other one."],
   recurrent: ["Recurrent", "Every state reads the one before it."],
-  window: ["Attention in a window", "Every token reads those near it; layers make the window wider."],
+  window: ["Attention in a window", "Every token reads its neighbours; layers widen the window."],
   convolution: ["Convolution", "Every token reads some before it."],
   dilated: ["Dilated convolution", "The same, with gaps that grow from layer to layer."],
 };
@@ -30,7 +30,7 @@ export function mount({ root, state, studio }) {
       slider(state, "width", { label: "Width", stops: SIZES }),
       slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
       slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
-      slider(state, "kernel", { label: "Tokens a convolution reads", min: 2, max: 9 })),
+      slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })),
     section("Steps from the first token to the last", drawings), section("What arrives", measured(state, models, charts), charts));
 
   const draw = stepped(drawings);
@@ -71,8 +71,8 @@ export function mount({ root, state, studio }) {
 function stepped(host) {
   const pictures = Object.fromEntries(Object.entries(KINDS).map(([kind, [title, about]]) => [kind, figure(title, about)]));
   const curves = {
-    path: figure("Longest path", "Connections between the first token and the last, with as many layers as it takes."),
-    steps: figure("Steps in a row", "What cannot be done at the same time, however large the machine."),
+    path: figure("Longest path", "Connections between the first token and the last, with as many layers as needed."),
+    steps: figure("Sequential steps", "Operations that must follow one another, however large the machine."),
     operations: figure("Operations", "Multiply-adds of the layers' main products."),
   };
   const numbers = h("div", {});
@@ -84,9 +84,9 @@ function stepped(host) {
     const path = Object.fromEntries(here.map((each) => [each.kind, each.path[0]]));
     numbers.replaceChildren(
       facts([["path, recurrent", number(path.recurrent), "path-recurrent"], ["path, attention", number(path.attention), "path-attention"],
-        ["steps in a row, recurrent", number(here.find((each) => each.kind === "recurrent").steps[0]), "steps-recurrent"],
-        ["steps in a row, attention", number(here.find((each) => each.kind === "attention").steps[0]), "steps-attention"]]),
-      folded(`All of it for ${length} tokens`, () => table(`For ${length} tokens`, ["layer", "operations", "steps in a row", "longest path"],
+        ["sequential steps, recurrent", number(here.find((each) => each.kind === "recurrent").steps[0]), "steps-recurrent"],
+        ["sequential steps, attention", number(here.find((each) => each.kind === "attention").steps[0]), "steps-attention"]]),
+      folded(`All of it for ${length} tokens`, () => table(`For ${length} tokens`, ["layer", "operations", "sequential steps", "longest path"],
         here.map((each) => [KINDS[each.kind][0], engineering(each.operations[0]), number(each.steps[0]), number(each.path[0])]))));
     const small = networks[0].length;
     drawn.textContent = small < length ? `Drawn for ${small} tokens; the numbers are for ${length}.` : "";
@@ -121,7 +121,7 @@ function measured(state, models, charts) {
   state.watch(arrange);
   const controls = panel(
     several(state, "cells", { label: "Recurrent cells", options: Object.keys(CELLS) }),
-    slider(state, "keep", { label: "Bias of the gate that keeps", min: -2, max: 6, step: 0.5 }),
+    slider(state, "keep", { label: "Bias of the forget gate", min: -2, max: 6, step: 0.5 }),
     choice(state, "norms", { label: "The Transformer's norms", options: [["post", "after each sum (2017)"], ["pre", "before each sub-layer"]] }),
     choice(state, "shown", { label: "Gradients", options: [["relative", "against the last token's own"], ["mean", "as they are"]] }),
     models.length ? choice(state, "model", { label: "Your own model", options: [["", "none"], ...models.map((place) => [place.name, place.name])] }) : null,
@@ -134,11 +134,11 @@ function measured(state, models, charts) {
 
 function arrived(host, state) {
   const picture = figure("Gradient of the last token's output by each token's embedding",
-    "The Frobenius norm of the Jacobian, estimated from some directions of the output; the mean of three draws of weights and tokens. New networks, whose gates and heads have learned nothing yet: training moves all these curves. What is exactly 0 is not drawn.");
+    "The Frobenius norm of the Jacobian, estimated from some directions of the output; the mean of three draws of weights and tokens. These networks are untrained: training moves all these curves. Exact zeros are not drawn.");
   const numbers = h("div", {});
   const written = h("div", { class: "own" });
   host.append(numbers, picture.element, written,
-    h("p", { class: "note" }, "Everything a plain RNN passes on goes through one matrix and one tanh a step, so that it shrinks by about the same factor each time; an LSTM and a GRU have a gate that can let it through. A Transformer's last token mostly feels itself, along the residual stream; but of the others it feels far ones as much as near ones."));
+    h("p", { class: "note" }, "The state of a plain RNN goes through one matrix and one tanh at each step, so that the gradient shrinks by about the same factor each time; an LSTM and a GRU have a gate that can let it through. The last token of a Transformer depends mostly on itself, through the residual stream, and on far tokens as much as on near ones."));
   return ({ found, own }) => {
     const { shown, model } = state.values;
     const series = found.recurrent.map((each) => ({ name: CELLS[each.name], colour: { rnn: 1, lstm: 2, gru: 4 }[each.name], reach: each }));

@@ -20,7 +20,7 @@ export function mount({ root, state }) {
   /** Looking for tables loads models, so it waits until somebody asks for one. */
   async function lookUp() {
     known = true;
-    body.replaceChildren(h("p", { class: "note", role: "status" }, "Looking through the models …"));
+    body.replaceChildren(h("p", { class: "note", role: "status" }, "Loading the models …"));
     const { tables } = await call("positions", "tables");
     for (const each of tables) named.set(`${each.model} · ${each.table}`, each);
     change();
@@ -34,10 +34,10 @@ export function mount({ root, state }) {
   const fields = {
     width: slider(state, "width", { label: "Channels", stops: [2, 4, 8, 16, 32, 64, 128, 256, 512] }),
     scaling: choice(state, "scaling", { label: "Stretched by", options: [["none", "nothing"], ["linear", "dividing positions"], ["ntk", "a higher base (NTK)"], ["yarn", "YaRN"]] }),
-    factor: slider(state, "factor", { label: "Stretched how far", min: 1, max: 16, step: 0.5 }),
+    factor: slider(state, "factor", { label: "Factor of the scaling", min: 1, max: 16, step: 0.5 }),
     heads: slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
     buckets: slider(state, "buckets", { label: "Buckets", min: 4, max: 64, step: 2 }),
-    max_distance: slider(state, "max_distance", { label: "Farthest distance told apart", min: 8, max: 256 }),
+    max_distance: slider(state, "max_distance", { label: "Longest distance with a bucket of its own", min: 8, max: 256 }),
   };
   const used = {
     sinusoidal: ["width"], learned: [], rotary: ["width", "scaling", "factor"], alibi: ["heads"], t5: ["buckets", "max_distance"],
@@ -99,9 +99,9 @@ function drawn(host) {
   return (found, { scheme }) => {
     if (found.form === "vectors") {
       const table = figure("The table", "A row for each position, a column for each channel.");
-      const near = figure("Dot product by distance", "The mean over all pairs of positions that far apart.");
+      const near = figure("Dot product by distance", "The mean over all pairs of positions at this distance.");
       const angle = figure("Cosine by distance", "The same, whatever the lengths of the vectors.");
-      const plane = figure("Two directions of most difference");
+      const plane = figure("Two main directions");
       host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, near.element, angle.element, plane.element));
       sentence.textContent = found.sentence;
       heatMap(table.host, {
@@ -122,23 +122,23 @@ function drawn(host) {
     const parts = [sentence];
     sentence.textContent = found.sentence;
     if (found.added) {
-      const lines = figure("What each head adds, by distance", "Keys before the query are at negative distances.");
+      const lines = figure("Bias of each head, by distance", "Keys before the query are at negative distances.");
       const map = figure("The same as colours");
       parts.push(lines.element, map.element);
       host.replaceChildren(...parts);
       lineChart(lines.host, {
         series: found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: head, points: found.distances.map((distance, i) => [distance, row[i]]) })),
-        x: { label: "distance" }, y: { label: "added to the score" }, describe: "What each head adds to a score, by distance.",
+        x: { label: "distance" }, y: { label: "added to the score" }, describe: "The number that each head adds to a score, by distance.",
       });
       heatMap(map.host, {
         values: found.added, kind: "diverging", flat: true, rows: { label: "head", names: found.added.map((_, i) => i + 1) },
-        columns: { label: "distance", names: found.distances }, describe: "What each head adds to a score, by head and distance.",
+        columns: { label: "distance", names: found.distances }, describe: "The number added to a score, by head and distance.",
       });
     } else {
       host.replaceChildren(...parts);
     }
     if (found.buckets) {
-      const steps = figure("Which bucket a distance falls into");
+      const steps = figure("Bucket of each distance");
       host.append(steps.element);
       lineChart(steps.host, {
         series: [{ name: "bucket", points: found.distances.map((distance, i) => [distance, found.buckets[i]]) }],

@@ -27,7 +27,7 @@ export function mount({ root, state, studio }) {
     panel(several(state, "runs", { label: "Runs", options: names }), which,
       check(state, "logx", { label: "Logarithmic steps" }), check(state, "logy", { label: "Logarithmic figure" })),
     body,
-    section("What their models write", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
+    section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
 
   let steps = "";
   const ask = live(body, (signal) => call("runs", "curves", { runs: state.values.runs, figure: state.values.figure }, signal), (found) => {
@@ -45,7 +45,7 @@ export function mount({ root, state, studio }) {
       describe: `${shown} of ${found.runs.length} runs by step, in training and in validation.`,
       empty: "Choose a run that has written this figure.",
     });
-    standing.replaceChildren(found.runs.length ? table("Where they stand", ["run", "task", "step", "of", "tokens a second", "newest validation", "state"], found.runs.map((run) => [
+    standing.replaceChildren(found.runs.length ? table("State of the runs", ["run", "task", "step", "of", "tokens a second", "newest validation", "state"], found.runs.map((run) => [
       run.name, run.task, number(run.step), number(run.max_steps), number(run.tokens_per_second, 3),
       Object.entries(run.newest).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ") || "–",
       run.done ?? "not finished"])) : "");
@@ -66,7 +66,7 @@ export function mount({ root, state, studio }) {
     answered = now;
     for (const old of written.querySelectorAll(":scope > .result")) old.remove();
     if (!found.lines.length) return;
-    written.append(h("div", { class: "result" }, table("From each run's newest model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
+    written.append(h("div", { class: "result" }, table("Texts of each run's best model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
       [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]))));
   });
   state.watch((_, changed) => {

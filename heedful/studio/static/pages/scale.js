@@ -60,9 +60,9 @@ function compared(host) {
 
 function swept(host) {
   const pictures = {
-    entropy: figure("Entropy of the weights", "The dotted line is what equal weights would have."),
-    gradient: figure("Size of the gradient", "Of the weights by what enters the softmax: what training has to work with."),
-    deviation: figure("Spread of the scores", "One standard deviation. Without the scale it grows as √dₖ."),
+    entropy: figure("Entropy of the weights", "The dotted line is the value for equal weights."),
+    gradient: figure("Size of the gradient", "Derivative of the weights by the input of the softmax: the signal that training gets."),
+    deviation: figure("Standard deviation of the scores", "One standard deviation. Without the scale it grows as √dₖ."),
   };
   host.append(h("div", { class: "columns" }, Object.values(pictures).map((each) => each.element)));
   return (found) => {

@@ -47,7 +47,7 @@ export function mount({ root, state, studio }) {
 
   async function propose(translation, word) {
     const line = lineOf(translation, word);
-    choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for what else could stand there …"));
+    choices.replaceChildren(h("p", { class: "note", role: "status" }, "Looking for other words …"));
     try {
       const { alternatives } = await call("translate", "alternatives", { model: state.values.model, line: line.source, before: line.before });
       choices.replaceChildren(h("h2", {}, `Instead of “${line.word}”`), h("ul", { class: "alternatives" }, alternatives.map((each) => h("li", {},
@@ -62,14 +62,14 @@ export function mount({ root, state, studio }) {
   /** Only a text of one line can be told how to begin. */
   function goOn(line, each) {
     const before = each.word ? `${line.before} ${each.word}`.trim() : line.before;
-    if (line.lines > 1) choices.append(h("p", { class: "note" }, "Put the line by itself to go on from here."));
+    if (line.lines > 1) choices.append(h("p", { class: "note" }, "Enter the line alone to continue from here."));
     else state.set({ prefix: before, rank: 0 }, { step: true });
   }
 
   const arrange = () => {
     const { prefix } = state.values;
     forced.replaceChildren(...(prefix ? [h("span", {}, "The translation must begin with ", h("strong", { dir: "auto" }, prefix)),
-      button("Let it begin freely", () => state.set({ prefix: "" }, { step: true }), { quiet: true })] : []));
+      button("Remove the beginning", () => state.set({ prefix: "" }, { step: true }), { quiet: true })] : []));
   };
   state.watch((_, changed) => {
     arrange();
@@ -126,7 +126,7 @@ function translated(found, rank, state, propose) {
     if (side === "target") own.addEventListener("click", () => propose(part.word));
     return own;
   });
-  const picture = figure("Alignment", "How much each word of the translation looked at each word of the text; the rest went to the end of the text.");
+  const picture = figure("Alignment", "Attention from each word of the translation to each word of the text; the rest is on the end of the text.");
   const parts = h("div", {},
     found.warnings.length ? h("ul", { class: "warnings" }, found.warnings.map((each) => h("li", {}, each))) : null,
     h("div", { class: "columns pair" },

@@ -1,0 +1,178 @@
+"""Flags for the corpus on which `heads`, `ablate`, `prune` and `align` measure a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from heedful.cli.flags import DeviceFlag, SearchFlags, search_settings
+from heedful.cli.line_files import read_lines, read_parallel
+from heedful.errors import ModelError, UserError
+
+if TYPE_CHECKING:
+    from heedful.inspect import Bleu, Example, Reading, Subject
+
+_GROUP = Group("Corpus", sort_key=20)
+_BLEU = Group("BLEU", sort_key=30)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """Files of text for a model, and how much of them to read."""
+
+    source: Annotated[Path | None, Parameter(help="Translators: source sentences, one a line.")] = (
+        None
+    )
+    target: Annotated[Path | None, Parameter(help="Reference translations, line by line.")] = None
+    data: Annotated[
+        Path | None,
+        Parameter(
+            help="Other models: labelled examples as for training for a classifier or a tagger; "
+            "texts for others, separated by empty lines or one a line of a .jsonl file."
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, Parameter(help="Read only this many texts, the first ones; all if unset.")
+    ] = None
+    device: DeviceFlag = "auto"
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        paths = {"source": self.source, "target": self.target, "data": self.data}
+        named = {name: None if path is None else str(path) for name, path in paths.items()}
+        return {**named, "limit": self.limit, "device": self.device}
+
+    def load(self, model: Path) -> Subject:
+        """Load the model.
+
+        Raises:
+            UserError: when the limit leaves nothing.
+        """
+        if self.limit is not None and self.limit < 1:
+            raise UserError("At least one text is needed", where=f"--limit {self.limit}")
+        from heedful.inspect import load
+
+        return load(model, device=self.device)
+
+    def pairs(self, subject: Subject) -> tuple[list[str], list[str] | None]:
+        """A translator's sources and targets; None without a file of targets.
+
+        Raises:
+            ModelError: when the model is not a translator.
+            UserError: when there is no file of sources.
+            DataError: when the files do not correspond.
+        """
+        if subject.model.spec.kind != "translator":
+            raise ModelError(
+                f"This model is no translator; its kind is {subject.model.spec.kind!r}",
+                remedy="Give a model that was trained on pairs of texts, or its text by --data",
+            )
+        if self.source is None or self.data is not None:
+            raise UserError(
+                "A translator is measured on pairs of texts",
+                where="heedful",
+                remedy="Give --source FILE --target FILE",
+            )
+        if self.target is None:
+            return read_lines(self.source)[: self.limit], None
+        sources, targets = read_parallel(self.source, self.target)
+        return sources[: self.limit], targets[: self.limit]
+
+    def readings(self, subject: Subject) -> list[Reading]:
+        """The model's input; a translator without a target reads its own translations."""
+        from heedful.inspect import read_all
+
+        if self.source is not None:
+            return read_all(subject, *self.pairs(subject))
+        return [example.reading for example in self.examples(subject)]
+
+    def examples(self, subject: Subject) -> list[Example]:
+        """The texts with their labels or references.
+
+        Raises:
+            UserError: when a file that the model needs is missing.
+            DataError: naming the line that cannot be used.
+        """
+        from heedful.inspect import examples_of_tags, examples_of_text
+
+        kind = subject.model.spec.kind
+        if kind == "translator" or self.source is not None:
+            sources, targets = self.pairs(subject)
+            if targets is None:
+                raise UserError(
+                    "The reference translations are missing", remedy="Give --target FILE"
+                )
+            return examples_of_text(subject, sources, targets)
+        if kind == "vision":
+            raise ModelError(
+                "This command reads no images", remedy="Use heedful.inspect.examples_of_images"
+            )
+        if self.data is None:
+            raise UserError("There is no text", where="heedful", remedy="Give --data FILE")
+        from heedful.data.corpus_spec import CorpusSpec
+        from heedful.data.tagged_corpus import TaggedReader
+        from heedful.data.text_corpus import DocumentReader, labelled_reader
+
+        heads = getattr(subject.model, "heads", {})
+        if "sequence" in heads:
+            reader = labelled_reader(CorpusSpec(file=str(self.data)))
+            examples = list(islice(reader.examples(), self.limit))
+            labels = [example.label for example in examples]
+            return examples_of_text(subject, [example.text for example in examples], labels)
+        if "token" in heads:
+            return examples_of_tags(subject, list(islice(TaggedReader(self.data), self.limit)))
+        documents = islice(DocumentReader(self.data, "paragraph"), self.limit)
+        return examples_of_text(subject, [document.text for document in documents])
+
+
+CORPUS = Corpus()
+
+
+@Parameter(name="*", group=_BLEU)
+@dataclass(frozen=True, kw_only=True)
+class Scoring:
+    """Flags of BLEU for translators."""
+
+    bleu_sentences: Annotated[
+        int | None, Parameter(help="Translate only this many texts, the first ones; all if unset.")
+    ] = None
+    tokenize: Annotated[
+        str, Parameter(help="sacreBLEU's tokenizer; none for text that is tokenised already.")
+    ] = "13a"
+    lowercase: Annotated[bool, Parameter(negative=(), show_default=False, help="Ignore case.")] = (
+        False
+    )
+
+    def bleu(self, search: SearchFlags | None) -> Bleu:
+        """The BLEU measurement that the flags describe."""
+        from heedful.inspect import Bleu
+
+        if self.bleu_sentences is not None and self.bleu_sentences < 1:
+            raise UserError(
+                "At least one sentence is needed", where=f"--bleu-sentences {self.bleu_sentences}"
+            )
+        settings = search_settings(search)
+        return Bleu(settings, self.bleu_sentences, self.tokenize, self.lowercase)
+
+
+SCORING = Scoring()
+
+
+def format_range(score: float, low: float, high: float, digits: int) -> str:
+    """A difference with its interval, as text."""
+    return f"{score:+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
+
+
+def head_list(heads: Sequence[str]) -> str:
+    """Addresses of heads as text, grouped by attention: `decoder.1.self 0 2`."""
+    groups: dict[str, list[str]] = {}
+    for head in heads:
+        place, _, number = head.partition(".head.")
+        groups.setdefault(place, []).append(number)
+    return ", ".join(f"{place} {' '.join(numbers)}" for place, numbers in groups.items())

@@ -1,0 +1,248 @@
+"""Flags that verbs share: those made from settings classes, the device, batches, the search.
+
+`flags_of` makes a flag `--section.key` of every field of a settings class, with its default and
+description, so that help, TOML files and the library cannot drift apart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+import pydantic
+from cyclopts import Group, Parameter
+from pydantic.fields import FieldInfo
+
+import heedful
+from heedful.cli.output import say
+from heedful.config import Config, merge
+from heedful.memory import uncollected
+from heedful.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from heedful.events import Events
+    from heedful.pipelines.translation import TranslationPipeline
+
+_PATH = "setting"
+_RUNNING = Group("Running", sort_key=50)
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+
+BatchTokens = int | Literal["auto"]
+ModelPath = Annotated[
+    Path, Parameter(help="A model directory, a run directory or a Hugging Face directory.")
+]
+DeviceFlag = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")]
+PrecisionFlag = Annotated[
+    Literal["auto", "fp32", "bf16", "fp16", "int8"],
+    Parameter(
+        help="auto is float32 by the fastest route that is as exact. bf16 and int8 are faster on "
+        "processors that support them (see `heedful doctor`), and change few results."
+    ),
+]
+
+
+def flags_of(settings: type[Config], title: str, *, skip: Collection[str] = ()) -> Any:
+    """Make a class with a flag for every setting, all unset: an argument type for a verb.
+
+    Args:
+        settings: the tree of settings.
+        title: heading of the settings at its top.
+        skip: dotted names that get no flag.
+    """
+    fields = [
+        _flag(path, field, group)
+        for path, field, group in _leaves(settings, (), Group(title, sort_key=10))
+        if ".".join(path) not in skip
+    ]
+    flags = dataclasses.make_dataclass(
+        f"{settings.__name__}Flags",
+        fields,
+        kw_only=True,
+        frozen=True,
+        # "types", the default of make_dataclass, tells cyclopts to leave the class alone
+        namespace={"__module__": __name__},
+    )
+    return Parameter(name="*")(flags)
+
+
+def overrides(flags: Any) -> dict[str, Any]:
+    """The settings that were set by flags, as nested plain data.
+
+    Args:
+        flags: an instance of a class that `flags_of` made, or None.
+    """
+    result: dict[str, Any] = {}
+    for field in dataclasses.fields(flags) if flags is not None else ():
+        value = getattr(flags, field.name)
+        if value is None:
+            continue
+        nested: Any = list(value) if isinstance(value, tuple) else value
+        for name in reversed(field.metadata[_PATH]):
+            nested = {name: nested}
+        result = merge(result, nested)
+    return result
+
+
+def _leaves(
+    settings: type[pydantic.BaseModel], path: tuple[str, ...], group: Group
+) -> Iterator[tuple[tuple[str, ...], FieldInfo, Group]]:
+    sections: list[tuple[str, type[pydantic.BaseModel]]] = []
+    for name, field in settings.model_fields.items():
+        kind: Any = field.annotation
+        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            sections.append((name, kind))
+        else:
+            yield (*path, name), field, group
+    for position, (name, section) in enumerate(sections):
+        summary = (section.__doc__ or "").strip().splitlines()[0]
+        below = Group(name.capitalize(), help=summary, sort_key=20 + position)
+        yield from _leaves(section, (*path, name), below)
+
+
+def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, Any, Any]:
+    kind = _word_type(field.annotation)
+    parameter = Parameter(
+        name="--" + ".".join(path).replace("_", "-"),
+        group=group,
+        help=_help(field),
+        show_default=False,
+        negative=(),
+        consume_multiple=get_origin(kind) is tuple,
+    )
+    unset = dataclasses.field(default=None, metadata={_PATH: path})
+    return "__".join(path), Annotated[kind | None, parameter], unset
+
+
+def _help(field: FieldInfo) -> str:
+    default = "" if field.default is None else f"[default: {_spell(field.default)}]"
+    return f"{field.description or ''} {default}".strip()
+
+
+def _spell(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return " ".join(_spell(item) for item in value)
+    return str(value)
+
+
+def _word_type(annotation: Any) -> Any:
+    """The type that a word of the command line becomes; all settings are validated together."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _word_type(get_args(annotation)[0])
+    if origin in (Union, types.UnionType):
+        kinds = [_word_type(part) for part in get_args(annotation) if part is not type(None)]
+        return Union[tuple(kinds)]  # noqa: UP007  # the members are values here, not syntax
+    if origin is tuple:
+        return tuple[_word_type(get_args(annotation)[0]), ...]  # type: ignore[misc]
+    assert origin is Literal or annotation in (bool, int, float, str), annotation
+    return annotation
+
+
+if TYPE_CHECKING:
+    SearchFlags = Any
+else:
+    SearchFlags = flags_of(SearchSettings, "Search")
+
+_Settings = TypeVar("_Settings", bound=SearchSettings)
+
+
+def search_settings(flags: Any) -> SearchSettings:
+    """Settings of a search by flags; a temperature or a cut-off implies sampling."""
+    return sampling_settings(flags, SearchSettings)
+
+
+def sampling_settings(flags: Any, settings: type[_Settings]) -> _Settings:
+    """Settings of this class by flags; a temperature or a cut-off implies sampling."""
+    values = overrides(flags)
+    if any(name in values for name in _SAMPLING):
+        values.setdefault("sampling", True)
+    return settings.parse(values)
+
+
+@Parameter(name="*", group=_RUNNING)
+@dataclass(frozen=True, kw_only=True)
+class Running:
+    """Device, precision and batches; only the precision can change results, in the last digits."""
+
+    ensemble: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Average the probabilities of one more model; may be repeated.",
+        ),
+    ] = ()
+    device: DeviceFlag = "auto"
+    precision: PrecisionFlag = "auto"
+    batch_size: Annotated[
+        int | None, Parameter(help="Sentences in a batch, instead of --batch-tokens.")
+    ] = None
+    batch_tokens: Annotated[
+        BatchTokens,
+        Parameter(
+            help="Positions in a batch: sentences x longest x beam, padding counted. auto: as many "
+            "as fit into free memory."
+        ),
+    ] = 4096
+
+    def load(self, model: Path, *, shortlist: bool | Path = False) -> TranslationPipeline:
+        """Load the model, with the others of an ensemble, and perhaps a shortlist."""
+        with uncollected():  # a fifth of a cold start
+            from heedful.pipelines.translation import TranslationPipeline  # noqa: F401 (loads torch)
+        return heedful.load(
+            [model, *self.ensemble],
+            device=self.device,
+            precision=self.precision,
+            shortlist=shortlist,
+        )
+
+    def positions(self, pipeline: Any, settings: SearchSettings | None = None) -> int:
+        """The number of positions of a batch, for the hypotheses of a search."""
+        beam = 1
+        if settings is not None:
+            beam = settings.n_best if settings.sampling else settings.beam
+        return positions_of(self.batch_tokens, pipeline, beam)
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        return {
+            "ensemble": [str(path) for path in self.ensemble],
+            "device": self.device,
+            "precision": self.precision,
+            "batch_size": self.batch_size,
+            "batch_tokens": self.batch_tokens,
+        }
+
+
+STANDARD = Running()
+
+
+def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int:
+    """The number of positions of a batch; `auto` asks the machine and reports the answer.
+
+    Args:
+        batch_tokens: the flag's value.
+        pipeline: the loaded model, or several.
+        beam: hypotheses of a text.
+    """
+    if isinstance(batch_tokens, int):
+        return batch_tokens
+    from heedful.pipelines.memory_budget import room_for
+
+    models = pipeline.models if hasattr(pipeline, "models") else (pipeline.model,)
+    budget = room_for(models, pipeline.precision, beam=beam)
+    say(budget.reason)
+    return budget.positions
+
+
+def terminal() -> Events:
+    """Progress and warnings for people, on standard error."""
+    from heedful.events import Events, Terminal
+
+    return Events([Terminal()])

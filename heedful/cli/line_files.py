@@ -1,0 +1,206 @@
+"""Lines of text in and out: input as it arrives, output files complete or not at all."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from io import TextIOWrapper
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, TextIO
+
+from heedful.data.text_file import TextFile, decode_line
+from heedful.durable import whole
+from heedful.errors import DataError, ModelError, UserError
+
+STANDARD_INPUT = "standard input"
+
+_READ = 1 << 16
+
+
+def is_standard(path: Path | None) -> bool:
+    """Return True for standard input or output: no path, or `-`."""
+    return path is None or str(path) == "-"
+
+
+def chunks(path: Path | None, size: int) -> Iterator[list[str]]:
+    """The lines of a file or of standard input, in lists of at most `size`.
+
+    Args:
+        path: plain or gzip, or a pipe of plain text; standard input if it is none or `-`.
+        size: lines in a list.
+
+    Raises:
+        DataError: when there is no such file, or naming the line that is not text.
+    """
+    if path is None or is_standard(path):
+        yield from stream_chunks(sys.stdin.buffer, STANDARD_INPUT, size)
+        return
+    if path.is_fifo():  # such as <(command) of a shell
+        with path.open("rb") as stream:
+            yield from stream_chunks(stream, str(path), size)
+        return
+    lines = iter(TextFile(path))
+    while chunk := list(islice(lines, size)):
+        yield chunk
+
+
+def read_lines(path: Path) -> list[str]:
+    """All lines of a file, plain or gzip.
+
+    Raises:
+        DataError: when there is no such file, or naming the line that is not text.
+    """
+    if path.is_fifo():
+        return [line for chunk in chunks(path, _READ) for line in chunk]
+    return list(TextFile(path))
+
+
+def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    """All lines of two files that correspond line by line.
+
+    Raises:
+        DataError: when one has more lines, or as `read_lines` does.
+    """
+    sources, targets = read_lines(source), read_lines(target)
+    if len(sources) != len(targets):
+        raise DataError(
+            f"{source} has {len(sources):,} lines and {target} has {len(targets):,}",
+            remedy="Give files that correspond line by line",
+        )
+    return sources, targets
+
+
+def stream_chunks(stream: BinaryIO, name: str, size: int) -> Iterator[list[str]]:
+    """The lines of a stream in lists of at most `size`, without waiting for lines to come.
+
+    A user who types a line gets its answer at once; lines of a file come in full lists.
+
+    Args:
+        stream: bytes; a file, a pipe or a terminal.
+        name: name of the stream in messages.
+        size: lines in a list.
+
+    Raises:
+        DataError: naming the line that is not text.
+    """
+    ready: list[str] = []
+    number = 0
+    for line in _raw_lines(stream):
+        if line is not None:
+            number += 1
+            ready.append(decode_line(line, number, name))
+        if ready and (line is None or len(ready) == size):
+            yield ready
+            ready = []
+    if ready:
+        yield ready
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """Open a text file that appears when everything in it is written, or not at all.
+
+    Raises:
+        OSError: naming the file, when it cannot be written.
+    """
+    with whole(path) as file:
+        stream = TextIOWrapper(file, encoding="utf-8", newline="\n")
+        try:
+            yield stream
+            stream.flush()
+        finally:
+            stream.detach()
+
+
+@contextmanager
+def output_to(path: Path | None) -> Iterator[TextIO]:
+    """Open a file, or standard output."""
+    if path is None or is_standard(path):
+        yield sys.stdout
+    else:
+        with writing(path) as stream:
+            yield stream
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a whole text file."""
+    with writing(path) as stream:
+        stream.writelines(f"{line}\n" for line in lines)
+
+
+def _raw_lines(stream: BinaryIO) -> Iterator[bytes | None]:
+    """Lines without their newline; None where the next bytes are not there yet."""
+    rest = bytearray()
+    while True:
+        if not _has_more(stream):
+            yield None
+        block = _read_some(stream)
+        if not block:
+            break
+        start = len(rest)
+        rest += block
+        newline = rest.rfind(b"\n", start)
+        if newline >= 0:
+            yield from bytes(rest[:newline]).split(b"\n")
+            del rest[: newline + 1]
+    if rest:
+        yield bytes(rest)
+
+
+def _read_some(stream: BinaryIO) -> bytes:
+    """Read the bytes that are there, at least one; none at the end."""
+    read1 = getattr(stream, "read1", None)
+    block: bytes | None = read1(_READ) if read1 else stream.read(_READ)
+    return block or b""
+
+
+def _has_more(stream: BinaryIO) -> bool:
+    """Return True if a read would not wait, or where that is unknown."""
+    try:
+        return bool(select.select([stream], [], [], 0)[0])
+    except (OSError, ValueError, TypeError):  # no file descriptor, or none to wait for
+        return True
+
+
+def refuse_missing_folder(path: Path) -> None:
+    """Check that a file can be written there, before long work.
+
+    Raises:
+        UserError: when its folder is missing, or the path is a folder.
+    """
+    if path.is_dir():
+        raise UserError("This is a directory", where=str(path), remedy="Name a file")
+    if not path.parent.is_dir():
+        raise UserError(
+            "No such directory", where=str(path.parent), remedy="Make it, or choose another place"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(
+            "This directory cannot be written to",
+            where=str(path.parent),
+            remedy="Choose a place you may use, or change its permissions",
+        )
+
+
+def refuse_existing(out: Path) -> None:
+    """Check that a directory can be made there without losing another.
+
+    Raises:
+        ModelError: when something is there, or its parent is not.
+    """
+    if out.exists():
+        raise ModelError(
+            "This path exists already",
+            where=str(out),
+            remedy="Give a directory that is still to be made",
+        )
+    if not out.absolute().parent.is_dir():
+        raise ModelError(
+            "No such directory",
+            where=str(out.absolute().parent),
+            remedy="Make it, or choose another place",
+        )

@@ -1,0 +1,114 @@
+"""The parser of a verb's arguments, built by cyclopts, and the help that it prints.
+
+cyclopts would parse the text of each of a hundred flags as Markdown; `verbs.prose` is quicker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import keyword
+from typing import TYPE_CHECKING, Any
+
+from cyclopts import App
+from cyclopts.argument import ArgumentCollection
+from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
+from cyclopts.help.specs import AsteriskColumn, ColumnSpec, NameRenderer
+
+import heedful
+from heedful.cli.verbs import inline, prose
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions
+    from rich.text import Text
+
+_NAME_SHARE = 0.35
+"""Share of the terminal's width for the names of flags."""
+
+
+def build_app(verb: str) -> App:
+    """Build the parser of one verb; this loads the verb's module."""
+    return _app(App(name=verb), verb)
+
+
+def print_help(verb: str) -> None:
+    """Print a verb's docstring and all of its flags."""
+    explained = _Explained(name=verb, help_formatter=_HelpFormatter(column_specs=_columns))
+    _app(explained, verb).help_print([verb])
+
+
+def function_of(verb: str) -> str:
+    """The name of a verb's function and module: `import` is a keyword of Python."""
+    return f"{verb}_" if keyword.iskeyword(verb) else verb
+
+
+def _app(command: App, verb: str) -> App:
+    name = function_of(verb)
+    command.default(getattr(importlib.import_module(f"heedful.cli.{name}"), name))
+    app = App(
+        name="heedful",
+        version=heedful.__version__,
+        help_format="plaintext",  # which _HelpFormatter draws
+        suppress_keyboard_interrupt=False,
+    )
+    app.command(command)
+    return app
+
+
+class _Explained(App):
+    """A verb whose flags are collected once, for both the usage line and the panels."""
+
+    _collected: ArgumentCollection | None = None
+
+    def assemble_argument_collection(self, **options: Any) -> ArgumentCollection:
+        if self._collected is None:
+            options["parse_docstring"] = True
+            self._collected = super().assemble_argument_collection(**options)
+        return self._collected
+
+
+class _HelpFormatter(DefaultFormatter):
+    """Panels of flags as cyclopts draws them, below a text drawn by `prose`."""
+
+    def render_description(
+        self, console: Console, options: ConsoleOptions, description: Any
+    ) -> None:
+        del options
+        console.print(prose(_plain(description)))
+
+    def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        super().__call__(
+            console, options, panel.copy(description=inline(_plain(panel.description)))
+        )
+
+
+def _plain(text: Any) -> str:
+    """The string that cyclopts has wrapped; empty for none."""
+    return str(getattr(text, "primary_renderable", text or ""))
+
+
+def _columns(
+    console: Console, options: ConsoleOptions, entries: list[HelpEntry]
+) -> tuple[ColumnSpec, ...]:
+    """The columns of a panel, wide enough that no flag is folded and each can be copied."""
+    words = [word for entry in entries for label in entry.all_options for word in label.split()]
+    longest = max(map(len, words), default=0)
+    width = max(_NAME_SHARE * console.width, min(longest, console.width / 2))
+    names = ColumnSpec(
+        renderer=NameRenderer(max_width=round(width)), style="cyan", max_width=round(width)
+    )
+    description = ColumnSpec(renderer=_description, overflow="fold")
+    if any(entry.required for entry in entries):
+        return AsteriskColumn, names, description
+    return names, description
+
+
+def _description(entry: HelpEntry) -> Text:
+    """A flag's help with its choices, its default and whether it is required."""
+    text = inline(_plain(entry.description))
+    notes = [("choices", ", ".join(entry.choices or ())), ("default", entry.default or "")]
+    for name, value in notes:
+        if value:
+            text.append(f" [{name}: {value}]", style=f"cyclopts.{name}")
+    if entry.required:
+        text.append(" [required]", style="cyclopts.required")
+    return text

@@ -1,0 +1,149 @@
+"""The batches of an epoch as a function of seed and epoch: no state, so any place can be sought.
+
+Token budgets count padding. Pairs are shuffled, cut into pools, sorted by length within a pool, cut
+into batches, and the batches shuffled. NumPy keeps the raw bits of its generators stable between
+versions but not what is drawn from them, so only the bits are used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.corpus_spec import DataSpec
+
+Indices = npt.NDArray[np.int64]
+Sizes = npt.NDArray[np.integer]
+
+
+def plan_batches(
+    source_lengths: npt.NDArray[np.int32],
+    target_lengths: npt.NDArray[np.int32],
+    groups: Sequence[tuple[Indices, float]],
+    *,
+    batch_tokens: int,
+    pool_batches: int,
+    seed: int,
+    epoch: int,
+) -> list[Indices]:
+    """Cut an epoch into batches.
+
+    The longer side of a batch, special token counted, times its number of pairs is at most
+    `batch_tokens`.
+
+    Args:
+        source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
+        groups: pair numbers and the weight they are shown with: the whole part of the weight gives
+            full copies, the rest a random share, drawn anew every epoch.
+        batch_tokens: positions of a batch on its longer side.
+        pool_batches: how many batches a pool is large enough for.
+        seed: of the run.
+        epoch: counted from 0.
+
+    Returns:
+        The pair numbers of every batch, in the order of training.
+    """
+    bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
+    chosen = [_copies(indices, weight, bits) for indices, weight in groups]
+    order = shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
+    # One more position on either side: the source's end token; the target's start or end token.
+    sizes = np.maximum(source_lengths, target_lengths).astype(np.int64) + 1
+    assert order.size == 0 or sizes[order].max() <= batch_tokens, "a pair that no batch can hold"
+    batches: list[Indices] = []
+    for pool in _pools(order, sizes[order], batch_tokens * pool_batches):
+        pool = pool[np.lexsort((source_lengths[pool], target_lengths[pool], sizes[pool]))]
+        batches.extend(_cut(pool, sizes[pool], batch_tokens))
+    return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
+
+
+def plan_epoch(
+    sizes: Sizes, bounds: Sequence[int] | Indices, data: DataSpec, *, seed: int, epoch: int
+) -> list[Indices]:
+    """Cut an epoch of examples with one side into batches.
+
+    Args:
+        sizes: positions of every example [n], special tokens counted.
+        bounds: number of the first example of every training file, and the number of all.
+        data: weights of the files, token budget and size of pools.
+        seed: of the run.
+        epoch: counted from 0.
+
+    Returns:
+        The example numbers of every batch, in the order of training.
+    """
+    weights = [corpus.weight for corpus in data.train]
+    groups = [
+        (np.arange(start, end, dtype=np.int64), weight)
+        for start, end, weight in zip(bounds[:-1], bounds[1:], weights, strict=True)
+    ]
+    return _plan(sizes, groups, data, data.pool_batches, seed=seed, epoch=epoch)
+
+
+def plan_once(sizes: Sizes, data: DataSpec) -> list[Indices]:
+    """The numbers of batches in which every example is once, always the same ones."""
+    everything = [(np.arange(len(sizes), dtype=np.int64), 1.0)]
+    return _plan(sizes, everything, data, max(1, len(sizes)), seed=0, epoch=0)
+
+
+def _plan(
+    sizes: Sizes,
+    groups: Sequence[tuple[Indices, float]],
+    data: DataSpec,
+    pool_batches: int,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[Indices]:
+    lengths = (sizes - 1).astype(np.int32)  # `plan_batches` counts one token more
+    return plan_batches(
+        lengths,
+        lengths,
+        groups,
+        batch_tokens=data.budget,
+        pool_batches=pool_batches,
+        seed=seed,
+        epoch=epoch,
+    )
+
+
+def _copies(indices: Indices, weight: float, bits: np.random.PCG64) -> Indices:
+    whole = int(weight)
+    share = round((weight - whole) * len(indices))
+    return np.concatenate([np.tile(indices, whole), shuffle(indices, bits)[:share]])
+
+
+def shuffle(values: Indices, bits: np.random.PCG64) -> Indices:
+    """The values in a random order that depends on nothing but the bits."""
+    keys = np.atleast_1d(bits.random_raw(len(values)))
+    return values[np.argsort(keys, kind="stable")]
+
+
+def uniform(bits: np.random.PCG64, count: int) -> npt.NDArray[np.float64]:
+    """Numbers in [0, 1), evenly spread."""
+    high: npt.NDArray[np.uint64] = np.atleast_1d(bits.random_raw(count)) >> np.uint64(11)
+    return high.astype(np.float64) * 2.0**-53
+
+
+def _pools(order: Indices, sizes: Indices, positions: int) -> list[Indices]:
+    """Consecutive parts of the order, each of about so many positions."""
+    ends = np.cumsum(sizes)
+    if not len(ends):
+        return []
+    cuts = np.searchsorted(ends, np.arange(positions, ends[-1], positions))
+    return [pool for pool in np.split(order, cuts) if len(pool)]
+
+
+def _cut(pool: Indices, sizes: Indices, budget: int) -> list[Indices]:
+    """Cut a pool, sorted by ascending size, into as large batches as the budget allows."""
+    batches = []
+    start = 0
+    while start < len(pool):
+        # At most budget // size pairs of that size or longer fit; the window shrinks as sizes grow.
+        window = sizes[start : start + budget // int(sizes[start])]
+        fits = np.arange(1, len(window) + 1) * window <= budget
+        count = int(np.count_nonzero(fits))
+        batches.append(pool[start : start + count])
+        start += count
+    return batches

@@ -1,0 +1,313 @@
+"""A look at the corpora before training: what is odd about them, and whether training makes sense.
+
+Pairs that cannot be trained on are left out and reported with their lines. What no training can be
+made of (everything unknown, nothing left) is an error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.batch_plan import Indices
+from heedful.data.corpus_spec import DataSpec
+from heedful.data.encoded_pairs import (
+    EncodedCorpus,
+    EncodedPairs,
+    Selection,
+    epoch_batches,
+    select_pairs,
+)
+from heedful.data.pair_corpus import Side
+from heedful.data.text_file import FileFacts
+from heedful.errors import DataError
+
+MOST_UNKNOWN = 0.5
+"""Share of unknown tokens on a side past which a corpus is refused."""
+
+OUTLIER_RATIO = 3.0
+"""A side of a pair is reported when it is so many times longer than usual for its corpus."""
+
+_OUTLIER_TOKENS = 10
+_EXAMPLES = 5
+
+Role = Literal["train", "valid"]
+
+
+Mask = npt.NDArray[np.bool_]
+Numbers = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something odd about pairs of a corpus.
+
+    Args:
+        what: what it is.
+        count: pairs concerned.
+        left_out: whether training leaves them out.
+        lines: where the first of them stand; for aligned files, in the source's.
+    """
+
+    what: str
+    count: int
+    left_out: bool
+    lines: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class CorpusReport:
+    """The report on one corpus.
+
+    Args:
+        name: its first file.
+        role: what it is used for.
+        pairs: pairs in it.
+        used: pairs that are not left out.
+        source_tokens, target_tokens: tokens on a side.
+        source_unknown, target_unknown: share of unknown tokens on a side, 0 to 1.
+        encodings: how each file is written, a sentence part for each.
+        findings: everything odd; only what occurs.
+    """
+
+    name: str
+    role: Role
+    pairs: int
+    used: int
+    source_tokens: int
+    target_tokens: int
+    source_unknown: float
+    target_unknown: float
+    encodings: dict[str, str]
+    findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True)
+class BatchReport:
+    """The batches of the first epoch.
+
+    Args:
+        batches: their number.
+        pairs: pairs shown.
+        positions: source and target positions computed, padding counted.
+        padding: share of them that is padding, 0 to 1.
+    """
+
+    batches: int
+    pairs: int
+    positions: int
+    padding: float
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """Everything the check found.
+
+    Args:
+        corpora: a report for each corpus.
+        batches: the batches of the first epoch.
+    """
+
+    corpora: tuple[CorpusReport, ...]
+    batches: BatchReport
+
+    def plain(self) -> dict[str, Any]:
+        """The report as nested plain data."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The report for people, a line each."""
+        lines = [line for corpus in self.corpora for line in _corpus_lines(corpus)]
+        batches = self.batches
+        lines.append(
+            f"batches: {batches.batches:,} an epoch of {batches.pairs:,} pairs, "
+            f"{batches.padding:.1%} of {batches.positions:,} positions are padding"
+        )
+        return lines
+
+
+def check_corpora(
+    train: EncodedPairs, valid: EncodedPairs | None, spec: DataSpec, *, seed: int = 1
+) -> CheckReport:
+    """Look at the corpora before training.
+
+    Args:
+        train: the encoded training corpora.
+        valid: the encoded validation corpora, if there are any.
+        spec: the limits and the token budget.
+        seed: of the run, for its first epoch's batches.
+
+    Raises:
+        DataError: when more than half of a side's tokens are unknown, or when no pair is left.
+    """
+    selection = select_pairs(train, spec)
+    reports = _role_reports(train, selection, "train", None)
+    if valid is not None and len(valid):
+        reports += _role_reports(valid, select_pairs(valid, spec), "valid", train)
+    for report in reports:
+        _refuse_unknown(report)
+    for role in ("train", "valid"):
+        _refuse_nothing_left([report for report in reports if report.role == role])
+    return CheckReport(tuple(reports), _batch_report(train, selection, spec, seed))
+
+
+def _role_reports(
+    pairs: EncodedPairs, selection: Selection, role: Role, train: EncodedPairs | None
+) -> list[CorpusReport]:
+    """Reports on the corpora of one role; `train` is what validation should not overlap with."""
+    total = len(pairs)
+    found: dict[str, Mask] = {}
+    kept = _mask(selection.kept, total)
+    sources, keys = _digests(pairs, "source"), _pair_keys(pairs)
+    found["the same pair as an earlier one"] = kept & _repeats(keys)
+    found["source and target are the same"] = kept & (sources == _digests(pairs, "target"))
+    found["one side unusually long for the other"] = _outliers(pairs, kept)
+    if train is not None:
+        found["the pair is in the training data"] = kept & np.isin(keys, _pair_keys(train))
+        known = np.isin(sources, _digests(train, "source"))
+        found["the source is in the training data"] = kept & known
+    left_out = {str(reason): _mask(rows, total) for reason, rows in selection.left_out.items()}
+    reports = []
+    for number, corpus in enumerate(pairs.corpora):
+        part = slice(pairs.starts[number], pairs.starts[number + 1])
+        findings = [_finding(what, True, mask[part]) for what, mask in left_out.items()]
+        findings += [_finding(what, False, mask[part]) for what, mask in found.items()]
+        reports.append(_corpus_report(pairs, corpus, role, int(kept[part].sum()), findings))
+    return reports
+
+
+def _corpus_report(
+    pairs: EncodedPairs, corpus: EncodedCorpus, role: Role, used: int, findings: list[Finding]
+) -> CorpusReport:
+    source_ids, target_ids = corpus.all_ids("source"), corpus.all_ids("target")
+    return CorpusReport(
+        name=next(iter(corpus.facts)),
+        role=role,
+        pairs=len(corpus),
+        used=used,
+        source_tokens=len(source_ids),
+        target_tokens=len(target_ids),
+        source_unknown=_share(source_ids == pairs.tokenizers.source.unk),
+        target_unknown=_share(target_ids == pairs.tokenizers.target.unk),
+        encodings={path: _encoding(facts) for path, facts in corpus.facts.items()},
+        findings=tuple(finding for finding in findings if finding.count),
+    )
+
+
+def _finding(what: str, left_out: bool, mask: Mask) -> Finding:
+    rows = np.flatnonzero(mask)
+    return Finding(what, len(rows), left_out, tuple(int(row) + 1 for row in rows[:_EXAMPLES]))
+
+
+def _encoding(facts: FileFacts) -> str:
+    parts = ["UTF-8"]
+    if facts.byte_order_mark:
+        parts.append("with a byte order mark")
+    if facts.compressed:
+        parts.append("gzip")
+    if facts.carriage_returns:
+        parts.append(f"carriage return at the end of {_lines(facts.carriage_returns)}")
+    if facts.replaced:
+        where = ", ".join(map(str, facts.replaced_examples))
+        parts.append(f"U+FFFD, damage done earlier, in {_lines(facts.replaced)} (first: {where})")
+    return ", ".join(parts)
+
+
+def _lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
+
+
+def _refuse_unknown(report: CorpusReport) -> None:
+    for side, share in (("source", report.source_unknown), ("target", report.target_unknown)):
+        if share > MOST_UNKNOWN:
+            raise DataError(
+                f"{share:.0%} of the {side} tokens are unknown to the tokenizer",
+                where=report.name,
+                remedy="Check that the files are text in the languages the tokenizer was trained "
+                "on, or use tokenizer.kind = byte-bpe, to which nothing is unknown",
+            )
+
+
+def _refuse_nothing_left(reports: list[CorpusReport]) -> None:
+    if not reports or any(report.used for report in reports):
+        return
+    reasons = [f"{f.count:,} {f.what}" for report in reports for f in report.findings if f.left_out]
+    raise DataError(
+        f"No pair is left to use: {', '.join(reasons)}",
+        where=", ".join(report.name for report in reports),
+        remedy="Check the files, and data.max_length, data.max_length_ratio and data.batch_tokens",
+    )
+
+
+def _batch_report(
+    pairs: EncodedPairs, selection: Selection, spec: DataSpec, seed: int
+) -> BatchReport:
+    batches = epoch_batches(pairs, selection, spec, seed=seed, epoch=0)
+    positions = real = 0
+    for rows in batches:
+        for lengths in (pairs.source_lengths[rows] + 1, pairs.target_lengths[rows] + 1):
+            positions += len(rows) * int(lengths.max())
+            real += int(lengths.sum())
+    shown = sum(len(rows) for rows in batches)
+    return BatchReport(len(batches), shown, positions, 1 - real / max(positions, 1))
+
+
+def _outliers(pairs: EncodedPairs, kept: Mask) -> Mask:
+    """Pairs to be used whose length ratio is far from the median of their corpus."""
+    ratios = np.log((pairs.source_lengths + 1) / (pairs.target_lengths + 1))
+    for start, end in zip(pairs.starts[:-1], pairs.starts[1:], strict=True):
+        usual = ratios[start:end][kept[start:end]]
+        ratios[start:end] -= np.median(usual) if len(usual) else 0
+    long_enough = np.maximum(pairs.source_lengths, pairs.target_lengths) >= _OUTLIER_TOKENS
+    outliers: Mask = kept & long_enough & (np.abs(ratios) > np.log(OUTLIER_RATIO))
+    return outliers
+
+
+def _repeats(keys: Numbers) -> Mask:
+    """A mask of the keys that occurred before."""
+    repeats = np.ones(len(keys), dtype=bool)
+    repeats[np.unique(keys, return_index=True)[1]] = False
+    return repeats
+
+
+def _pair_keys(pairs: EncodedPairs) -> Numbers:
+    """64 bits that tell pairs apart; source and target do not commute."""
+    return _digests(pairs, "source") * np.uint64(0x9E3779B97F4A7C15) + _digests(pairs, "target")
+
+
+def _digests(pairs: EncodedPairs, side: Side) -> Numbers:
+    parts = [np.asarray(corpus.digests(side), dtype=np.uint64) for corpus in pairs.corpora]
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
+
+
+def _mask(indices: Indices, total: int) -> Mask:
+    mask = np.zeros(total, dtype=bool)
+    mask[indices] = True
+    return mask
+
+
+def _share(flags: Mask) -> float:
+    return float(np.count_nonzero(flags)) / max(len(flags), 1)
+
+
+def _corpus_lines(corpus: CorpusReport) -> list[str]:
+    lines = [
+        f"{corpus.role} {corpus.name}: {corpus.used:,} of {corpus.pairs:,} pairs used; "
+        f"{_side('source', corpus.source_tokens, corpus.source_unknown)}, "
+        f"{_side('target', corpus.target_tokens, corpus.target_unknown)}"
+    ]
+    lines += [f"  {path}: {encoding}" for path, encoding in corpus.encodings.items()]
+    for finding in corpus.findings:
+        fate = "left out" if finding.left_out else "kept"
+        more = ", …" if finding.count > len(finding.lines) else ""
+        where = ", ".join(map(str, finding.lines)) + more
+        lines.append(f"  {finding.count:,} {fate}: {finding.what} (line {where})")
+    return lines
+
+
+def _side(name: str, tokens: int, unknown: float) -> str:
+    share = f" ({unknown:.2%} unknown)" if unknown else ""
+    return f"{tokens:,} {name} tokens{share}"

@@ -1,0 +1,112 @@
+"""Settings of data: which corpora to read, and how to cut them into batches."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config, PositiveInt, Probability
+
+
+class CorpusSpec(Config):
+    """Aligned files `source` and `target`, or one `file` (.tsv, .jsonl); all may be gzip."""
+
+    source: str | None = None
+    target: str | None = None
+    file: str | None = None
+    weight: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="how often an epoch shows it; 0.5 shows half of it, 3 shows it three times"
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> Self:
+        pair = self.source is not None and self.target is not None
+        if pair == (self.file is not None) or (self.source is None) != (self.target is None):
+            raise ValueError("give either source and target, or file")
+        return self
+
+
+class DataSpec(Config):
+    """The corpora, the limits on a pair, and the token budget of a batch."""
+
+    train: tuple[CorpusSpec, ...]
+    valid: tuple[CorpusSpec, ...] = ()
+    documents: Literal["file", "paragraph", "line"] = Field(
+        "file",
+        description="language models: what one text is in a file; paragraphs end at an "
+        "empty line. A .jsonl file holds one a line, under the key text",
+    )
+    max_length: PositiveInt = Field(
+        256,
+        description="longest side of a pair in tokens; longer pairs are reported and left "
+        "out. Language models: tokens seen at once",
+    )
+    max_length_ratio: Annotated[float, Field(gt=1)] | None = Field(
+        None, description="leave out pairs whose longer side is more than this times the shorter"
+    )
+    batch_tokens: PositiveInt | Literal["auto"] = Field(
+        4096,
+        description="positions of a batch on its longer side, padding counted; auto: what fits "
+        "into the memory that is free",
+    )
+    pool_batches: PositiveInt = Field(
+        100, description="batches in a shuffled pool within which pairs are sorted by length"
+    )
+    stride: PositiveInt | None = Field(
+        None,
+        description="tag and answer: tokens from the beginning of one window of a long text to "
+        "that of the next; half a window if unset",
+    )
+    word_column: PositiveInt = Field(1, description="tag: column of the words, from 1")
+    tag_column: PositiveInt | None = Field(
+        None, description="tag: column of the tags, from 1; the last if unset"
+    )
+    cache: str | None = Field(
+        None, description="folder of encoded corpora, shared between runs; RUN/data if unset"
+    )
+
+    @property
+    def budget(self) -> int:
+        """The number that `batch_tokens` is, or that was picked in the place of `auto`."""
+        assert not isinstance(self.batch_tokens, str), "auto is resolved before data is read"
+        return self.batch_tokens
+
+
+class ImageSpec(Config):
+    """Images: the size they have and how they are cut into patches."""
+
+    size: PositiveInt | None = Field(
+        None,
+        description="height and width in pixels that every image is resized to; if unset all must "
+        "be squares of one size",
+    )
+    channels: Literal[1, 3] | None = Field(
+        None, description="1 for grey, 3 for colour; if unset 1 for IDX files, 3 for PNG and JPEG"
+    )
+    patch_size: PositiveInt | None = Field(
+        None, description="side of a patch in pixels, which divides the size; 4 if unset"
+    )
+    pooling: Literal["first", "mean"] | None = Field(
+        None,
+        description="what stands for an image: a [CLS] vector before its patches (first), which it "
+        "is if unset, or their mean",
+    )
+
+
+class AugmentSpec(Config):
+    """Images: how each is changed at random in training, anew in every epoch."""
+
+    shift: Annotated[int, Field(ge=0)] = Field(
+        0, description="most pixels an image is moved in each direction; what comes in is black"
+    )
+    rotate: Annotated[float, Field(ge=0, le=180)] = Field(
+        0.0, description="most degrees it is turned, either way"
+    )
+    scale: Probability = Field(
+        0.0, description="0.1: it becomes between 0.9 and 1.1 times as large"
+    )
+    flip: bool = Field(False, description="half of the images are mirrored left to right")
+    erase: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.0, description="share of the images of which a rectangle is hidden (Zhong 2020)"
+    )

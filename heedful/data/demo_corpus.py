@@ -1,0 +1,354 @@
+"""A corpus that needs no download: what CLDR knows about writing dates, times, prices, measures.
+
+Training, validation and test pairs share no date, no minute of the day, no amount and no duration;
+a source text occurs once in the whole corpus, so it has one translation.
+
+An item is drawn once and written in two locales. What a locale writes alike in two styles
+("2026/11/21" is Japanese for both "Nov 21, 2026" and "11/21/26") always takes the first of these
+styles, so that the translation is a function of the source.
+"""
+
+from __future__ import annotations
+
+import datetime
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import islice
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+from babel.core import Locale
+
+from heedful.data.demo_locales import (
+    Length,
+    UnitLength,
+    find_locale,
+    join_date_time,
+    write_date,
+    write_list,
+    write_measure,
+    write_named_price,
+    write_price,
+    write_short_weekday_date,
+    write_time,
+)
+from heedful.errors import DataError, RunError
+
+Progress = Callable[[int, int], None]
+Part = Literal["train", "valid", "test"]
+PARTS: tuple[Part, ...] = ("test", "valid", "train")
+HELD_OUT_PERCENT = 5  # of all values, for validation and for testing each
+
+FIRST_DAY = datetime.date(1950, 1, 1)
+DAYS = (datetime.date(2050, 1, 1) - FIRST_DAY).days  # a hundred years: two digits tell a year
+
+CURRENCIES = {"USD": 2, "EUR": 2, "GBP": 2, "JPY": 0, "CHF": 2, "INR": 2}
+UNITS = (
+    "length-kilometer",
+    "length-meter",
+    "length-centimeter",
+    "length-mile",
+    "mass-kilogram",
+    "mass-gram",
+    "temperature-celsius",
+    "volume-liter",
+    "area-square-meter",
+    "speed-kilometer-per-hour",
+    "power-watt",
+    "digital-megabyte",
+)
+
+Texts = tuple[str, str]
+Writer = Callable[[Locale], str | None]
+
+
+@dataclass(frozen=True)
+class DemoItem:
+    """One pair.
+
+    Attributes:
+        kind: `date`, `time`, `date and time`, `price`, `measure` or `duration`.
+        source, target: the texts.
+        values: what it says, written independently of any locale.
+    """
+
+    kind: str
+    source: str
+    target: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class DemoCorpus:
+    """Generated pairs of two locales (named as CLDR does: `en`, `pt_BR`)."""
+
+    source: str
+    target: str
+    train: tuple[DemoItem, ...]
+    valid: tuple[DemoItem, ...]
+    test: tuple[DemoItem, ...]
+
+    def kinds(self) -> dict[str, int]:
+        """The number of training pairs of each kind, most frequent first."""
+        return dict(Counter(item.kind for item in self.train).most_common())
+
+
+def generate_demo(
+    source: str = "en",
+    target: str = "fr",
+    *,
+    pairs: int = 50_000,
+    held_out: int = 1000,
+    seed: int = 1,
+    progress: Progress | None = None,
+) -> DemoCorpus:
+    """Write dates, times, prices, measures and durations in two locales.
+
+    Args:
+        source, target: names of locales.
+        pairs: number of training pairs.
+        held_out: number of pairs to validate with, and as many again to test with.
+        seed: of the draws; the same arguments give the same corpus.
+        progress: called now and then with the pairs made and the pairs wanted.
+
+    Raises:
+        DataError: on an unknown locale, one without the data needed, or two that write all alike.
+    """
+    locales = find_locale(source), find_locale(target)
+    if locales[0] == locales[1]:
+        raise DataError(
+            f"Source and target are the same locale, {locales[0]}",
+            remedy="Choose two different ones, such as --from en --to fr",
+        )
+    wanted: dict[Part, int] = {"test": held_out, "valid": held_out, "train": pairs}
+    total = sum(wanted.values())
+    seen: set[str] = set()
+    parts: dict[Part, tuple[DemoItem, ...]] = {}
+    for part in PARTS:
+        items: list[DemoItem] = []
+        for item in islice(_fresh(ItemMaker(*locales, part, seed), seen), wanted[part]):
+            items.append(item)
+            if progress is not None and len(seen) % 500 == 0:
+                progress(len(seen), total)
+        parts[part] = tuple(items)
+        _check_differ(items, *locales)
+    if progress is not None:
+        progress(total, total)
+    return DemoCorpus(str(locales[0]), str(locales[1]), **parts)
+
+
+def write_demo(corpus: DemoCorpus, folder: Path) -> dict[Part, tuple[Path, Path]]:
+    """Write aligned files `train.en`, `train.fr`, `valid.en` … into a folder.
+
+    Returns:
+        The paths of source and target for each part.
+
+    Raises:
+        RunError: when they cannot be written.
+    """
+    paths: dict[Part, tuple[Path, Path]] = {}
+    items: dict[Part, tuple[DemoItem, ...]] = {
+        "train": corpus.train,
+        "valid": corpus.valid,
+        "test": corpus.test,
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for part, pairs in items.items():
+            paths[part] = folder / f"{part}.{corpus.source}", folder / f"{part}.{corpus.target}"
+            _write_lines(paths[part][0], [item.source for item in pairs])
+            _write_lines(paths[part][1], [item.target for item in pairs])
+    except OSError as error:
+        raise RunError(
+            f"The generated pairs cannot be written: {error.strerror}",
+            where=str(error.filename or folder),
+            remedy="Choose another folder with --out, or make room",
+        ) from None
+    return paths
+
+
+def _fresh(maker: ItemMaker, seen: set[str]) -> Iterator[DemoItem]:
+    """Items whose source text has not occurred; they are noted in `seen`."""
+    while True:
+        item = maker.make()
+        if item is not None and item.source not in seen:
+            seen.add(item.source)
+            yield item
+
+
+def _check_differ(items: list[DemoItem], source: Locale, target: Locale) -> None:
+    if items and all(item.source == item.target for item in items):
+        raise DataError(
+            f"The locales {source} and {target} write everything alike",
+            remedy="Choose two that differ, such as --from en --to fr",
+        )
+
+
+def _write_lines(path: Path, lines: list[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+class ItemMaker:
+    """Draws items whose values all belong to one part of the corpus.
+
+    A value (a date, a minute of the day, an amount, a duration) belongs to a part by a checksum
+    of itself and the seed, so no part ever says what another says.
+    """
+
+    def __init__(self, source: Locale, target: Locale, part: Part, seed: int) -> None:
+        self.source = source
+        self.target = target
+        self.part = part
+        self.seed = seed
+        self.random = Random(f"{seed} {part}")
+
+    def make(self) -> DemoItem | None:
+        """Draw an item; None when a locale has no way to write it."""
+        kinds = {
+            self._date: 8,
+            self._time: 1,
+            self._date_and_time: 5,
+            self._price: 6,
+            self._measure: 6,
+            self._duration: 2,
+        }
+        (draw,) = self.random.choices(list(kinds), weights=list(kinds.values()))
+        return draw()
+
+    def _date(self) -> DemoItem | None:
+        date, value = self._draw_date()
+        texts = self._write(_date_writers(date), self.random.randrange(5))
+        return _item("date", texts, (value,))
+
+    def _time(self) -> DemoItem | None:
+        time, value = self._draw_time()
+        return _item("time", self._write([lambda locale: write_time(time, locale)], 0), (value,))
+
+    def _date_and_time(self) -> DemoItem | None:
+        date, date_value = self._draw_date()
+        time, time_value = self._draw_time()
+        writers = _date_writers(date)[:4]
+        style = self._first_alike(writers, self.random.randrange(4))
+        dates = self._write(writers, style)
+        if dates is None:
+            return None
+        lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
+        source, target = (
+            join_date_time(dates[i], write_time(time, locale), lengths[style], locale)
+            for i, locale in enumerate((self.source, self.target))
+        )
+        return DemoItem("date and time", source, target, (date_value, time_value))
+
+    def _price(self) -> DemoItem | None:
+        currency, decimals = self.random.choice(list(CURRENCIES.items()))
+        amount, value = self._draw_amount(6, decimals)
+        writers: list[Writer] = [
+            lambda locale: write_price(amount, currency, locale),
+            lambda locale: write_named_price(amount, currency, locale),
+        ]
+        return _item("price", self._write(writers, self.random.randrange(2)), (value,))
+
+    def _measure(self) -> DemoItem | None:
+        unit = self.random.choice(UNITS)
+        amount, value = self._draw_amount(5, self.random.choice((0, 1, 2)))
+        lengths: tuple[UnitLength, ...] = ("long", "short")
+        writers: list[Writer] = [
+            lambda locale, length=length: write_measure(amount, unit, length, locale)  # type: ignore[misc]
+            for length in lengths
+        ]
+        return _item("measure", self._write(writers, self.random.randrange(2)), (value,))
+
+    def _duration(self) -> DemoItem | None:
+        parts, value = self._draw_duration()
+        writers: list[Writer] = [
+            lambda locale: _write_duration(parts, "long", locale),
+            lambda locale: _write_duration(parts, "short", locale),
+        ]
+        return _item("duration", self._write(writers, self.random.randrange(2)), (value,))
+
+    def _write(self, writers: list[Writer], style: int) -> Texts | None:
+        writer = writers[self._first_alike(writers, style)]
+        source, target = writer(self.source), writer(self.target)
+        return None if source is None or target is None else (source, target)
+
+    def _first_alike(self, writers: list[Writer], style: int) -> int:
+        """The first style that writes the same source as this one and has a target."""
+        source = writers[style](self.source)
+        return next(
+            number
+            for number, writer in enumerate(writers)
+            if number == style
+            or (writer(self.source) == source and writer(self.target) is not None)
+        )
+
+    def _draw_date(self) -> tuple[datetime.date, str]:
+        while True:
+            date = FIRST_DAY + datetime.timedelta(days=self.random.randrange(DAYS))
+            value = f"date {date.isoformat()}"
+            if self._is_ours(value):
+                return date, value
+
+    def _draw_time(self) -> tuple[datetime.time, str]:
+        while True:
+            time = datetime.time(self.random.randrange(24), self.random.randrange(60))
+            value = f"time {time:%H:%M}"
+            if self._is_ours(value):
+                return time, value
+
+    def _draw_amount(self, digits: int, decimals: int) -> tuple[Decimal, str]:
+        """An amount of up to so many digits before the point, each number of digits as likely.
+
+        As likely is an amount below 2, for which French has the singular and English has not.
+        """
+        while True:
+            whole = self.random.randrange(max(2, 10 ** self.random.randint(0, digits)))
+            fraction = self.random.randrange(10**decimals)
+            amount = Decimal(whole) + Decimal(fraction).scaleb(-decimals)
+            value = f"amount {amount.normalize():f}"
+            if self._is_ours(value):
+                return amount, value
+
+    def _draw_duration(self) -> tuple[dict[str, int], str]:
+        while True:
+            units = self.random.choice(
+                (("day", "hour"), ("hour", "minute"), ("day", "hour", "minute"))
+            )
+            limits = {"day": 31, "hour": 24, "minute": 60}
+            parts = {unit: self.random.randrange(1, limits[unit]) for unit in units}
+            value = "duration " + " ".join(f"{count} {unit}" for unit, count in parts.items())
+            if self._is_ours(value):
+                return parts, value
+
+    def _is_ours(self, value: str) -> bool:
+        slot = zlib.crc32(f"{self.seed} {value}".encode()) % 100
+        part = PARTS[min(slot // HELD_OUT_PERCENT, 2)]
+        return part == self.part
+
+
+def _date_writers(date: datetime.date) -> list[Writer]:
+    lengths: tuple[Length, ...] = ("full", "long", "medium", "short")
+    writers: list[Writer] = [
+        lambda locale, length=length: write_date(date, length, locale)  # type: ignore[misc]
+        for length in lengths
+    ]
+    return [*writers, lambda locale: write_short_weekday_date(date, locale)]
+
+
+def _write_duration(parts: dict[str, int], length: UnitLength, locale: Locale) -> str | None:
+    texts = [
+        write_measure(Decimal(count), f"duration-{unit}", length, locale)
+        for unit, count in parts.items()
+    ]
+    written = [text for text in texts if text is not None]
+    if len(written) < len(texts):
+        return None
+    return write_list(written, "standard" if length == "long" else "unit", locale)
+
+
+def _item(kind: str, texts: Texts | None, values: tuple[str, ...]) -> DemoItem | None:
+    return None if texts is None else DemoItem(kind, *texts, values)

@@ -1,0 +1,369 @@
+"""Sentence pairs as token ids: encoded once, kept in memory maps, selected, cut into batches."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.array_store import (
+    SCHEMA_VERSION,
+    Array,
+    Notice,
+    StoreWriter,
+    open_or_write,
+    store_key,
+    writing,
+)
+from heedful.data.batch_plan import Indices, plan_batches
+from heedful.data.corpus_spec import CorpusSpec, DataSpec
+from heedful.data.pair_corpus import (
+    SIDES,
+    CorpusReader,
+    Pair,
+    Side,
+    content_hash,
+    corpus_paths,
+    line_name,
+)
+from heedful.data.text_file import FileFacts
+from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
+
+Ids = npt.NDArray[np.int32]
+Progress = Callable[[int, int], None]
+Reason = Literal["empty source", "empty target", "both empty", "too long", "length ratio"]
+
+_PAIRS_AT_ONCE = 4096
+
+
+def text_digest(text: str) -> int:
+    """64 bits that tell texts apart, white space at the ends aside."""
+    return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "little")
+
+
+class EncodedCorpus:
+    """One corpus in memory maps.
+
+    Args:
+        spec: where it came from.
+        arrays: what `encode_corpus` wrote.
+        metadata: what `encode_corpus` wrote beside them.
+        key: what its folder is named by.
+    """
+
+    def __init__(
+        self, spec: CorpusSpec, arrays: dict[str, Array], metadata: dict[str, Any], key: str
+    ) -> None:
+        self.spec = spec
+        self.key = key
+        self._arrays = arrays
+        self.facts = {
+            str(path): FileFacts(**facts)
+            for path, facts in zip(corpus_paths(spec), metadata["files"], strict=True)
+        }
+
+    def __len__(self) -> int:
+        return len(self._arrays["source.offsets"]) - 1
+
+    def ids(self, side: Side, row: int) -> Ids:
+        """Token ids of one side of a pair, without special tokens."""
+        start, end = self._arrays[f"{side}.offsets"][row : row + 2]
+        return np.asarray(self._arrays[f"{side}.ids"][start:end], dtype=np.int32)
+
+    def ids_of(self, side: Side, rows: Indices) -> list[Ids]:
+        """Token ids of one side of some pairs, as `ids` gives them one by one."""
+        offsets = self._arrays[f"{side}.offsets"]
+        starts, ends = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
+        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+        places = np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)
+        together = np.asarray(self._arrays[f"{side}.ids"][places], dtype=np.int32)
+        return [together[start:end] for start, end in itertools.pairwise(edges.tolist())]
+
+    def all_ids(self, side: Side) -> Array:
+        """Token ids of one side of all pairs, one after the other."""
+        return self._arrays[f"{side}.ids"]
+
+    def lengths(self, side: Side) -> npt.NDArray[np.int64]:
+        """Tokens on one side of every pair, special tokens not counted."""
+        return np.diff(self._arrays[f"{side}.offsets"])
+
+    def digests(self, side: Side) -> Array:
+        """`text_digest` of one side of every pair."""
+        return self._arrays[f"{side}.digests"]
+
+    def text(self, side: Side, row: int) -> str:
+        """The text of one side of a pair."""
+        start, end = self._arrays[f"{side}.text_offsets"][row : row + 2]
+        return bytes(self._arrays[f"{side}.text"][start:end]).decode()
+
+
+class EncodedPairs:
+    """The pairs of several corpora, numbered through.
+
+    Args:
+        corpora: the corpora, in the order of their numbers.
+        tokenizers: what they were encoded with.
+
+    Attributes:
+        source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
+        starts: number of the first pair of every corpus, and the number of all pairs.
+    """
+
+    def __init__(self, corpora: Sequence[EncodedCorpus], tokenizers: TokenizerPair) -> None:
+        self.corpora = tuple(corpora)
+        self.tokenizers = tokenizers
+        ends = np.cumsum([len(corpus) for corpus in self.corpora], dtype=np.int64)
+        self.starts: npt.NDArray[np.int64] = np.concatenate([np.zeros(1, np.int64), ends])
+        self.source_lengths = self._lengths("source")
+        self.target_lengths = self._lengths("target")
+
+    def __len__(self) -> int:
+        return int(self.starts[-1])
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of contents, tokenizers and weights: equal for what trains alike."""
+        parts = [f"{corpus.key} {corpus.spec.weight!r}" for corpus in self.corpora]
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    def source(self, i: int) -> Ids:
+        """Token ids of the source of pair i, without special tokens."""
+        corpus, row = self._locate(i)
+        return corpus.ids("source", row)
+
+    def target(self, i: int) -> Ids:
+        """Token ids of the target of pair i, without special tokens."""
+        corpus, row = self._locate(i)
+        return corpus.ids("target", row)
+
+    def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
+        """Token ids of one side of some pairs, without special tokens: fast for many."""
+        numbers = np.searchsorted(self.starts, indices, side="right") - 1
+        found: list[Ids] = [np.empty(0, np.int32)] * len(indices)
+        for number in np.unique(numbers):
+            places = np.flatnonzero(numbers == number)
+            rows = indices[places] - self.starts[number]
+            for place, ids in zip(places, self.corpora[number].ids_of(side, rows), strict=True):
+                found[place] = ids
+        return found
+
+    def text_of(self, i: int) -> tuple[str, str]:
+        """Source and target of pair i as they stand in the corpus."""
+        corpus, row = self._locate(i)
+        return corpus.text("source", row), corpus.text("target", row)
+
+    def line_of(self, i: int) -> str:
+        """The place of pair i, as "file:line"; for aligned files, in the source's."""
+        corpus, row = self._locate(i)
+        return line_name(corpus.spec, row + 1)
+
+    def _locate(self, i: int) -> tuple[EncodedCorpus, int]:
+        assert 0 <= i < len(self), i
+        number = int(np.searchsorted(self.starts, i, side="right")) - 1
+        return self.corpora[number], int(i - self.starts[number])
+
+    def _lengths(self, side: Side) -> Ids:
+        lengths = [corpus.lengths(side).astype(np.int32) for corpus in self.corpora]
+        return np.concatenate(lengths) if lengths else np.empty(0, np.int32)
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The pairs to use and those left out.
+
+    Args:
+        kept: numbers of the pairs to use, ascending.
+        left_out: numbers of the others by reason; every reason is a key.
+    """
+
+    kept: Indices
+    left_out: dict[Reason, Indices]
+
+
+def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> Selection:
+    """Leave out pairs with an empty side, over-long ones, and lopsided ones if a limit is set.
+
+    A side is too long past `spec.max_length` tokens, or when it alone would not fit a batch.
+
+    Args:
+        pairs: the encoded corpora.
+        spec: the limits.
+    """
+    source_empty = _empty(pairs, "source")
+    target_empty = _empty(pairs, "target")
+    longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
+    shorter = np.minimum(pairs.source_lengths, pairs.target_lengths)
+    limit = min(spec.max_length, spec.budget - 1)
+    lopsided = np.zeros(len(pairs), dtype=bool)
+    if spec.max_length_ratio is not None:
+        lopsided = longer > spec.max_length_ratio * shorter
+    tests: dict[Reason, npt.NDArray[np.bool_]] = {
+        "both empty": source_empty & target_empty,
+        "empty source": source_empty,
+        "empty target": target_empty,
+        "too long": longer > limit,
+        "length ratio": lopsided,
+    }
+    remaining = np.ones(len(pairs), dtype=bool)
+    left_out: dict[Reason, Indices] = {reason: np.empty(0, np.int64) for reason in get_args(Reason)}
+    for reason, fails in tests.items():
+        left_out[reason] = np.flatnonzero(fails & remaining)
+        remaining &= ~fails
+    return Selection(np.flatnonzero(remaining), left_out)
+
+
+def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> npt.NDArray[np.bool_]:
+    """A mask of the pairs that have nothing but white space on a side."""
+    blank = np.uint64(text_digest(""))
+    flags = [np.asarray(corpus.digests(side) == blank) for corpus in pairs.corpora]
+    return np.concatenate(flags) if flags else np.zeros(0, dtype=bool)
+
+
+def epoch_batches(
+    pairs: EncodedPairs, selection: Selection, spec: DataSpec, *, seed: int, epoch: int
+) -> list[Indices]:
+    """The pair numbers of every batch of an epoch, in the order of training.
+
+    Args:
+        pairs: the encoded corpora.
+        selection: which of them to use.
+        spec: the token budget and the size of pools.
+        seed: of the run.
+        epoch: counted from 0.
+    """
+    bounds = np.searchsorted(selection.kept, pairs.starts)
+    groups = [
+        (selection.kept[start:end], corpus.spec.weight)
+        for corpus, start, end in zip(pairs.corpora, bounds[:-1], bounds[1:], strict=True)
+    ]
+    return plan_batches(
+        pairs.source_lengths,
+        pairs.target_lengths,
+        groups,
+        batch_tokens=spec.budget,
+        pool_batches=spec.pool_batches,
+        seed=seed,
+        epoch=epoch,
+    )
+
+
+def validation_batches(pairs: EncodedPairs, spec: DataSpec) -> list[Indices]:
+    """The pair numbers of batches in which every pair that can be used is once, in one order."""
+    return plan_batches(
+        pairs.source_lengths,
+        pairs.target_lengths,
+        [(select_pairs(pairs, spec).kept, 1.0)],
+        batch_tokens=spec.budget,
+        pool_batches=max(1, len(pairs)),
+        seed=0,
+        epoch=0,
+    )
+
+
+def encode_corpora(
+    specs: Sequence[CorpusSpec],
+    tokenizers: TokenizerPair,
+    cache: Path,
+    *,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> EncodedPairs:
+    """Open corpora from the cache, encoding those that are not there yet.
+
+    Args:
+        specs: the corpora.
+        tokenizers: what to encode with.
+        cache: folder of encoded corpora; may be shared between runs.
+        progress: called with bytes done and bytes in all, of the corpus being encoded.
+        notice: called with a sentence when a damaged folder is made anew.
+
+    Raises:
+        DataError: naming file and line, for anything that is not a pair.
+        RunError: when the cache cannot be written.
+    """
+    corpora = [encode_corpus(spec, tokenizers, cache, progress, notice) for spec in specs]
+    return EncodedPairs(corpora, tokenizers)
+
+
+def encode_corpus(
+    spec: CorpusSpec,
+    tokenizers: TokenizerPair,
+    cache: Path,
+    progress: Progress | None = None,
+    notice: Notice | None = None,
+) -> EncodedCorpus:
+    """Open one corpus from the cache, encoding it if it is not there yet; see `encode_corpora`."""
+    key = store_key(f"{SCHEMA_VERSION} {content_hash(spec)} {tokenizers.fingerprint}")
+
+    def write(folder: Path) -> None:
+        _write(spec, tokenizers, folder, progress)
+
+    return EncodedCorpus(spec, *open_or_write(cache, key, write, notice), key)
+
+
+def _write(
+    spec: CorpusSpec, tokenizers: TokenizerPair, folder: Path, progress: Progress | None
+) -> None:
+    reader = CorpusReader(spec)
+    with writing(folder, _dtypes(tokenizers)) as store:
+        for side in SIDES:
+            store.append(f"{side}.offsets", np.zeros(1))
+            store.append(f"{side}.text_offsets", np.zeros(1))
+        ends = dict.fromkeys(itertools.product(SIDES, ("tokens", "bytes")), 0)
+        for pairs in _chunks(reader):
+            _append(store, "source", [p.source for p in pairs], tokenizers.source, ends)
+            _append(store, "target", [p.target for p in pairs], tokenizers.target, ends)
+            if progress:
+                progress(*reader.progress)
+        store.finish({"files": [asdict(facts) for facts in reader.facts]})
+
+
+def _dtypes(tokenizers: TokenizerPair) -> dict[str, str]:
+    dtypes: dict[str, str] = {}
+    for side in SIDES:
+        tokenizer = tokenizers.source if side == "source" else tokenizers.target
+        dtypes |= {
+            f"{side}.ids": "<u2" if tokenizer.size <= 2**16 else "<i4",
+            f"{side}.offsets": "<i8",
+            f"{side}.text": "|u1",
+            f"{side}.text_offsets": "<i8",
+            f"{side}.digests": "<u8",
+        }
+    return dtypes
+
+
+def _append(
+    store: StoreWriter,
+    side: Side,
+    texts: list[str],
+    tokenizer: TextTokenizer,
+    ends: dict[tuple[Side, str], int],
+) -> None:
+    rows = tokenizer.encode_batch(texts)
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)
+    store.append(
+        f"{side}.ids",
+        np.fromiter(itertools.chain.from_iterable(rows), dtype=np.int64, count=lengths.sum()),
+    )
+    encoded = [text.encode() for text in texts]
+    text_lengths = np.array([len(text) for text in encoded], dtype=np.int64)
+    store.append(f"{side}.text", np.frombuffer(b"".join(encoded), dtype=np.uint8))
+    store.append(f"{side}.digests", np.array([text_digest(t) for t in texts], dtype=np.uint64))
+    units = (("offsets", "tokens", lengths), ("text_offsets", "bytes", text_lengths))
+    for name, unit, sizes in units:
+        offsets = ends[side, unit] + np.cumsum(sizes)
+        store.append(f"{side}.{name}", offsets)
+        ends[side, unit] = int(offsets[-1])
+
+
+def _chunks(reader: CorpusReader) -> Iterator[list[Pair]]:
+    pairs = iter(reader)
+    while chunk := list(itertools.islice(pairs, _PAIRS_AT_ONCE)):
+        yield chunk

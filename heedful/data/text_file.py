@@ -1,0 +1,327 @@
+"""Text files line by line: UTF-8, plain or gzip, with errors that name the line.
+
+A line ends at a line feed and nowhere else; splitting at the other characters that Unicode calls
+line breaks would put the files of a corpus out of step.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import gzip
+import hashlib
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from heedful.durable import open_regular
+from heedful.errors import DataError
+
+if TYPE_CHECKING:
+    from heedful.data.corpus_spec import CorpusSpec
+
+T = TypeVar("T")
+
+_GZIP = b"\x1f\x8b"
+_OTHER_ENCODINGS = {
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_REPLACEMENT = "\ufffd"
+_EXAMPLES = 5
+
+
+@dataclass
+class FileFacts:
+    """Facts about the encoding of a file, noticed while it was read.
+
+    Args:
+        compressed: whether it is gzip.
+        byte_order_mark: whether it begins with a byte order mark, which was left out.
+        carriage_returns: lines that ended in a carriage return, which was left out.
+        replaced: lines holding U+FFFD, which a conversion leaves for what it could not read.
+        replaced_examples: numbers of the first such lines.
+    """
+
+    compressed: bool = False
+    byte_order_mark: bool = False
+    carriage_returns: int = 0
+    replaced: int = 0
+    replaced_examples: list[int] = field(default_factory=list)
+
+
+class TextFile:
+    """The lines of one file, read as they are asked for.
+
+    Args:
+        path: the file, plain or gzip (told by its content).
+
+    Attributes:
+        facts: complete after the last line.
+        lines: lines read so far.
+        bytes_done: bytes of the file (compressed, if it is) read so far.
+        bytes_total: bytes of the file.
+
+    Raises:
+        DataError: when it is missing, a directory, a pipe or unreadable.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.facts = FileFacts()
+        self.lines = 0
+        self._raw: IO[bytes] | None = None
+        with self._open() as raw:
+            self.bytes_total = raw.seek(0, os.SEEK_END)
+            raw.seek(0)
+            self.facts.compressed = raw.read(len(_GZIP)) == _GZIP
+        if self.path.suffix == ".gz" and not self.facts.compressed:
+            raise self._wrong(
+                "Named .gz but not compressed with gzip", "Rename or compress the file"
+            )
+
+    @property
+    def bytes_done(self) -> int:
+        if self._raw is None:
+            return 0
+        return self.bytes_total if self._raw.closed else self._raw.tell()
+
+    def __iter__(self) -> Iterator[str]:
+        """The lines, without their ends.
+
+        Raises:
+            DataError: naming the line, for bytes that are not UTF-8, NUL bytes and damaged gzip.
+        """
+        with self._open() as raw:
+            self._raw = raw
+            content = gzip.GzipFile(fileobj=raw) if self.facts.compressed else raw
+            try:
+                for line in content:
+                    self.lines += 1
+                    yield self._text(line)
+            except (EOFError, zlib.error, OSError) as error:
+                raise self._wrong(
+                    f"Cannot be read past line {self.lines}: {error}",
+                    "The file is cut short or damaged; fetch it again",
+                ) from None
+
+    def _open(self) -> IO[bytes]:
+        try:
+            return open_regular(self.path)
+        except FileNotFoundError:
+            raise self._wrong("No such file", "Check the path") from None
+        except IsADirectoryError:
+            raise self._wrong("This is a directory, not a file", "Name a file in it") from None
+        except OSError as error:
+            reason = error.strerror or str(error)
+            remedy = (
+                "Write the text to a file and name that: it is read more than once"
+                if error.errno == errno.EINVAL
+                else "Check its permissions"
+            )
+            raise self._wrong(f"Cannot be opened: {reason}", remedy) from None
+
+    def _text(self, line: bytes) -> str:
+        line = line.removesuffix(b"\n")
+        if self.lines == 1:
+            self.facts.byte_order_mark = line.startswith(codecs.BOM_UTF8)
+        self.facts.carriage_returns += line.endswith(b"\r")
+        text = decode_line(line, self.lines, str(self.path))
+        if _REPLACEMENT in text:
+            self.facts.replaced += 1
+            if len(self.facts.replaced_examples) < _EXAMPLES:
+                self.facts.replaced_examples.append(self.lines)
+        return text
+
+    def _wrong(self, what: str, remedy: str) -> DataError:
+        return DataError(what, where=str(self.path), remedy=remedy)
+
+
+@dataclass(frozen=True)
+class CorpusFile:
+    """One file of a corpus, read anew each time; its name says what form it has.
+
+    Args:
+        path: plain or gzip.
+    """
+
+    path: Path
+
+    @property
+    def form(self) -> str:
+        """The end of the file's name, such as `.jsonl`, before a `.gz`."""
+        return file_form(self.path)
+
+    @property
+    def is_jsonl(self) -> bool:
+        """True for a file of one JSON object a line."""
+        return self.form == ".jsonl"
+
+    def filled_lines(self) -> Iterator[tuple[str, str]]:
+        """Lines with something in them, each after its place as "file:line"."""
+        file = TextFile(self.path)
+        for line in file:
+            if line.strip():
+                yield f"{self.path}:{file.lines}", line
+
+    def at_least_one(self, items: Iterable[T], name: str) -> Iterator[T]:
+        """The items, or an error that the file holds none.
+
+        Args:
+            items: read from the file.
+            name: of one of them.
+
+        Raises:
+            DataError: when there is none.
+        """
+        empty = True
+        for item in items:
+            empty = False
+            yield item
+        if empty:
+            raise DataError(
+                f"The file holds no {name}",
+                where=str(self.path),
+                remedy="Check that it is the right one",
+            )
+
+    def hash_with(self, reading: str) -> str:
+        """SHA-256, in hexadecimal, of the file's bytes and of how it is read.
+
+        Raises:
+            DataError: when the file is missing or unreadable.
+        """
+        return hashlib.sha256(content_digest(self.path) + reading.encode()).hexdigest()
+
+
+LONGEST_WORD = 20_000
+"""Characters of a word that a tokenizer is trained on at most. Time grows with more than their
+number: 100,000 take 20 seconds in a unigram model, and a million end the process."""
+
+_LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
+
+
+class LongWords:
+    """Takes words out of texts that a tokenizer cannot be trained on, and says where they were."""
+
+    def __init__(self) -> None:
+        self.places: dict[str, int] = {}
+
+    def without(self, text: str, place: str) -> str:
+        """The text without words of more than `LONGEST_WORD` characters.
+
+        Args:
+            text: to train a tokenizer on.
+            place: of the text, such as "file:line".
+        """
+        if len(text) <= LONGEST_WORD or _LONG_WORD.search(text) is None:
+            return text
+        self.places[place] = max(map(len, _LONG_WORD.findall(text)))
+        return _LONG_WORD.sub("", text)
+
+    def describe(self) -> str | None:
+        """A sentence about the words taken out; None where there were none."""
+        if not self.places:
+            return None
+        first = [f"{place} ({size:,} characters)" for place, size in self.places.items()]
+        more = f" and {len(first) - _EXAMPLES:,} more" * (len(first) > _EXAMPLES)
+        return (
+            f"Words of more than {LONGEST_WORD:,} characters are left out where the tokenizer is "
+            f"trained: {', '.join(first[:_EXAMPLES])}{more}"
+        )
+
+
+def file_form(path: Path) -> str:
+    """The end of a file's name, such as `.tsv`, before a `.gz`."""
+    return Path(path.name.removesuffix(".gz")).suffix
+
+
+def content_digest(path: Path) -> bytes:
+    """SHA-256 of a file's bytes.
+
+    Raises:
+        DataError: when the file is missing or unreadable.
+    """
+    TextFile(path)  # for its error messages
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def single_file(spec: CorpusSpec, message: str) -> Path:
+    """The path of a corpus that is one file.
+
+    Args:
+        spec: of the corpus.
+        message: says that pairs cannot be used.
+
+    Raises:
+        DataError: when the corpus is one of sentence pairs.
+    """
+    if spec.file is None:
+        raise DataError(
+            message,
+            where=f"{spec.source} and {spec.target}",
+            remedy="Give each file for itself",
+        )
+    return Path(spec.file)
+
+
+def parse_json(text: str, where: str, remedy: str, name: str = "The line") -> Any:
+    """The JSON value that a text holds.
+
+    Args:
+        text: to parse.
+        where: file and line, for the error message.
+        remedy: the form that is expected.
+        name: of the text, for the error message.
+
+    Raises:
+        DataError: when it is not JSON.
+    """
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise DataError(f"{name} is not JSON: {error}", where=where, remedy=remedy) from None
+
+
+def decode_line(line: bytes, number: int, where: str) -> str:
+    """The text of a line, without a carriage return at its end or a byte order mark.
+
+    Args:
+        line: without its line feed.
+        number: of the line, from 1.
+        where: what to call the file.
+
+    Raises:
+        DataError: naming the line, for bytes that are not UTF-8, NUL bytes and UTF-16.
+    """
+    if number == 1:
+        for mark, name in _OTHER_ENCODINGS.items():
+            if line.startswith(mark):
+                raise DataError(
+                    f"Line 1 begins with a byte order mark of {name}",
+                    where=where,
+                    remedy=f"Convert the file to UTF-8, for example: iconv -f {name} -t UTF-8",
+                )
+        line = line.removeprefix(codecs.BOM_UTF8)
+    line = line.removesuffix(b"\r")
+    if b"\x00" in line:
+        raise DataError(
+            f"Line {number} holds a NUL byte (byte {line.index(0) + 1} of the line)",
+            where=where,
+            remedy="The file is binary or UTF-16; convert it to UTF-8 text",
+        )
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"Line {number} is not UTF-8 (byte {error.start + 1} of the line is "
+            f"0x{line[error.start]:02x})",
+            where=where,
+            remedy="Convert the file, for example: iconv -f ISO-8859-1 -t UTF-8",
+        ) from None

@@ -1,1 +1,0 @@
-"""Search and scoring. Nothing is imported here, so that the settings load without torch."""

@@ -1,0 +1,1 @@
+"""Engines: ways to run a finished model fast, beside its definition."""

@@ -1,0 +1,224 @@
+"""A block by kernels in C, in two calls: the projections of self-attention, and the rest.
+
+Between them the cache takes the new keys and values.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from heedful.engines.lowering import RotaryAngles
+from heedful.engines.packed_linear import workspace
+from heedful.kernels.library import address, contiguous_vectors, kernels
+from heedful.kernels.structs import AttentionArgs, Layer, RotaryTable
+from heedful.models.block import Block, BlockState
+from heedful.nn.attend import make_request
+from heedful.nn.attention import Attention, KeyValues
+from heedful.nn.biases import Bias
+from heedful.nn.cache import KeyValueCache
+from heedful.nn.capture import Capture
+from heedful.nn.kernels.request import total_bias
+from heedful.nn.masks import Causal, Everything, Mask
+from heedful.nn.mixer import Context
+from heedful.nn.positions import Positions
+
+SHOWN = ("self.weights", "cross.weights")
+"""Captures within a block that kernels in C can give."""
+
+_PLAIN_MASKS = (Everything(), Causal())
+
+
+class CpuBlock:
+    """A block by kernels in C.
+
+    Args:
+        block: of an engine's copy of a model.
+        layer: the same as a layer of the kernels.
+        rotary: rotates its queries and keys, if anything does.
+    """
+
+    def __init__(self, block: Block, layer: Layer, rotary: RotaryAngles | None) -> None:
+        self.block = block
+        self.layer = layer
+        self.rotary = rotary
+        own = layer.self
+        self._widths = [
+            count * own.head_width for count in (own.num_heads, own.num_kv_heads, own.num_kv_heads)
+        ]
+
+    def __call__(
+        self, x: Tensor, context: Context, states: BlockState = ()
+    ) -> tuple[Tensor, BlockState]:
+        """See `Block.forward`; x [B, L, D] is float32, [1, R, D] without its padding."""
+        x = x.contiguous()
+        cache, memory = split_states(states)
+        positions = context.positions
+        starts = None if context.rows is None else context.rows.starts
+        rows = x.shape[0] * x.shape[1]
+        attention = self.block.self_attention
+        projected = x.new_empty((rows, self.layer.self.projection.out_width))
+        layer = ctypes.byref(self.layer)
+        library = kernels()
+        space = workspace(library.heedful_layer_workspace(layer, rows, 0))
+        library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
+        places = context.row_positions()
+        if self.rotary is not None:
+            turned = attention.heads_left + attention.key_heads_left
+            library.heedful_rotate(
+                *(rotary_table(self.rotary, places), projected.data_ptr(), rows),
+                *(projected.shape[1], turned, attention.head_width),
+            )
+        parts = projected.view(*places.shape, projected.shape[1])
+        query, key, value = parts.split(self._widths, -1)
+        q, k = attention.queries_of(query), attention.keys_of(key)
+        v = attention.values_of(value)
+        if cache is not None:
+            cache, positions = cache.extend(k, v, positions)
+            k, v = cache.keys, cache.values
+        biases = attention.biases_with(context.biases)
+        own = _Seen(attention, q, KeyValues(k, v), positions, biases, starts, starts)
+        own.ask_for_weights(context.capture, f"{context.address}.self.weights")
+        num_keys, cross = own.described.num_keys, None
+        if self.block.cross_attention is not None:
+            assert memory is not None and context.memory_positions is not None
+            positions = context.memory_positions
+            cross = _Seen(self.block.cross_attention, None, memory, positions, (), starts)
+            cross.ask_for_weights(context.capture, f"{context.address}.cross.weights")
+            num_keys = max(num_keys, cross.described.num_keys)
+        y = torch.empty_like(x)
+        space = workspace(library.heedful_layer_workspace(layer, rows, num_keys))
+        library.heedful_layer(
+            layer,
+            x.data_ptr(),
+            rows,
+            ctypes.byref(own.described),
+            None if cross is None else ctypes.byref(cross.described),
+            y.data_ptr(),
+            space.data_ptr(),
+        )
+        own.give_weights(context.capture)
+        if cross is not None:
+            cross.give_weights(context.capture)
+        return y, (cache, memory, None) if self.block.cross_attention else (cache, None)
+
+
+def split_states(states: BlockState) -> tuple[KeyValueCache | None, KeyValues | None]:
+    """Return the cache of self-attention and the keys and values of the memory among a block's."""
+    if not states:
+        return None, None
+    cache, memory = states[0], states[1] if len(states) > 2 else None
+    return cast("KeyValueCache | None", cache), cast("KeyValues | None", memory)
+
+
+class _Seen:
+    """What an attention sees, with the tensors that hold it.
+
+    Args:
+        attention: whose it is.
+        q: [B, H, Lq, E] with the heads of a query side by side; None where kernels make them.
+        memory: keys and values [B, K, Lk, E], with the numbers of each side by side.
+        positions: of queries and keys.
+        biases: added to the scores.
+        query_rows: [B + 1] int64, where the queries of each sentence begin, if they come without
+            padding: q and those positions are [1, H, R, E] and [B, Lq].
+        key_rows: the same of keys and values.
+    """
+
+    def __init__(
+        self,
+        attention: Attention,
+        q: Tensor | None,
+        memory: KeyValues,
+        positions: Positions,
+        biases: Sequence[Bias],
+        query_rows: Tensor | None = None,
+        key_rows: Tensor | None = None,
+    ) -> None:
+        self.attention = attention
+        self.shown: tuple[str, Tensor] | None = None
+        described = self.described = AttentionArgs()
+        k, v = (contiguous_vectors(t) for t in (memory.keys, memory.values))
+        if q is not None:
+            described.queries = q.data_ptr()
+            described.query_batch, described.query_row = q.stride(0), q.stride(2)
+        described.keys, described.values = k.data_ptr(), v.data_ptr()
+        described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
+        described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
+        visible = tell_positions(described, positions, attention.mask)
+        described.query_starts, described.key_starts = address(query_rows), address(key_rows)
+        bias = None
+        if biases:
+            assert q is not None
+            request = make_request(
+                q, k, v, positions, attention.mask, biases, attention.scale, attention.softcap
+            )
+            bias = total_bias(request)
+            assert bias is not None
+            bias = bias.contiguous()
+            described.bias = address(bias)
+            described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
+            described.bias_head, described.bias_query = bias.stride()[1:3]
+        self.held = (q, k, v, visible, bias, query_rows, key_rows)
+
+    def ask_for_weights(self, capture: Capture | None, place: str) -> None:
+        """Have kernels leave the weights of attention for a capture that wants them."""
+        if capture is None or not capture.wants(place):
+            return
+        described, heads = self.described, self.attention.heads_left
+        weights = torch.zeros(described.batch, heads, described.num_queries, described.num_keys)
+        described.weights = weights.data_ptr()
+        described.weights_only = capture.ends_with(place)
+        self.shown = place, weights
+
+    def give_weights(self, capture: Capture | None) -> None:
+        """Give the capture what it asked for, [B, H, Lq, Lk]."""
+        if capture is not None and self.shown is not None:
+            place, weights = self.shown
+            capture.keep(place, self.attention.kept.in_place(weights))
+
+
+def tell_positions(described: AttentionArgs, positions: Positions, mask: Mask) -> Tensor | None:
+    """Say how many queries and keys there are and who sees whom.
+
+    Returns:
+        What must outlive the call that is told.
+    """
+    described.batch, described.num_queries = positions.query.shape
+    described.num_keys = positions.key.shape[1]
+    visible = _visible(positions, mask)
+    if visible is None:
+        return None
+    described.visible = visible.data_ptr()
+    described.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
+    described.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
+    return visible
+
+
+def rotary_table(rotary: RotaryAngles, places: Tensor) -> RotaryTable:
+    """The angles of queries and keys at positions [B, L]."""
+    places = places.contiguous()
+    return rotary.at(places.data_ptr(), places.numel())
+
+
+def _visible(positions: Positions, mask: Mask) -> Tensor | None:
+    """Which key each query sees, bytes or bool [B|1, 1, Lq|1, Lk]; None if it is every one."""
+    if mask not in _PLAIN_MASKS:
+        return None if positions.shows_all(mask) else positions.visible(mask).contiguous()
+    return positions.derive(("seen", mask), lambda: _looked_up(positions, mask == Causal()))
+
+
+def _looked_up(positions: Positions, causal: bool) -> Tensor | None:
+    query, key, lineage = positions.query.contiguous(), positions.key.contiguous(), None
+    if positions.lineage is not None:
+        lineage = positions.lineage.contiguous()
+    shape = (query.shape[0], query.shape[1], key.shape[1])
+    visible = torch.empty((shape[0], 1, *shape[1:]), dtype=torch.uint8)
+    all_seen = kernels().heedful_visible(
+        *(query.data_ptr(), key.data_ptr(), address(lineage), *shape, causal, visible.data_ptr())
+    )
+    return None if all_seen else visible

@@ -1,0 +1,106 @@
+"""Token embedding and norms of an engine: kernels in C do each in one pass over the rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from heedful.engines.engine_parts import EnginePart
+from heedful.kernels.library import address, kernels
+from heedful.kernels.structs import Norm
+from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.norms import RMSNorm, norm_parts
+
+
+class CpuInputEmbedding(EnginePart, InputEmbedding):
+    """Input embedding by kernels in C; by the definition where they have no table to read."""
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        table: TokenEmbedding,
+        segments: Tensor | None = None,
+    ) -> Tensor:
+        """See `InputEmbedding.forward`."""
+        if self.by_definition:
+            return super().forward(ids, positions, table, segments)
+        x = None
+        if self.segments is None:
+            x = self._by_kernels(ids, positions, table)
+        if x is None:
+            x = self.embed(ids, positions, table, segments)
+        return x if self.norm is None else norm_rows(x, self.norm)
+
+    def _by_kernels(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor | None:
+        encodings = None
+        if self.positions is not None:
+            encodings = self.positions.table(positions)
+            if encodings is None:
+                return None
+        return embed(ids, positions, table.weight, self.scale, encodings)
+
+
+def embed(
+    ids: Tensor,
+    positions: Tensor,
+    table: Tensor,
+    scale: float,
+    encodings: tuple[Tensor, int] | None,
+) -> Tensor | None:
+    """Compute `scale * table[ids]` plus the encodings of positions.
+
+    Args:
+        ids: [B, L] int64.
+        positions: [B, L] int64; nothing is added where they are −1.
+        table: [V, D].
+        scale: of its rows.
+        encodings: [P, D] encodings, and the row of position 0; nothing is added if None.
+
+    Returns:
+        [B, L, D] float32; None where an id or a position lies past its table, or there are no
+        kernels for such tensors.
+    """
+    rows, first = (None, 0) if encodings is None else encodings
+    for each in (table, rows):
+        if each is not None and (each.dtype != torch.float32 or not each.is_contiguous()):
+            return None
+    if kernels() is None or table.device.type != "cpu":
+        return None
+    ids, positions = ids.contiguous(), positions.contiguous()
+    x = torch.empty((*ids.shape, table.shape[1]))
+    done = kernels().heedful_embed(
+        *(ids.data_ptr(), positions.data_ptr(), ids.numel()),
+        *(table.data_ptr(), len(table), scale),
+        *(address(rows), 0 if rows is None else len(rows), first),
+        *(table.shape[1], x.data_ptr()),
+    )
+    return x if done else None
+
+
+def norm_struct(norm: nn.Module) -> Norm:
+    """A norm as kernels take it; its tensors must outlive the structure."""
+    weight, bias, epsilon = norm_parts(norm)
+    assert weight is not None
+    assert (bias is None) == isinstance(norm, RMSNorm)
+    return Norm(address(weight), address(bias), epsilon)
+
+
+def norm_rows(x: Tensor, norm: nn.Module) -> Tensor:
+    """Norm x [..., D]; the module itself does it where kernels do not serve."""
+    weight, bias, _ = norm_parts(norm)
+    whole = (bias is None) == isinstance(norm, RMSNorm)
+    if weight is None or not whole or not _serves(x, weight):
+        y: Tensor = norm(x)
+        return y
+    x = x.contiguous()
+    y, width = torch.empty_like(x), x.shape[-1]
+    struct = norm_struct(norm)
+    kernels().heedful_norm(struct, x.data_ptr(), x.numel() // width, width, y.data_ptr())
+    return y
+
+
+def _serves(*tensors: Tensor) -> bool:
+    if kernels() is None:
+        return False
+    return all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)

@@ -1,0 +1,211 @@
+"""A stack by kernels in C: all blocks in one call, or block by block."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, cast
+
+import torch
+from torch import Tensor
+
+from heedful.engines.cpu_block import SHOWN, CpuBlock, rotary_table, split_states, tell_positions
+from heedful.engines.cpu_embedding import norm_rows
+from heedful.engines.engine_parts import EnginePart, become
+from heedful.engines.lowering import StackProgram, WeightSource, lower_block, lower_rotary
+from heedful.engines.packed_linear import workspace
+from heedful.engines.support import block_refusals, one_call_refusals
+from heedful.kernels.library import HeadAddresses, address, kernels
+from heedful.kernels.structs import AttentionArgs
+from heedful.models.block import Block, BlockState
+from heedful.models.spec import StackSpec
+from heedful.models.stack import Stack
+from heedful.nn.beam_cache import BeamCache
+from heedful.nn.mixer import Context
+from heedful.nn.unpadding import RealRows, rows_in_front
+
+
+class CpuStack(EnginePart, Stack):
+    """A stack whose linear layers are packed for kernels in C.
+
+    Blocks that are looked into, and those that kernels in C do not serve, are computed by the
+    definition, with the packed layers.
+
+    Attributes:
+        cpu_blocks: each block by kernels in C; None where they do not serve it.
+        program: all blocks in one call; None where they need to be called one by one.
+    """
+
+    cpu_blocks: list[CpuBlock | None]
+    program: CpuPass | None
+
+    @classmethod
+    def of(cls, stack: Stack, spec: StackSpec, width: int, weights: WeightSource | None) -> Self:
+        """A stack of an engine's copy as one of this class.
+
+        Args:
+            stack: its layers are packed; its attributes are shared.
+            spec: of the stack.
+            width: D.
+            weights: of the copy, by name; None where they are not packed for kernels in C.
+        """
+        made = become(stack, cls)
+        made.cpu_blocks = []
+        name = stack.name
+        blocks = list(cast("Iterable[Block]", stack.blocks))
+        for number, (block, own) in enumerate(zip(blocks, spec.blocks, strict=True)):
+            if weights is None or block_refusals(own, width, name):
+                made.cpu_blocks.append(None)
+                continue
+            layer = lower_block(weights, f"{name}.blocks.{number}", own, width)
+            rotary = lower_rotary(own.self_attention, width)
+            made.cpu_blocks.append(CpuBlock(block, layer, rotary))
+        made.program = None
+        usable = [block for block in made.cpu_blocks if block is not None]
+        if weights and len(usable) == len(blocks) and not one_call_refusals(spec, width, name):
+            program = StackProgram([each.layer for each in usable], usable[0].rotary, weights)
+            made.program = CpuPass(blocks[0], program)
+        return made
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all blocks are computed in one call, and no residual was cut."""
+        return self.program is not None and not self._uses_definition
+
+    @property
+    def _uses_definition(self) -> bool:
+        blocks = cast("Iterable[Block]", self.blocks)
+        return self.by_definition or any(block.cut for block in blocks)
+
+    def _run(
+        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    ) -> tuple[Tensor, tuple[BlockState, ...]]:
+        if self._uses_definition:
+            return super()._run(x, context, states)
+        if self.position_bias is not None:
+            context = dataclasses.replace(context, biases=(*context.biases, self.position_bias))
+        here = context.at(self.name)
+        here.offer("embedding", x)
+        x, states = self._run_blocks(x, here, states)
+        return x if self.final_norm is None else norm_rows(x, self.final_norm), states
+
+    def _run_blocks(
+        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    ) -> tuple[Tensor, tuple[BlockState, ...]]:
+        if self._uses_definition:
+            return super()._run_blocks(x, context, states)
+        if context.capture is None and self.program is not None:
+            result = self.program(x, context, states)
+            if result is not None:
+                return result
+        after: list[BlockState] = []
+        for index, block in enumerate(self.blocks):
+            here = context.at(str(index))
+            run: Callable[..., tuple[Tensor, BlockState]] = block
+            in_c, capture = self.cpu_blocks[index], context.capture
+            if in_c and not (capture is not None and capture.concerns(here.address, besides=SHOWN)):
+                run = in_c
+            x, state = run(x, here, states[index] if states else ())
+            here.offer("output", x)
+            after.append(state)
+        return x, tuple(after)
+
+    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
+        """The rows of a pass that goes without its padding; None where padding stays."""
+        if self._uses_definition:
+            return super()._real_rows(x, context)
+        if self.position_bias is not None or context.biases or not all(self.cpu_blocks):
+            return None
+        blocks = cast("Iterable[Block]", self.blocks)
+        if any(block.self_attention.position_bias is not None for block in blocks):
+            return None  # a bias is computed for each slot
+        if context.capture is not None:
+            shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN]
+            if context.capture.concerns(self.name, besides=shown):
+                return None
+        return rows_in_front(context.positions.query)
+
+
+class CpuPass:
+    """All blocks of a stack in one call of kernels in C.
+
+    Args:
+        block: the first of them, for what they have in common.
+        program: of all blocks.
+    """
+
+    def __init__(self, block: Block, program: StackProgram) -> None:
+        self._own, self._cross = block.self_attention, block.cross_attention
+        self._program = program
+        self._addresses = ctypes.c_void_p * len(program)
+
+    def __call__(
+        self,
+        x: Tensor,
+        context: Context,
+        states: Sequence[BlockState],
+    ) -> tuple[Tensor, tuple[BlockState, ...]] | None:
+        """Run all blocks.
+
+        Args:
+            x: [B, L, D] float32; [1, R, D] without its padding.
+            context: positions of the pass; captures are ignored.
+            states: of each block, or none.
+
+        Returns:
+            As x, and the states after x's tokens; None where the blocks need to be called
+            one by one.
+        """
+        split = [split_states(each) for each in states]
+        caches = [cache for cache, _ in split if cache is not None]
+        memory = [read for _, read in split if read is not None]
+        if context.biases or any(type(cache) is not BeamCache for cache in caches):
+            return None
+        x, positions = x.contiguous(), context.positions
+        own, cross, rotary = self._own, self._cross, self._program.rotary
+        described = self._program.begin()
+        held: list[object] = [tell_positions(described.self, positions, own.mask)]
+        if rotary is not None:
+            held.append(table := rotary_table(rotary, context.row_positions()))
+            described.rotary = table
+        grown: list[BeamCache] = []
+        if caches:
+            batch, count = positions.query.shape
+            shape = (batch, own.key_heads_left, count, own.head_width)
+            claims = [cast("BeamCache", cache).claim(shape, x) for cache in caches]
+            grown = [cache for cache, _ in claims]
+            begins = self._tell_places(described.self, [store.places for _, store in claims])
+            if begins is None:
+                return None
+            described.keys, described.values = begins
+            described.num_cached = positions.key.shape[1] - count
+        if cross is not None:
+            assert context.memory_positions is not None
+            held.append(tell_positions(described.cross, context.memory_positions, cross.mask))
+            begins = self._tell_places(described.cross, [each.places for each in memory])
+            if begins is None:
+                return None
+            described.memory_keys, described.memory_values = begins
+        if context.rows is not None:
+            starts = address(context.rows.starts)
+            described.self.query_starts = described.self.key_starts = starts
+            described.cross.query_starts = starts
+        rows, library = x.shape[0] * x.shape[1], kernels()
+        space = workspace(library.heedful_stack_workspace(described, rows))
+        y = torch.empty_like(x)
+        library.heedful_stack(described, x.data_ptr(), rows, y.data_ptr(), space.data_ptr())
+        if not grown:
+            return y, tuple(states)
+        return y, tuple((cache, *each[1:]) for cache, each in zip(grown, states, strict=True))
+
+    def _tell_places(
+        self, seen: AttentionArgs, places: Sequence[HeadAddresses]
+    ) -> tuple[Any, Any] | None:
+        """Say how keys and values lie; where those of each block begin, if all lie alike."""
+        keys, values, *strides = zip(*places, strict=True)
+        if any(len(set(each)) > 1 or each[0][3] != 1 for each in strides):
+            return None
+        seen.key_batch, seen.key_head, seen.key_slot, _ = strides[0][0]
+        seen.value_batch, seen.value_head, seen.value_slot, _ = strides[1][0]
+        return self._addresses(*keys), self._addresses(*values)

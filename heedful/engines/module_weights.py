@@ -1,0 +1,57 @@
+"""The weights of an engine's copy of a model, as a source for lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+
+from heedful.engines.packed_linear import NativeLinear, PackedMaps, PackedProjection
+from heedful.kernels.structs import Linear
+
+_MODULES = {"query": "projection", "key": "memory_projection", "value": "memory_projection"}
+"""The modules of fused maps, whose weights have names of their own in state dicts."""
+
+
+class ModuleWeights:
+    """Weights of a model whose linear layers are packed; see `WeightSource`.
+
+    Args:
+        model: an engine's copy.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def address(self, name: str, *shape: int) -> int:
+        """See `WeightSource.address`."""
+        weight = self._model.get_parameter(name)
+        assert weight.dtype == torch.float32
+        assert weight.is_contiguous()
+        assert weight.shape == shape
+        return weight.data_ptr()
+
+    def packed(self, maps: Mapping[str, int], in_width: int, *, has_bias: bool) -> Linear:
+        """See `WeightSource.packed`; a layer without heads has no weight, only a bias."""
+        owner, _, part = next(iter(maps)).rpartition(".")
+        layer = self._model.get_submodule(f"{owner}.{_MODULES.get(part, part)}")
+        layer = layer.layer if isinstance(layer, PackedMaps) else layer
+        if not in_width or not sum(maps.values()):
+            bias = layer.bias
+            place = bias.data_ptr() if isinstance(bias, torch.Tensor) and bias.numel() else None
+            return Linear(None, place, None, None, in_width, sum(maps.values()))
+        struct = _struct(layer)
+        assert (struct.out_width, struct.in_width) == (sum(maps.values()), in_width)
+        return struct
+
+    def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
+        """See `WeightSource.projection`."""
+        projection = self._model.get_submodule("output_projection")
+        assert isinstance(projection, PackedProjection)
+        return _struct(projection.packed)
+
+
+def _struct(layer: nn.Module) -> Linear:
+    assert isinstance(layer, NativeLinear)
+    return layer.struct

@@ -1,0 +1,340 @@
+"""A translator without PyTorch: it reads one sentence and continues its translations.
+
+To load PyTorch takes longer than to translate a page, and most requests of a command line are a
+sentence. The kernels in C that PyTorch's models run on are called from NumPy here. The results are
+those of a sentence by itself in a batch, bit for bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.engines.file_weights import Unsupported
+from heedful.engines.lowering import (
+    StackProgram,
+    WeightSource,
+    head_counts,
+    head_width,
+    lower_block,
+    lower_memory,
+    lower_norm,
+    lower_rotary,
+)
+from heedful.engines.packed_weight import (
+    Floats,
+    Integers,
+    address,
+    aligned,
+    empty,
+    multiply,
+    workspace,
+)
+from heedful.engines.support import sentence_refusals
+from heedful.kernels.library import kernels
+from heedful.kernels.structs import AttentionArgs, Norm
+from heedful.models.spec import StackSpec, TranslatorSpec
+from heedful.nn.spec import EmbeddingSpec
+
+_ROOM = 32
+"""Steps that there is memory for at first; where it is full, twice as much is taken."""
+
+_CROWDED = 64
+"""Slots from which on it is worth looking for some that no continuation needs any more."""
+
+
+class NumpyTranslator:
+    """A translator of one sentence at a time.
+
+    Args:
+        spec: of the model.
+        weights: of the model, by name.
+
+    Raises:
+        Unsupported: when the model needs PyTorch, or its weights do not fit it.
+    """
+
+    def __init__(self, spec: TranslatorSpec, weights: WeightSource) -> None:
+        if sentence_refusals(spec):  # before anything is read
+            raise Unsupported
+        self.spec = spec
+        self._weights = weights  # the addresses held here are theirs
+        width, rows = spec.width, spec.target_vocabulary
+        names = dict.fromkeys(("source_embedding", "target_embedding", "output_projection"))
+        tables = {name: f"{name}.weight" for name in names}
+        tables = {name: spec.ties().get(table, table) for name, table in tables.items()}
+        target = weights.address(tables["target_embedding"], rows, width)
+        source = weights.address(tables["source_embedding"], spec.source_vocabulary, width)
+        self.source_input = _Input(
+            weights, "source_input", spec.embedding, (source, spec.source_vocabulary, width)
+        )
+        self.target_input = _Input(weights, "target_input", spec.embedding, (target, rows, width))
+        self.encoder = NumpyStack(weights, "encoder", spec.encoder, width)
+        self.decoder = NumpyStack(weights, "decoder", spec.decoder, width)
+        self.memory = [
+            lower_memory(weights, f"decoder.blocks.{number}", block, width)
+            for number, block in enumerate(spec.decoder.blocks)
+        ]
+        bias = "output_bias" if spec.output_bias else None
+        self.output = weights.projection(tables["output_projection"], bias, rows, width)
+
+    def begin(self, source: Sequence[int]) -> Continuations:
+        """Read a sentence.
+
+        Args:
+            source: ids [S], special tokens included.
+        """
+        ids = np.array(source, np.int64)
+        positions = np.arange(len(ids))
+        states = self.encoder(
+            self.source_input(ids, positions),
+            positions,
+            AttentionArgs(batch=1, num_queries=len(ids), num_keys=len(ids)),
+        )
+        return Continuations(self, [multiply(each, states) for each in self.memory])
+
+
+class NumpyStack:
+    """An encoder, or a decoder, by kernels in C.
+
+    Args:
+        weights: of the model, by name.
+        name: `encoder` or `decoder`.
+        spec: of the stack.
+        width: D.
+    """
+
+    def __init__(self, weights: WeightSource, name: str, spec: StackSpec, width: int) -> None:
+        self.spec = spec
+        block = spec.blocks[0]  # all are alike in what is read here
+        own, cross = block.self_attention, block.cross_attention
+        self.key_heads, self.head_width = head_counts(own)[1], head_width(own, width)
+        self.memory_head_width = 0 if cross is None else head_width(cross, width)
+        layers = [
+            lower_block(weights, f"{name}.blocks.{number}", each, width)
+            for number, each in enumerate(spec.blocks)
+        ]
+        self._program = StackProgram(layers, lower_rotary(own, width), weights)
+        self._addresses = ctypes.c_void_p * len(layers)
+        self._final_norm: Norm | None = None
+        if spec.final_norm is not None:
+            self._final_norm = lower_norm(weights, f"{name}.final_norm", spec.final_norm, width)
+
+    def __call__(
+        self,
+        x: Floats,
+        positions: Integers,
+        own: AttentionArgs,
+        cache: tuple[Sequence[int], Sequence[int]] | None = None,
+        taken: int = 0,
+        cross: AttentionArgs | None = None,
+        memory: tuple[Sequence[int], Sequence[int]] | None = None,
+    ) -> Floats:
+        """[R, D] through every layer.
+
+        Args:
+            x: of one sentence.
+            positions: [R], of each row.
+            own: what self-attention sees.
+            cache: addresses of each layer's keys, and of its values; None if they are not kept.
+            taken: slots of the cache that are in use.
+            cross: what attention over the source sees.
+            memory: addresses of each layer's keys of the source, and of its values.
+        """
+        described = self._program.begin()
+        described.self, described.cross, described.num_cached = own, cross or AttentionArgs(), taken
+        if cache is not None:
+            described.keys, described.values = (self._addresses(*each) for each in cache)
+        if memory is not None:
+            described.memory_keys, described.memory_values = (
+                self._addresses(*each) for each in memory
+            )
+        library, rows, y = kernels(), len(x), empty(x.shape)
+        if self._program.rotary is not None:
+            table = self._program.rotary.at(positions.ctypes.data, rows)
+            described.rotary = table
+        space = workspace(library.heedful_stack_workspace(described, rows))
+        library.heedful_stack(described, address(x), rows, address(y), address(space))
+        return y if self._final_norm is None else _normed(y, self._final_norm)
+
+
+class Continuations:
+    """What has been written of one sentence's translation, in several ways side by side.
+
+    All of them stand in one row of slots, as in `heedful.nn.beam_cache`; which are whose past is
+    told to attention. Shapes: W continuations, S slots in use, N layers, K heads, E their width.
+
+    Args:
+        translator: which writes.
+        memory: of each layer [tokens, 2 · K · E], the keys of all heads, then their values.
+    """
+
+    def __init__(self, translator: NumpyTranslator, memory: Sequence[Floats]) -> None:
+        self._translator = translator
+        self._memory = memory  # held, as its addresses are
+        keys = [each.ctypes.data for each in memory]
+        values = memory[0].shape[1] // 2 * memory[0].itemsize
+        self._over = keys, [at + values for at in keys]
+        self._length = 0
+        self._own: npt.NDArray[np.bool_] | None = None  # [W, S]; None while there is one
+        self._crowded = _CROWDED
+        layers = translator.decoder
+        shape = (2, layers.spec.num_layers, layers.key_heads, 1 + _ROOM, layers.head_width)
+        self._held = empty(shape)
+        self._used = 0
+
+    def step(self, tokens: Sequence[int]) -> Floats:
+        """Append a token to each continuation.
+
+        Args:
+            tokens: [W], the beginning of a sequence at first.
+
+        Returns:
+            The scores of what may follow, [W, V], which may be overwritten.
+        """
+        width, translator = len(tokens), self._translator
+        if self._own is not None:
+            self._own = np.concatenate([self._own, np.eye(width, dtype=np.bool_)], 1)
+        stop = self._used + width
+        self._reserve(stop)
+        positions = np.full(width, self._length)
+        x = translator.target_input(np.array(tokens, np.int64), positions)
+        visible = None if self._own is None or self._own.all() else self._own.view(np.uint8)
+        layers = translator.decoder
+        slot = layers.head_width
+        head = slot * self._held.shape[3]
+        own = AttentionArgs(
+            batch=1,
+            num_queries=width,
+            num_keys=stop,
+            key_head=head,
+            key_slot=slot,
+            value_head=head,
+            value_slot=slot,
+            visible=address(visible),
+            visible_query=stop,
+        )
+        tokens_read, both = self._memory[0].shape
+        cross = AttentionArgs(
+            batch=1,
+            num_queries=width,
+            num_keys=tokens_read,
+            key_head=layers.memory_head_width,
+            key_slot=both,
+            value_head=layers.memory_head_width,
+            value_slot=both,
+        )
+        cache = self._places(0), self._places(1)
+        states = layers(x, positions, own, cache, self._used, cross, self._over)
+        self._used, self._length = stop, self._length + 1
+        scale = translator.spec.output_scale
+        scaled = states if scale is None else states * np.float32(scale)
+        return multiply(translator.output, scaled)
+
+    def choose(self, continuations: Sequence[int]) -> None:
+        """Go on with these of them, W' in any order; some perhaps several times."""
+        if self._own is not None:
+            self._own = self._own[list(continuations)]
+        elif len(continuations) > 1:
+            self._own = np.ones((len(continuations), self._used), np.bool_)
+        if self._used < self._crowded:
+            return
+        needed = np.ones(self._used, np.bool_) if self._own is None else self._own.any(0)
+        count = int(needed.sum())
+        self._crowded = max(_CROWDED, 2 * count)
+        if 2 * count > self._used:
+            self._crowded *= 2
+            return
+        self._held = aligned(self._held[:, :, :, : self._used][:, :, :, needed])
+        self._used = count
+        if self._own is not None:
+            self._own = self._own[:, needed]
+
+    def _reserve(self, slots: int) -> None:
+        room = self._held.shape[3]
+        if slots <= room:
+            return
+        larger = empty((*self._held.shape[:3], max(2 * room, slots), self._held.shape[4]))
+        larger[:, :, :, : self._used] = self._held[:, :, :, : self._used]
+        self._held = larger
+
+    def _places(self, kind: int) -> list[int]:
+        """Where the slots of each layer's keys, or values, begin."""
+        of_kind, of_layer = self._held.strides[:2]
+        first = self._held.ctypes.data + kind * of_kind
+        return [first + layer * of_layer for layer in range(self._held.shape[1])]
+
+
+class _Input:
+    """Input embedding: ids at positions to vectors.
+
+    Args:
+        weights: of the model, by name.
+        name: of the module.
+        spec: which parts there are.
+        table: address of the vocabulary's vectors, V and D.
+    """
+
+    def __init__(
+        self, weights: WeightSource, name: str, spec: EmbeddingSpec, table: tuple[int, int, int]
+    ) -> None:
+        self.table = table
+        width = table[2]
+        self._scale = math.sqrt(width) if spec.scale else 1.0
+        self._norm = lower_norm(weights, f"{name}.norm", spec.norm, width) if spec.norm else None
+        self._positions = spec.positions
+        self._sinusoids: Floats | None = None
+        self._encodings: tuple[int | None, int, int] = None, 0, 0
+        if spec.positions.kind == "learned":
+            assert spec.positions.max_length is not None  # the spec checks it
+            first = spec.positions.unused_rows
+            rows = first + spec.positions.max_length
+            at = weights.address(f"{name}.positions.weight", rows, width)
+            self._encodings = at, rows, first
+
+    def __call__(self, ids: Integers, positions: Integers) -> Floats:
+        """[R] each to [R, D]."""
+        table, rows, width = self.table
+        if self._positions.kind == "sinusoidal":
+            self._reach(int(positions.max()) + 1)
+        x = empty((len(ids), width))
+        done = kernels().heedful_embed(
+            *(address(ids), address(positions), len(ids)),
+            *(table, rows, self._scale),
+            *self._encodings,
+            *(width, address(x)),
+        )
+        assert done, "ids and positions lie in their tables"
+        return x if self._norm is None else _normed(x, self._norm)
+
+    def _reach(self, length: int) -> None:
+        """Have sinusoids for so many positions."""
+        if self._sinusoids is None or len(self._sinusoids) < length:
+            rows = max(_CROWDED, 1 << (length - 1).bit_length())
+            self._sinusoids = sinusoids(rows, self.table[2], self._positions.layout)
+            self._encodings = address(self._sinusoids), rows, 0
+
+
+def _normed(x: Floats, norm: Norm) -> Floats:
+    y = empty(x.shape)
+    kernels().heedful_norm(norm, address(x), *x.shape, address(y))
+    return y
+
+
+def sinusoids(rows: int, width: int, layout: str) -> Floats:
+    """Encodings of positions 0 to rows − 1, [rows, D] (Vaswani 2017, section 3.5).
+
+    Args:
+        rows: how many.
+        width: D.
+        layout: `pairs` (sines and cosines take turns) or `halves`.
+    """
+    even = np.arange(0, width, 2, dtype=np.float64)
+    frequencies = np.exp(even * (-math.log(10_000.0) / width))
+    angles = np.arange(rows, dtype=np.float64)[:, None] * frequencies
+    waves = np.stack([np.sin(angles), np.cos(angles)], -1 if layout == "pairs" else 1)
+    return aligned(waves.reshape(rows, -1)[:, :width].astype(np.float32))

@@ -1,0 +1,157 @@
+"""Prepare a finished model for inference: the engine that runs it fastest on its device.
+
+A processor runs translators and language models by kernels in C, or by oneDNN's packed products
+where those were not compiled; a GPU replays their decoding steps as CUDA graphs. In 8 bits every
+kind of model is packed. All else is computed by the definition.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar, cast
+
+import torch
+
+from heedful.device import Precision, RunningPrecision, resolve_precision
+from heedful.engines.cpu_embedding import CpuInputEmbedding
+from heedful.engines.cpu_stack import CpuStack
+from heedful.engines.cuda_graphs import GraphedStack, record_on_gpu
+from heedful.engines.engine_parts import become, copy_model, replace_module
+from heedful.engines.module_weights import ModuleWeights
+from heedful.engines.packed_linear import (
+    Int8NativeLinear,
+    Linear,
+    NativeLinear,
+    PackedLinear,
+    PackedProjection,
+    int8_linear,
+    pack_linear,
+    packs,
+)
+from heedful.engines.support import embedding_refusals, stack_refusals
+from heedful.errors import ConfigError
+from heedful.kernels import library
+from heedful.memory import reuse_freed
+from heedful.nn.spec import EmbeddingSpec
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
+    from heedful.models.causal_lm import CausalLM
+    from heedful.models.encoder import EncoderModel
+    from heedful.models.translator import Translator
+    from heedful.models.vision import VisionModel
+
+M = TypeVar("M", "Translator", "CausalLM", "EncoderModel", "VisionModel")
+
+
+def prepare(
+    model: M,
+    precision: Precision | RunningPrecision = "auto",
+    device: torch.device | None = None,
+    *,
+    donate: bool = False,
+) -> M:
+    """Make an engine of a finished model: another object with the model's calls.
+
+    Args:
+        model: stays as it is, and can still be trained, unless it is donated.
+        precision: auto is float32, by the fastest route that is as exact. PyTorch's routes are
+            timed to choose one; where kernels in C multiply there is nothing to choose. bf16
+            stores the weights of decoders in bfloat16, so that no step converts them (where there
+            are no bfloat16 products, float32's are used); int8 quantizes the weights of all
+            linear layers.
+        device: where it runs; the model's own if None.
+        donate: take the parameters of the model, which cannot be used any more. Each is freed as
+            soon as it is packed.
+
+    Returns:
+        A model in eval mode; `precision_of` says in which precision it runs.
+
+    Raises:
+        ConfigError: when the device does not have the precision.
+    """
+    if device is None:
+        device = next(model.parameters()).device
+    if not isinstance(precision, Precision):
+        precision = _choose_precision(model, precision, device)
+    engine = copy_model(model, donate=donate).to(device).eval()
+    vars(engine)["precision"] = _convert(engine, precision)
+    return engine
+
+
+def precision_of(model: torch.nn.Module) -> Precision | None:
+    """The precision that a model was prepared in; None for a model that is no engine."""
+    return cast("Precision | None", vars(model).get("precision"))
+
+
+def _choose_precision(model: AnyModel, name: RunningPrecision, device: torch.device) -> Precision:
+    native = model.spec.generates and device.type == "cpu" and library.kernels() is not None
+    if name == "auto" and native:
+        return Precision("fp32", "cpu", reason="kernels in C")
+    return resolve_precision(name, device, width=model.spec.width, exact=True)
+
+
+def _convert(engine: AnyModel, precision: Precision) -> Precision:
+    """Put the parts of an engine in place; return the precision it runs in."""
+    generates = engine.spec.generates
+    if generates and precision.device == "cpu":
+        reuse_freed()
+    if precision.name == "int8":
+        linear = int8_linear()
+        if linear is None:
+            raise ConfigError(
+                "This processor or this PyTorch has no exact products of 8-bit integers",
+                where="precision = int8",
+                remedy="Use auto, fp32 or bf16",
+            )
+        _pack(engine, linear)
+        _use_kernels(engine, native=linear is Int8NativeLinear)
+        return replace(precision, stored=True)
+    if not generates or precision.device not in ("cpu", "cuda"):
+        return precision
+    if precision.name == "bf16":
+        engine.to(torch.bfloat16)
+        precision = replace(precision, stored=True)
+    if precision.device == "cuda":
+        record = functools.partial(record_on_gpu, pool=torch.cuda.graph_pool_handle())
+        stack = cast("Translator | CausalLM", engine).decoder
+        replace_module(engine, stack, GraphedStack.of(stack, record))
+    elif precision.name == "fp32" and library.kernels() is not None:
+        _pack(engine, NativeLinear)
+        _use_kernels(engine, native=True)
+    elif packs(torch.bfloat16 if precision.name == "bf16" else torch.float32):
+        _pack(engine, PackedLinear)
+    elif precision.name == "bf16" and library.kernels() is not None:
+        _pack(engine, NativeLinear)
+        reason = "no bfloat16 products here: numbers are rounded to it, products are of float32"
+        precision = replace(precision, reason=reason)
+    return precision
+
+
+def _pack(engine: AnyModel, linear: Linear) -> None:
+    """Replace all linear layers by packed ones, and the output projection of a decoder."""
+    pack_linear(engine, linear)
+    if engine.spec.generates:
+        decoder = cast("Translator | CausalLM", engine)
+        decoder.output_projection = PackedProjection(
+            decoder.output_projection, decoder.output_bias, linear
+        )
+
+
+def _use_kernels(engine: AnyModel, *, native: bool) -> None:
+    """Have kernels in C compute embeddings and stacks, as far as they support them.
+
+    Args:
+        engine: with packed layers.
+        native: whether these are packed for kernels in C.
+    """
+    weights, spec = ModuleWeights(engine) if native else None, engine.spec
+    embedding: EmbeddingSpec | None = getattr(spec, "embedding", None)
+    if embedding is not None and not embedding_refusals(embedding, "embedding"):
+        for module in engine.input_modules().values():
+            replace_module(engine, module, become(module, CpuInputEmbedding))
+    for name, stack in spec.stacks().items():
+        if not stack_refusals(stack, name):
+            module = CpuStack.of(getattr(engine, name), stack, spec.width, weights)
+            setattr(engine, name, module)

@@ -1,0 +1,203 @@
+"""Metrics of a corpus: sacreBLEU's with the signature that repeats them, exact match, perplexity.
+
+Training's validation and `heedful evaluate` both come here, so a score means the same everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import ConfigError, DataError, suggest
+
+if TYPE_CHECKING:  # sacreBLEU takes a while to import; the metrics' names must not wait for it
+    from sacrebleu.metrics.base import Metric, Score
+
+METRIC_NAMES = ("bleu", "chrf", "ter")
+
+References = Sequence[str] | Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class MetricScore:
+    """One metric over a corpus.
+
+    Attributes:
+        name: `bleu`, `chrf` or `ter`.
+        score: 0 to 100 for BLEU and chrF, higher is better; TER in errors per 100 reference words,
+            lower is better.
+        signature: sacreBLEU's signature: case, tokenizer, smoothing, version.
+        details: what the score is made of (n-gram precisions, brevity penalty, lengths in tokens).
+    """
+
+    name: str
+    score: float
+    signature: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def plain(self) -> dict[str, Any]:
+        """The score as JSON data."""
+        return {
+            "name": self.name,
+            "score": self.score,
+            "signature": self.signature,
+            "details": dict(self.details),
+        }
+
+
+def corpus_scores(
+    hypotheses: Sequence[str],
+    references: References,
+    metrics: Sequence[str] = METRIC_NAMES,
+    *,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict[str, MetricScore]:
+    """Score a corpus of hypotheses.
+
+    Args:
+        hypotheses: one output a line.
+        references: one reference a line, or several such lists.
+        metrics: any of `bleu`, `chrf`, `ter`.
+        tokenize: sacreBLEU's tokenizer for BLEU; `none` for text that is tokenised already.
+        lowercase: ignore case in BLEU and chrF; TER ignores it always, as sacreBLEU's does.
+
+    Returns:
+        A score for each metric, in the order asked for.
+
+    Raises:
+        DataError: when the numbers of lines differ, or there are none.
+        ConfigError: on a metric or tokenizer that does not exist or is not installed.
+    """
+    reference_lists = check_aligned(hypotheses, references)
+    scores: dict[str, MetricScore] = {}
+    for name in metrics:
+        metric = build_metric(name, tokenize=tokenize, lowercase=lowercase)
+        score = metric.corpus_score(hypotheses, reference_lists)
+        scores[name] = MetricScore(
+            name, float(score.score), str(metric.get_signature()), _details(score)
+        )
+    return scores
+
+
+def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
+    """Return the share of hypotheses that equal their reference, unchanged, 0 to 1.
+
+    Raises:
+        DataError: when the numbers of lines differ, or there are none.
+    """
+    (lines,) = check_aligned(hypotheses, references)
+    pairs = zip(hypotheses, lines, strict=True)
+    return sum(hypothesis == line for hypothesis, line in pairs) / len(lines)
+
+
+def perplexity(negative_log_likelihood: float, count: int) -> float:
+    """Return exp of the mean negative log-probability, the size of an equally uncertain choice.
+
+    Args:
+        negative_log_likelihood: summed over all units, in nats.
+        count: units, such as tokens, above 0; an end token counts where the model predicts it.
+
+    Returns:
+        The perplexity, infinite where it exceeds the largest float.
+    """
+    assert count > 0, "perplexity of nothing"
+    try:
+        return math.exp(negative_log_likelihood / count)
+    except OverflowError:
+        return math.inf
+
+
+def bits_per_unit(negative_log_likelihood: float, count: int) -> float:
+    """Return the mean negative log-probability in bits.
+
+    Args:
+        negative_log_likelihood: summed over the text, in nats.
+        count: units of the text, above 0: characters give bits per character, bytes bits per byte.
+            The sum may be over tokens: bits per character do not depend on how the text was cut.
+    """
+    assert count > 0, "bits of nothing"
+    return negative_log_likelihood / count / math.log(2)
+
+
+def build_metric(name: str, *, tokenize: str = "13a", lowercase: bool = False) -> Metric:
+    """sacreBLEU's metric of this name.
+
+    Raises:
+        ConfigError: on a metric or tokenizer that does not exist or is not installed.
+    """
+    from sacrebleu.metrics.bleu import BLEU
+    from sacrebleu.metrics.chrf import CHRF
+    from sacrebleu.metrics.ter import TER
+
+    if name == "bleu":
+        if tokenize not in BLEU.TOKENIZERS:
+            raise ConfigError(
+                f"Unknown tokenizer {tokenize!r}",
+                where="tokenize",
+                remedy=suggest(tokenize, BLEU.TOKENIZERS),
+            )
+        try:
+            # Told that the text is tokenised, sacreBLEU need not warn that it looks so.
+            return BLEU(tokenize=tokenize, lowercase=lowercase, force=tokenize == "none")
+        except (ImportError, RuntimeError) as error:
+            raise ConfigError(
+                f"sacreBLEU's tokenizer {tokenize!r} is not installed: {_first_line(error)}",
+                where="tokenize",
+                remedy="Install what it names, or choose another such as 13a, intl, zh or char",
+            ) from None
+    if name == "chrf":
+        return CHRF(lowercase=lowercase)
+    if name == "ter":
+        return TER()
+    raise ConfigError(
+        f"Unknown metric {name!r}", where="metrics", remedy=suggest(name, METRIC_NAMES)
+    )
+
+
+def check_aligned(hypotheses: Sequence[str], references: References) -> list[list[str]]:
+    """The references as a list of lists, each as long as the hypotheses.
+
+    Raises:
+        DataError: when the numbers of lines differ, or there are none.
+    """
+    if not hypotheses:
+        raise DataError("There is nothing to score: no hypotheses", remedy="Give at least one line")
+    lists = _reference_lists(references)
+    for number, lines in enumerate(lists, start=1):
+        if len(lines) != len(hypotheses):
+            which = f"reference {number}" if len(lists) > 1 else "the reference"
+            raise DataError(
+                f"{len(hypotheses)} lines to score, but {which} has {len(lines)}",
+                remedy="Give files that correspond line by line, empty lines included",
+            )
+    return lists
+
+
+def _reference_lists(references: References) -> list[list[str]]:
+    if all(isinstance(item, str) for item in references):
+        return [[str(item) for item in references]]
+    return [list(lines) for lines in references]
+
+
+def _details(score: Score) -> dict[str, Any]:
+    from sacrebleu.metrics.bleu import BLEUScore
+    from sacrebleu.metrics.ter import TERScore
+
+    if isinstance(score, BLEUScore):
+        return {
+            "precisions": [float(value) for value in score.precisions],
+            "brevity_penalty": float(score.bp),
+            "length_ratio": score.sys_len / score.ref_len if score.ref_len else 0.0,
+            "hypothesis_length": int(score.sys_len),
+            "reference_length": int(score.ref_len),
+        }
+    if isinstance(score, TERScore):
+        return {"edits": float(score.num_edits), "reference_length": float(score.ref_length)}
+    return {}
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

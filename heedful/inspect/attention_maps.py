@@ -1,0 +1,232 @@
+"""Attention of any layer, head and rows, as arrays with their tokens; drawn with characters too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.errors import ConfigError, ModelError
+from heedful.inspect.captures import array, run
+from heedful.inspect.readings import Reading, Tokens, tensors
+from heedful.inspect.result import Result
+from heedful.inspect.subject import Subject, stack_of, sublayers
+from heedful.nn.attention import Attention
+from heedful.nn.capture import Capture
+from heedful.nn.positions import Positions
+from heedful.search.alignment import Alignment, draw_alignment
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
+
+AttentionPart = Literal["encoder", "decoder", "cross"]
+"""Self-attention of the encoder, of the decoder, or the decoder's attention over the source."""
+
+MOST_CELLS = 1 << 28
+"""Most weights of a map: a GiB."""
+
+_TITLES: dict[AttentionPart, str] = {
+    "encoder": "Attention of the encoder",
+    "decoder": "Attention of the decoder to itself",
+    "cross": "Attention of the decoder (rows: what it writes) to the source",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionMap(Result):
+    """Attention weights with the tokens of their rows and columns.
+
+    Args:
+        part: encoder, decoder or cross.
+        layers: numbers of the layers, from 0.
+        heads: numbers of the heads, from 0.
+        rows: tokens of the queries. In cross-attention, those predicted by them.
+        columns: tokens of the keys.
+        weights: [layers, heads, rows, columns] float32; a row sums to 1. Pruned heads have zeros.
+    """
+
+    part: AttentionPart
+    layers: tuple[int, ...]
+    heads: tuple[int, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    weights: np.ndarray
+
+    def mean(self) -> np.ndarray:
+        """Weights [rows, columns], the mean of all layers and heads without the pruned ones."""
+        count = np.float32(max(1, self.weights.any((2, 3)).sum()))
+        mean: np.ndarray = self.weights.sum((0, 1)) / count
+        return mean
+
+
+def attention(
+    subject: Subject,
+    reading: Reading,
+    part: AttentionPart | None = None,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    rows: Sequence[int] | None = None,
+) -> AttentionMap:
+    """Recompute attention weights of a pass from their definition.
+
+    Args:
+        subject: the model.
+        reading: from `read` or `see`.
+        part: `encoder`, `decoder` or `cross`; cross where there is any, else the only one, if None.
+        layers: from 0; all if None.
+        heads: from 0; all if None.
+        rows: from 0; all if None.
+
+    Raises:
+        ModelError: when the model has no such attention.
+        ConfigError: when it has no such layer, head or row, or there are too many weights to keep.
+    """
+    part = part or parts_of(subject.model)[-1]
+    modules = attentions(subject.model, part)
+    queries, keys = sides(reading, part)
+    chosen_layers = choose(layers, len(modules), "layer")
+    chosen_heads = choose(heads, num_heads(modules), "head")
+    chosen_rows = choose(rows, len(queries), "row")
+    cells = len(chosen_layers) * len(chosen_heads) * len(chosen_rows) * len(keys)
+    if cells > MOST_CELLS:
+        raise ConfigError(
+            f"{cells:,} weights are more than the {MOST_CELLS:,} that are kept at once",
+            remedy="Choose layers, heads or rows, or give a shorter text",
+        )
+    addresses = [f"{[*modules][layer]}.weights" for layer in chosen_layers]
+    capture = _Slices(addresses, np.ix_(chosen_heads, chosen_rows))
+    run(subject.model, tensors(subject, [reading]), capture)
+    return AttentionMap(
+        part,
+        chosen_layers,
+        chosen_heads,
+        tuple(queries.pieces[row] for row in chosen_rows),
+        keys.pieces,
+        np.stack([capture.slices[address] for address in addresses]),
+    )
+
+
+def parts_of(model: AnyModel) -> tuple[AttentionPart, ...]:
+    """Return the kinds of attention that a model has."""
+    return tuple(part for part in get_args(AttentionPart) if _modules(model, part))
+
+
+def attentions(model: AnyModel, part: AttentionPart) -> dict[str, Attention]:
+    """Return the attention of each layer by its address, such as `decoder.3.cross`.
+
+    Raises:
+        ModelError: when the model has no such attention.
+        ConfigError: when there is no part of this name at all.
+    """
+    if part not in get_args(AttentionPart):
+        raise ConfigError(
+            f"There is no attention called {part!r}",
+            remedy=f"There are {', '.join(get_args(AttentionPart))}",
+        )
+    modules = _modules(model, part)
+    if not modules:
+        raise ModelError(
+            f"The model has no {part} attention",
+            remedy=f"It has: {', '.join(parts_of(model))}",
+        )
+    return modules
+
+
+def num_heads(modules: dict[str, Attention]) -> int:
+    """Return the number of heads of each layer, from `attentions`."""
+    return next(iter(modules.values())).num_heads
+
+
+def _modules(model: AnyModel, part: AttentionPart) -> dict[str, Attention]:
+    stack, sublayer = ("decoder", "cross") if part == "cross" else (part, "self")
+    if stack not in model.stacks():
+        return {}
+    blocks = map(sublayers, stack_of(model, stack).blocks)
+    return {
+        f"{stack}.{n}.{sublayer}": block[sublayer].module
+        for n, block in enumerate(blocks)
+        if sublayer in block and block[sublayer].is_attention
+    }
+
+
+def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ...]:
+    """Return whether the decoder's query at a position sees each of the first `count` positions."""
+    positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])
+    attention = next(iter(attentions(model, "decoder").values()))
+    visible: list[bool] = positions.visible(attention.mask)[0, 0, 0].tolist()
+    return tuple(visible)
+
+
+def sides(reading: Reading, part: AttentionPart) -> tuple[Tokens, Tokens]:
+    """Return the tokens of a part's rows and columns."""
+    if part == "cross":
+        assert reading.predicted is not None
+        return reading.predicted, reading.tokens("encoder")
+    return reading.tokens(part), reading.tokens(part)
+
+
+def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ...]:
+    """Return chosen numbers below a count, or all of them.
+
+    Raises:
+        ConfigError: naming the number that does not exist.
+    """
+    if chosen is None:
+        return tuple(range(count))
+    for number in chosen:
+        if not 0 <= number < count:
+            raise ConfigError(
+                f"There is no {name} {number}", remedy=f"They are numbered from 0 to {count - 1}"
+            )
+    return tuple(chosen)
+
+
+class _Slices(Capture):
+    """Keeps only some heads and rows of each layer's weights [1, H, Lq, Lk]."""
+
+    def __init__(self, addresses: Sequence[str], index: tuple[np.ndarray, ...]) -> None:
+        super().__init__(addresses)
+        self.index = index
+        self.slices: dict[str, np.ndarray] = {}
+
+    def keep(self, address: str, value: Tensor) -> None:
+        self.slices[address] = array(value)[0][self.index]
+
+
+def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
+    """Draw the mean of a map's layers and heads as a table of shades under a title.
+
+    Args:
+        attention: the map.
+        width: columns of the terminal.
+    """
+    mean = attention.mean()
+    most = float(mean.max())
+    shades = tuple(tuple(row) for row in (mean / (most or 1.0)).tolist())
+    columns, rows = (tuple(map(printable, side)) for side in (attention.columns, attention.rows))
+    title = f"{_TITLES[attention.part]}; {averaged(attention)}; darkest is {most:.2f}"
+    return f"{title}\n{draw_alignment(Alignment(columns, rows, shades), width=width)}"
+
+
+def averaged(attention: AttentionMap) -> str:
+    """Say in words of which layers and heads the mean of a map is."""
+    return f"{_numbered('layer', attention.layers)}, {_numbered('head', attention.heads)}"
+
+
+def _numbered(name: str, numbers: tuple[int, ...]) -> str:
+    if len(numbers) == 1:
+        return f"{name} {numbers[0]}"
+    in_a_row = numbers == tuple(range(numbers[0], numbers[-1] + 1))
+    listed = f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
+    return f"mean of {name}s {listed}"
+
+
+def printable(piece: str) -> str:
+    """A piece without characters that would move the cursor or the lines."""
+    escaped = piece.replace("\n", "\\n").replace("\t", "\\t").replace("\r", "\\r")
+    return "".join(c if c.isprintable() else "\ufffd" for c in escaped) or "·"

@@ -1,0 +1,400 @@
+"""Attention as matrices, one or one for each layer and head, and as lines between tokens."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import altair as alt
+import numpy as np
+
+from heedful.errors import ConfigError
+from heedful.inspect.alignment_heads import HeadChoice, WordAttention
+from heedful.inspect.attention_maps import AttentionMap, AttentionPart, averaged
+from heedful.inspect.charts.frame import (
+    INK,
+    MOST_CELLS,
+    MUCH,
+    NOTHING,
+    SERIES,
+    amount,
+    bare,
+    cells,
+    entitled,
+    labels,
+    named,
+    pixels,
+    places,
+    table,
+)
+from heedful.inspect.tracing import Tracing
+from heedful.inspect.word_alignment import AlignedPair
+
+TITLES: dict[AttentionPart, tuple[str, str, str]] = {
+    "encoder": ("Attention of the encoder", "query", "key"),
+    "decoder": ("Attention of the decoder to itself", "query", "key"),
+    "cross": ("Attention of the decoder to the source", "writes", "reads"),
+}
+"""Title of the chart, of its rows and of its columns."""
+
+_PIXELS, _PANEL_PIXELS = 720, 150
+_PANELS_ACROSS = 4
+
+
+@dataclass(frozen=True)
+class _Sides:
+    """Tokens or words of the rows and of the columns, with titles."""
+
+    rows: Sequence[str]
+    columns: Sequence[str]
+    row_title: str
+    column_title: str
+
+
+def matrix(
+    attention: AttentionMap,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> alt.Chart:
+    """Draw one matrix: the mean of layers and heads.
+
+    Args:
+        attention: from `attention`.
+        layers: of those in it; all of them if None.
+        heads: of those in it; all of them if None.
+
+    Raises:
+        ConfigError: when it has no such layer or head, or is too large to be drawn.
+    """
+    chosen = select(attention, layers, heads)
+    title, *does = TITLES[chosen.part]
+    sides = _Sides(chosen.rows, chosen.columns, *does)
+    chart = _square(chosen.mean(), sides, "attention")
+    return entitled(chart, title, averaged(chosen))
+
+
+def grid(
+    attention: AttentionMap,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+) -> alt.FacetChart:
+    """Draw a small matrix for each layer and head, in the same colours.
+
+    Args:
+        attention: from `attention`.
+        layers: of those in it; all of them if None.
+        heads: of those in it; all of them if None.
+
+    Raises:
+        ConfigError: when it has no such layer or head, or is too large to be drawn.
+    """
+    chosen = select(attention, layers, heads)
+    title, *does = TITLES[chosen.part]
+    sides = _Sides(chosen.rows, chosen.columns, *does)
+    along = {"layer": chosen.layers, "head": chosen.heads}
+    panel = _panel(
+        chosen.weights, sides, "attention", available=_PANEL_PIXELS, side="bottom", **along
+    )
+    many = [name for name, numbers in along.items() if len(numbers) > 1]
+    one = [f"{name} {numbers[0]}" for name, numbers in along.items() if name not in many]
+    return entitled(_side_by_side(panel, many or ["head"]), title, ", ".join(one))
+
+
+def tracing(traced: Tracing) -> alt.FacetChart:
+    """Draw the share of each input token in each state, a matrix for each layer.
+
+    Args:
+        traced: from `rollout` or `flow`.
+
+    Raises:
+        ConfigError: when it is too large to be drawn.
+    """
+    sides = _Sides(traced.rows, traced.columns, "state", "input")
+    panel = _panel(
+        traced.weights, sides, "share", available=_PANEL_PIXELS, side="bottom", layer=traced.layers
+    )
+    chart = _side_by_side(panel, ["layer"])
+    return entitled(chart, "Shares of the input tokens in the states, by layer")
+
+
+def words(attention: WordAttention, choice: HeadChoice) -> alt.Chart:
+    """Draw attention between words, the mean of heads that align them.
+
+    Args:
+        attention: of a sentence pair, from `word_attention`.
+        choice: the heads, from `choose_heads` or `Alignments.forward`.
+
+    Raises:
+        ConfigError: when it is too large to be drawn.
+    """
+    sides = _Sides(attention.target_words, attention.source_words, "target", "source")
+    chart = _square(choice.matrix(attention), sides, "attention")
+    heads = ", ".join(f"layer {layer} head {head}" for layer, head in choice.heads)
+    return entitled(chart, "Attention between words", f"mean of {heads}")
+
+
+def links(pair: AlignedPair) -> alt.Chart:
+    """Draw the links between the words of a pair.
+
+    Args:
+        pair: one of `Alignments.pairs`.
+
+    Raises:
+        ConfigError: when it is too large to be drawn.
+    """
+    linked = np.zeros((len(pair.target_words), len(pair.source_words)), np.float32)
+    for source, target in pair.links:
+        linked[target, source] = 1
+    sides = _Sides(pair.target_words, pair.source_words, "target", "source")
+    chart = _square(linked, sides, "link").encode(
+        color=alt.Color(
+            "weight:Q", scale=alt.Scale(domain=[0, 1], range=[NOTHING, MUCH]), legend=None
+        )
+    )
+    return entitled(chart, "Words that are linked")
+
+
+def select(
+    attention: AttentionMap, layers: Sequence[int] | None, heads: Sequence[int] | None
+) -> AttentionMap:
+    """Return the part of a map with some layers and heads.
+
+    Raises:
+        ConfigError: naming the first that is not in it.
+    """
+    chosen = [
+        _indices(name, numbers, present)
+        for name, numbers, present in (
+            ("layer", layers, attention.layers),
+            ("head", heads, attention.heads),
+        )
+    ]
+    return replace(
+        attention,
+        layers=tuple(attention.layers[i] for i in chosen[0]),
+        heads=tuple(attention.heads[i] for i in chosen[1]),
+        weights=attention.weights[np.ix_(*chosen)],
+    )
+
+
+def _indices(name: str, numbers: Sequence[int] | None, present: Sequence[int]) -> list[int]:
+    if numbers is None:
+        return list(range(len(present)))
+    for number in numbers:
+        if number not in present:
+            raise ConfigError(
+                f"The map has no {name} {number}",
+                remedy=f"It has: {', '.join(map(str, present))}",
+            )
+    return [present.index(number) for number in numbers]
+
+
+def _square(weights: np.ndarray, sides: _Sides, value: str) -> alt.Chart:
+    """Draw one matrix [rows, columns]."""
+    return _panel(weights, sides, value, available=_PIXELS, side="top")
+
+
+def _panel(
+    weights: np.ndarray,
+    sides: _Sides,
+    value: str,
+    *,
+    available: int,
+    side: str,
+    **along: Sequence[int],
+) -> alt.Chart:
+    """Draw a matrix, or many over each other [..., rows, columns], to be put side by side."""
+    numbers = {**along, "row": range(len(sides.rows)), "column": range(len(sides.columns))}
+    size = pixels(max(len(sides.rows), len(sides.columns)), available=available)
+    letters = min(10, max(8, size))
+    down = places(sides.rows, size, sides.row_title, label=letters)
+    across = places(sides.columns, size, sides.column_title, side=side, label=letters)
+    return (
+        alt.Chart(
+            cells(weights, **numbers), view=bare(), width=alt.Step(size), height=alt.Step(size)
+        )
+        .mark_rect()
+        .transform_calculate(
+            from_token=named(sides.rows, "datum.row"),
+            to_token=named(sides.columns, "datum.column"),
+        )
+        .encode(
+            x=alt.X("column:O", **across),
+            y=alt.Y("row:O", **down),
+            color=amount(weights, value),
+            tooltip=[
+                alt.Tooltip("from_token:N", title=sides.row_title),
+                alt.Tooltip("to_token:N", title=sides.column_title),
+                alt.Tooltip("weight:Q", title=value, format=".3f"),
+            ],
+        )
+    )
+
+
+def _side_by_side(panel: alt.Chart, names: Sequence[str]) -> alt.FacetChart:
+    """Make a panel for each value of one field, or of two: down and across."""
+    over = [f"{name}:O" for name in names]
+    heads = [alt.Header(title=None, labelExpr=f"'{n} ' + datum.value") for n in names]
+    if len(names) == 2:
+        row, column = (
+            kind(field, header=head)
+            for kind, field, head in zip((alt.Row, alt.Column), over, heads, strict=True)
+        )
+        return panel.facet(row=row, column=column, spacing=12)
+    facet = alt.Facet(over[0], header=heads[0])
+    return panel.facet(facet=facet, columns=_PANELS_ACROSS, spacing=12)
+
+
+_FAINTEST = 0.02
+_LEFT, _RIGHT, _WIDE = 130, 350, 480
+_ROW_PIXELS = 17
+_APART = 0.1
+
+
+def lines(
+    attention: AttentionMap,
+    *,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    each: bool = False,
+) -> alt.LayerChart:
+    """Draw lines between tokens with the strength of the attention.
+
+    Pointing at a token keeps only its lines; a click on a head in the legend only those of the
+    head. Altair cannot put a chart with such layers beside another chart.
+
+    Args:
+        attention: from `attention`.
+        layers: of those in it; all of them if None.
+        heads: of those in it; all of them if None.
+        each: draw lines of each head in its own colour, not of the mean.
+
+    Raises:
+        ConfigError: when it has no such layer or head, or there are more heads than colours.
+    """
+    chosen = select(attention, layers, heads)
+    names = [
+        f"layer {layer} head {head}"
+        for layer, head in itertools.product(chosen.layers, chosen.heads)
+    ]
+    weights = chosen.weights.reshape(-1, *chosen.weights.shape[2:])
+    if not each:
+        names, weights = [averaged(chosen)], chosen.mean()[None]
+    if len(names) > len(SERIES):
+        raise ConfigError(
+            f"{len(names)} heads cannot be told apart by colour",
+            remedy=f"Choose layers and heads, {len(SERIES)} at most, or take their mean",
+        )
+    title, left, right = TITLES[chosen.part]
+    # Marks of all layers share their events: tokens of either side and lines react to the pointer.
+    pointer = alt.selection_point(
+        fields=["row", "column"], on="pointerover", clear="pointerout", empty=False
+    )
+    count = max(len(chosen.rows), len(chosen.columns))
+    # Lines come first, so that letters are drawn over them.
+    chart = alt.layer(
+        _between(chosen, names, weights, pointer),
+        _tokens(chosen.rows, "row", count, pointer, left),
+        _tokens(chosen.columns, "column", count, pointer, right),
+    ).properties(
+        width=_WIDE,
+        height=_ROW_PIXELS * count,
+        view=bare(),
+    )
+    about = f"Left: {left}. Right: {right}. Lines of less than {_FAINTEST} are left out."
+    return entitled(chart, title, "" if each else averaged(chosen), about)
+
+
+def _between(
+    attention: AttentionMap,
+    names: Sequence[str],
+    weights: np.ndarray,
+    pointer: alt.Parameter,
+) -> alt.Chart:
+    """Draw the lines of weights [heads, rows, columns]."""
+    places = np.nonzero(weights >= _FAINTEST)
+    if len(places[0]) > MOST_CELLS:
+        raise ConfigError(
+            f"{len(places[0]):,} lines are more than the {MOST_CELLS:,} that a chart can show",
+            remedy="Choose fewer heads, or draw a matrix",
+        )
+    heads = [names[number] for number in places[0].tolist()]
+    # Lines of several heads between the same tokens are drawn side by side.
+    shift = (places[0] - (len(names) - 1) / 2) * _APART
+    data = table(head=heads, row=places[1], column=places[2], weight=weights[places], shift=shift)
+    key = alt.Legend(
+        title=None, orient="top", columns=4, symbolOpacity=1, symbolStrokeWidth=3, labelLimit=400
+    )
+    legend = key if len(names) > 1 else None
+    on = alt.selection_point(fields=["head"], bind="legend")
+    return (
+        alt.Chart(data)
+        .mark_rule(strokeWidth=2, strokeCap="round")
+        .transform_calculate(
+            from_token=named(attention.rows, "datum.row"),
+            to_token=named(attention.columns, "datum.column"),
+            start="datum.row + datum.shift",
+            end="datum.column + datum.shift",
+        )
+        .encode(
+            x=alt.value(_LEFT),
+            x2=alt.value(_RIGHT),
+            y=_down("start", max(len(attention.rows), len(attention.columns))),
+            y2="end:Q",
+            color=alt.Color(
+                "head:N", scale=alt.Scale(domain=list(names), range=list(SERIES)), legend=legend
+            ),
+            opacity=alt.condition(
+                f"{_selected(pointer, 'row')} && {_selected(pointer, 'column')} && {_head_on(on)}",
+                alt.Opacity("weight:Q", scale=alt.Scale(domain=[0, 1], range=[0, 1]), legend=None),
+                alt.value(0.03),
+            ),
+            tooltip=[
+                alt.Tooltip("head:N"),
+                alt.Tooltip("from_token:N", title="from"),
+                alt.Tooltip("to_token:N", title="to"),
+                alt.Tooltip("weight:Q", title="attention", format=".3f"),
+            ],
+        )
+        .add_params(on, pointer)
+    )
+
+
+def _tokens(
+    pieces: Sequence[str], field: str, count: int, pointer: alt.Parameter, does: str
+) -> alt.Chart:
+    """Draw the tokens of one side; `count` rows from top to bottom."""
+    left = field == "row"
+    data = table(**{field: range(len(pieces)), "token": labels(pieces)})
+    return (
+        alt.Chart(data)
+        .mark_text(align="right" if left else "left", dx=-6 if left else 6, fontSize=12)
+        .encode(
+            x=alt.value(_LEFT if left else _RIGHT),
+            y=_down(field, count),
+            text="token:N",
+            color=alt.value(INK),
+            opacity=alt.condition(_selected(pointer, field), alt.value(1), alt.value(0.4)),
+            tooltip=alt.Tooltip("token:N", title=does),
+        )
+    )
+
+
+def _selected(pointer: alt.Parameter, field: str) -> str:
+    """Return an expression that is true if the pointer selects a token in this field, or none."""
+    chosen = f"{pointer.name}.{field}"
+    return f"(!{chosen} || !isValid({chosen}[0]) || indexof({chosen}, datum.{field}) >= 0)"
+
+
+def _head_on(on: alt.Parameter) -> str:
+    """Return an expression that is true if the legend selects the head of a line, or none."""
+    return f"(!{on.name}.head || indexof({on.name}.head, datum.head) >= 0)"
+
+
+def _down(field: str, count: int) -> alt.Y:
+    """Return rows from top to bottom."""
+    scale = alt.Scale(domain=[-0.5, count - 0.5], reverse=True, nice=False, zero=False)
+    return alt.Y(f"{field}:Q", scale=scale, axis=None)

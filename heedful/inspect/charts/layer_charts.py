@@ -1,0 +1,319 @@
+"""Charts of layers, sub-layers and heads: logit lens, contributions, measures of heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+
+from heedful.errors import ConfigError, ModelError, suggest
+from heedful.inspect.charts.frame import (
+    INK,
+    MOST_TOKENS,
+    SERIES,
+    SOFT,
+    amount,
+    bare,
+    entitled,
+    ink_over,
+    labels,
+    legend,
+    named,
+    pixels,
+    places,
+    signed,
+    table,
+)
+from heedful.inspect.contributions import Contributions
+from heedful.inspect.head_measures import MEANING, HeadMeasures, Measures
+from heedful.inspect.logit_lens import Lens
+
+_TALL = 24
+_WIDE = 66
+_READABLE = 40
+
+
+def lens(result: Lens) -> alt.LayerChart:
+    """Draw the likeliest piece after each layer, darker where it is likelier.
+
+    Args:
+        result: from `lens`.
+
+    Raises:
+        ConfigError: when there are too many tokens to be drawn.
+    """
+    best = result.probabilities[:, :, 0]
+    layer, row = (axis.ravel() for axis in np.indices(best.shape))
+    data = table(
+        layer=layer,
+        row=row,
+        probability=best,
+        piece=labels([pieces[0] for pieces in _flat(result.pieces)]),
+        others=[", ".join(labels(pieces[1:])) for pieces in _flat(result.pieces)],
+        entropy=result.entropy,
+        rank=result.rank,
+    )
+    size = _size(result.rows)
+    base = _table(data, "layer", result.layers, "after layer", result.rows, size).encode(
+        tooltip=[
+            alt.Tooltip("row_name:N", title="at"),
+            alt.Tooltip("down_name:N", title="after layer"),
+            alt.Tooltip("piece:N", title="piece"),
+            alt.Tooltip("probability:Q", format=".3f"),
+            alt.Tooltip("others:N", title="or"),
+            alt.Tooltip("rank:Q", title="rank of the model's answer, from 0"),
+            alt.Tooltip("entropy:Q", title="entropy, nats", format=".2f"),
+        ]
+    )
+    colour = amount(np.ones(1), "probability", field="probability")
+    chart = _written(base.mark_rect().encode(color=colour), base, "piece:N", size, "probability")
+    return entitled(chart, "Logit lens", "The likeliest piece if the layer were the last")
+
+
+def sublayers(result: Contributions) -> alt.LayerChart:
+    """Draw the length of each sub-layer's output, relative to the stream it is added to.
+
+    Args:
+        result: from `contributions`.
+
+    Raises:
+        ConfigError: when there are too many tokens to be drawn.
+    """
+    share = result.sizes / np.maximum(result.stream_sizes, np.finfo(np.float32).tiny)
+    down, row = (axis.ravel() for axis in np.indices(share.shape))
+    data = table(
+        sublayer=down,
+        row=row,
+        share=share,
+        size=result.sizes,
+        stream=result.stream_sizes,
+        cosine=result.cosines,
+    )
+    size = _size(result.rows)
+    base = _table(data, "sublayer", result.sublayers, "sub-layer", result.rows, size).encode(
+        tooltip=[
+            alt.Tooltip("row_name:N", title="at"),
+            alt.Tooltip("down_name:N", title="sub-layer"),
+            alt.Tooltip("size:Q", title="adds a length of", format=".3f"),
+            alt.Tooltip("stream:Q", title="to one of", format=".3f"),
+            alt.Tooltip("cosine:Q", title="cosine of the angle between", format=".2f"),
+        ]
+    )
+    colour = amount(share, "share", field="share", kind="sqrt")
+    chart = _written(base.mark_rect().encode(color=colour), base, "share:Q", size, "share", share)
+    return entitled(
+        chart,
+        "How much each sub-layer adds to the stream",
+        "Length of what is added, by the length of the stream it is added to",
+    )
+
+
+def scores(result: Contributions) -> alt.LayerChart:
+    """Draw the share of each part in the score of each token: blue for it, ochre against it.
+
+    Args:
+        result: from `contributions`.
+
+    Raises:
+        ModelError: when scores are no sums in this model.
+        ConfigError: when there are too many tokens to be drawn.
+    """
+    if result.scores is None or result.tokens is None:
+        raise ModelError(
+            "Scores of this stack are no sums over its parts",
+            remedy="Look at a translator's decoder or at a language model",
+        )
+    down, row = (axis.ravel() for axis in np.indices(result.scores.shape))
+    data = table(part=down, row=row, score=result.scores)
+    size = _size(result.tokens)
+    base = _table(data, "part", result.parts, "part", result.tokens, size).encode(
+        tooltip=[
+            alt.Tooltip("row_name:N", title="score of"),
+            alt.Tooltip("down_name:N", title="part"),
+            alt.Tooltip("score:Q", title="adds", format="+.3f"),
+        ]
+    )
+    colour = signed(result.scores, "adds", field="score")
+    chart = _written(
+        base.mark_rect().encode(color=colour), base, "score:Q", size, "score", result.scores
+    )
+    return entitled(chart, "What each part adds to the score of the token")
+
+
+def _table(
+    data: alt.InlineData,
+    down: str,
+    names: Sequence[str],
+    title: str,
+    rows: Sequence[str],
+    size: int,
+) -> alt.Chart:
+    """Make a table with layers or parts down and tokens across, each `size` pixels wide."""
+    across = places(rows, size, None, side="top")
+    axis = alt.Axis(
+        title=title,
+        labelExpr=named(names, "datum.value"),
+        labelColor=INK,
+        titleColor=SOFT,
+        titleFontWeight="normal",
+        domain=False,
+        ticks=False,
+    )
+    return (
+        alt.Chart(data, width=alt.Step(size), height=alt.Step(_TALL))
+        .transform_calculate(
+            row_name=named(rows, "datum.row"), down_name=named(names, f"datum.{down}")
+        )
+        .encode(
+            x=alt.X("row:O", **across),
+            y=alt.Y(f"{down}:O", scale=alt.Scale(domain=list(range(len(names)))), axis=axis),
+        )
+    )
+
+
+def _written(
+    cells: alt.Chart,
+    base: alt.Chart,
+    text: str,
+    size: int,
+    field: str,
+    values: np.ndarray | None = None,
+) -> alt.LayerChart:
+    """Draw cells, with their text where it fits."""
+    layers = [cells]
+    if size >= _READABLE:
+        most = 1.0 if values is None else float(np.abs(values).max()) or 1.0
+        words = alt.Text(text, format=".2f") if text.endswith(":Q") else alt.Text(text)
+        written = base.mark_text(fontSize=10, limit=size - 4).encode(
+            text=words, color=ink_over(field, 0.55 * most)
+        )
+        layers.append(written)
+    return alt.layer(*layers).properties(view=bare())
+
+
+def _size(rows: Sequence[str]) -> int:
+    """Return the pixels of a token across."""
+    if len(rows) > MOST_TOKENS:
+        raise ConfigError(
+            f"A chart has room for {MOST_TOKENS} tokens along a side, and there are {len(rows)}",
+            remedy="Look at a shorter text",
+        )
+    return pixels(len(rows), available=1600, most=_WIDE)
+
+
+def _flat(pieces: Sequence[Sequence[Sequence[str]]]) -> list[Sequence[str]]:
+    return [row for layer in pieces for row in layer]
+
+
+LABEL = "label"
+_MEASURES = {
+    "entropy": "mean entropy of attention, in nats",
+    "confidence": "mean of the largest weight",
+    "distance": "mean distance of the keys, in tokens",
+    "offset": "mean distance with its sign: below 0 for keys before the query",
+}
+_HEAD_WIDTH, _HEAD_HEIGHT = 62, 26
+_COLOURS = dict(zip(MEANING, (*SERIES, "#117733"), strict=True))
+_NONE, _NO_COLOUR = "none", "#f0f0ee"
+
+
+def heads(measures: Measures, of: str = LABEL) -> alt.LayerChart:
+    """Draw a cell for each head of each layer.
+
+    Args:
+        measures: from `measure`.
+        of: `label`: the labels of heads, where the evidence is strong; `entropy`, `confidence`,
+            `distance` or `offset`; or a kind of key, such as `previous`: the share of attention on
+            it.
+
+    Raises:
+        ConfigError: when that was not measured.
+    """
+    title = f"Heads of {measures.part} attention"
+    corpus = f"{measures.rows:,} rows of {measures.sentences:,} sentences"
+    if of == LABEL:
+        chart = _labels(measures)
+        return entitled(chart, f"{title}: labels", f"{corpus}; no label, no strong evidence")
+    values_of = [
+        (head, value) for head in measures.heads if (value := _value(head, of)) is not None
+    ]
+    if not values_of:
+        known = [LABEL, *_MEASURES, *dict.fromkeys(k for h in measures.heads for k in h.shares)]
+        raise ConfigError(
+            f"Heads of {measures.part} attention have no measure {of!r}",
+            remedy=suggest(of, known),
+        )
+    values = np.array([value for _, value in values_of])
+    data = table(
+        layer=[head.layer for head, _ in values_of],
+        head=[head.head for head, _ in values_of],
+        value=values,
+        baseline=[_baseline(head, of) for head, _ in values_of],
+    )
+    more = [alt.Tooltip("baseline:N", title="even attention")] if of not in _MEASURES else []
+    tooltip = [*_WHICH, alt.Tooltip("value:Q", title=of, format=".3f"), *more]
+    colour = (signed if of == "offset" else amount)(values, of, field="value")
+    base = _head_table(data, measures).encode(tooltip=tooltip)
+    text = base.mark_text(fontSize=11).encode(
+        text=alt.Text("value:Q", format=".2f"),
+        color=ink_over("value", 0.55 * (float(np.abs(values).max()) or 1.0)),
+    )
+    meaning = _MEASURES.get(of) or f"share of attention {MEANING[of]}"
+    chart = alt.layer(base.mark_rect().encode(color=colour), text).properties(view=bare())
+    return entitled(chart, f"{title}: {meaning}", corpus)
+
+
+_WHICH = [alt.Tooltip("layer:O"), alt.Tooltip("head:O")]
+
+
+def _labels(measures: Measures) -> alt.LayerChart:
+    """Draw cells with the labels of heads."""
+    kinds = [_NONE if head.label is None else head.label.kind for head in measures.heads]
+    data = table(
+        layer=[head.layer for head in measures.heads],
+        head=[head.head for head in measures.heads],
+        kind=kinds,
+        name=["" if kind == _NONE else kind for kind in kinds],
+        why=["no strong evidence" if h.label is None else h.label.why for h in measures.heads],
+    )
+    there = [kind for kind in MEANING if kind in kinds]
+    scale = alt.Scale(
+        domain=[*there, _NONE], range=[*(_COLOURS[kind] for kind in there), _NO_COLOUR]
+    )
+    tooltip = [*_WHICH, alt.Tooltip("kind:N"), alt.Tooltip("why:N")]
+    base = _head_table(data, measures).encode(tooltip=tooltip)
+    colour = alt.Color("kind:N", scale=scale, legend=legend("attends mostly to"))
+    # A light cell with its label in dark letters, as colour alone must not carry the meaning.
+    cells = base.mark_rect(stroke="white", fillOpacity=0.45).encode(color=colour)
+    names = base.mark_text(fontSize=10, color=INK).encode(text="name:N")
+    return alt.layer(cells, names).properties(view=bare())
+
+
+def _head_table(data: alt.InlineData, measures: Measures) -> alt.Chart:
+    """Make a table with layers down and heads across."""
+    axis = {
+        "labelAngle": 0,
+        "labelColor": INK,
+        "titleColor": SOFT,
+        "titleFontWeight": "normal",
+        "domain": False,
+        "ticks": False,
+    }
+    across = sorted({head.head for head in measures.heads})
+    down = sorted({head.layer for head in measures.heads})
+    return alt.Chart(data, width=alt.Step(_HEAD_WIDTH), height=alt.Step(_HEAD_HEIGHT)).encode(
+        x=alt.X("head:O", scale=alt.Scale(domain=across), axis=alt.Axis(orient="top", **axis)),
+        y=alt.Y("layer:O", scale=alt.Scale(domain=down), axis=alt.Axis(**axis)),
+    )
+
+
+def _value(head: HeadMeasures, of: str) -> float | None:
+    if of in _MEASURES:
+        value: float | None = getattr(head, of)
+        return value
+    return head.shares[of].share if of in head.shares else None
+
+
+def _baseline(head: HeadMeasures, of: str) -> str:
+    return f"{head.shares[of].baseline:.3f}" if of in head.shares else ""

@@ -1,0 +1,193 @@
+"""Contributions of embedding and sub-layers to the stream, and through it to the score of a token.
+
+The parts of a pass always add up to its stream. A norm on the way is taken as the linear map that
+it was in this pass: its mean and deviation are kept, its bias is a part by itself. With norms first
+there is one such norm, the last; with norms last there is one after every sub-layer. So this
+accounts for the pass that was; it does not predict the pass without a part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ConfigError, ModelError
+from heedful.inspect.captures import array, run
+from heedful.inspect.readings import Reading, tensors
+from heedful.inspect.result import Result
+from heedful.inspect.subject import Subject, SubLayer, inference, stack_of, sublayers
+from heedful.models.stack import Stack
+from heedful.nn.capture import Capture
+from heedful.nn.norms import norm_parts
+
+EMBEDDING, NORMS = "embedding", "norms"
+
+
+@dataclass(frozen=True, eq=False)
+class Contributions(Result):
+    """The parts that a stack's states are the sum of.
+
+    Args:
+        rows: the tokens of the stack.
+        sublayers: such as `0.self`, `0.cross`, `0.feedforward`, in the order of the pass.
+        sizes: length of the vector that each adds to the stream, [sublayers, rows] float32.
+        stream_sizes: length of the stream it is added to, [sublayers, rows] float32.
+        cosines: of the angle between the two, [sublayers, rows] float32.
+        parts: `embedding`, the sub-layers, and `norms`: the biases of the norms.
+        vectors: [parts, rows, D] float32; they add up to the stack's output.
+        tokens: the piece at each row whose score is split up; None where none can be.
+        scores: [parts, rows] float32, the share of each part in the score of that token.
+        bias: [rows] float32, the output's own bias; the score is the sum of all.
+    """
+
+    rows: tuple[str, ...]
+    sublayers: tuple[str, ...]
+    sizes: np.ndarray
+    stream_sizes: np.ndarray
+    cosines: np.ndarray
+    parts: tuple[str, ...]
+    vectors: np.ndarray
+    tokens: tuple[str, ...] | None
+    scores: np.ndarray | None
+    bias: np.ndarray | None
+
+    left_out = ("vectors",)
+
+    @property
+    def shares(self) -> np.ndarray:
+        """Shares [parts, rows] of the output's squared length.
+
+        They add up to 1 in each row; below 0 are parts that point away from the output.
+        """
+        parts = self.vectors.astype(np.float64)
+        whole = parts.sum(0)
+        shares: np.ndarray = (parts * whole).sum(-1) / np.square(whole).sum(-1)
+        return shares
+
+
+def contributions(
+    subject: Subject,
+    reading: Reading,
+    stack: str | None = None,
+    *,
+    tokens: Sequence[int] | None = None,
+) -> Contributions:
+    """Split a stack's output, and scores of tokens, into the parts they were added up from.
+
+    Args:
+        subject: the model.
+        reading: from `read` or `see`.
+        stack: `encoder` or `decoder`; the decoder where there is one, if None.
+        tokens: for each row the id whose score is split up; the model's best if None.
+
+    Raises:
+        ModelError: when there is no such stack, or tokens are named where scores are no sums: only
+            a translator's decoder and a language model compute them from the stream directly.
+        ConfigError: when there are not as many tokens as rows.
+    """
+    name = stack or reading.last_stack
+    module = stack_of(subject.model, name)
+    places = [
+        (f"{number}.{address}", sublayer)
+        for number, block in enumerate(module.blocks)
+        for address, sublayer in sublayers(block).items()
+    ]
+    kinds = ("output", "residual", "stream")
+    addresses = [f"{name}.{place}.{kind}" for place, _ in places for kind in kinds]
+    capture = Capture([f"{name}.embedding", f"{name}.output", *addresses])
+    run(subject.model, tensors(subject, [reading]), capture)
+    values = {address.removeprefix(f"{name}."): v[0] for address, v in capture.found.items()}
+    pieces, scores, bias = None, None, None
+    with inference(subject.model):
+        vectors = _split(module, places, values)
+        if name == "decoder":
+            ids, by_part, own = _scores(subject.model, vectors, values["output"], tokens)
+            pieces = tuple(subject.target.pieces(ids))
+            scores, bias = array(by_part.float()), array(own)
+        elif tokens is not None:
+            raise ModelError(
+                "Scores of this stack are no sums over its parts",
+                remedy="Look at a translator's decoder or at a language model",
+            )
+    before = [values["embedding"], *(values[f"{place}.stream"] for place, _ in places[:-1])]
+    added = torch.stack([values[f"{place}.output"] for place, _ in places])
+    streams = torch.stack(before)
+    names = tuple(place for place, _ in places)
+    return Contributions(
+        reading.tokens(name).pieces,
+        names,
+        array(added.norm(dim=-1)),
+        array(streams.norm(dim=-1)),
+        array(torch.cosine_similarity(added, streams, dim=-1)),
+        (EMBEDDING, *names, NORMS),
+        array(vectors.float()),
+        pieces,
+        scores,
+        bias,
+    )
+
+
+def _split(
+    stack: Stack, places: Sequence[tuple[str, SubLayer]], values: dict[str, Tensor]
+) -> Tensor:
+    """Parts [parts, L, D] float64 of the stack's output."""
+    stream = values["embedding"]
+    # In float64, so that splitting adds no rounding of its own.
+    parts = stream.new_zeros(len(places) + 2, *stream.shape, dtype=torch.float64)
+    parts[0] = stream
+    for number, (place, sublayer) in enumerate(places, start=1):
+        if not sublayer.residual:
+            parts[:] = 0.0
+        parts[number] = values[f"{place}.output"]
+        stream = values[f"{place}.stream"]
+        if sublayer.norms_sum and sublayer.norm is not None:
+            parts = _linear_norm(sublayer.norm, values[f"{place}.residual"], parts)
+    if stack.final_norm is not None:
+        parts = _linear_norm(stack.final_norm, stream, parts)
+    return parts
+
+
+def _linear_norm(norm: nn.Module, at: Tensor, parts: Tensor) -> Tensor:
+    """Apply a norm to the parts of a stream as the linear map that it is there.
+
+    Args:
+        norm: with mean and deviation of `at`.
+        at: the stream [L, D].
+        parts: [P, L, D] float64 with the sum `at`; the last takes the norm's bias.
+
+    Returns:
+        [P, L, D] with the sum norm(at).
+    """
+    weight, bias, epsilon = norm_parts(norm)
+    assert weight is not None
+    wide = at.double()
+    if isinstance(norm, nn.LayerNorm):
+        parts = parts - parts.mean(-1, keepdim=True)
+        variance = wide.var(-1, unbiased=False, keepdim=True)
+    else:
+        variance = wide.square().mean(-1, keepdim=True)
+    parts = parts / (variance + epsilon).sqrt() * weight.double()
+    if bias is not None:
+        parts[-1] += bias
+    return parts
+
+
+def _scores(
+    model: Any, vectors: Tensor, states: Tensor, tokens: Sequence[int] | None
+) -> tuple[list[int], Tensor, Tensor]:
+    """Ids, their scores by part [parts, L], and the output's own bias [L]."""
+    scale = getattr(model.spec, "output_scale", None) or 1.0
+    if tokens is None:
+        tokens = model.logits(states * scale).argmax(-1).tolist()
+    elif len(tokens) != len(states):
+        raise ConfigError(f"{len(tokens)} tokens for {len(states)} rows")
+    ids = torch.tensor(tokens, device=states.device)
+    directions = model.output_weight[ids] * scale
+    scores = (vectors * directions).sum(-1)
+    bias = model.output_bias
+    return list(tokens), scores, torch.zeros(len(ids)) if bias is None else bias[ids]

@@ -1,0 +1,355 @@
+"""Texts and images as a model reads them: ids with their pieces, and the tensors they become."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from heedful.data.batches import pad
+from heedful.errors import DataError, ModelError
+from heedful.inspect.subject import Subject, inference
+from heedful.pipelines.batching import plan_batches
+from heedful.pipelines.encoder_input import check_length, frame
+from heedful.pipelines.text_generation import generate, prompt_ids
+from heedful.pipelines.text_splitting import clean
+from heedful.search.dispatch import search as search_for
+from heedful.search.hypothesis import Specials
+from heedful.search.search_settings import (
+    GenerationSettings,
+    SearchSettings,
+    check_fits,
+    longest_output,
+)
+from heedful.text.text_tokenizer import TextTokenizer
+
+LONGEST = 4096
+"""Most tokens of a text, where the model itself has no bound."""
+
+BATCH_TOKENS = 4096
+"""Positions that go through a model together when a corpus is read."""
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens that a stack reads.
+
+    Args:
+        ids: with the special tokens; numbers of patches for an image.
+        pieces: for display.
+        special: whether each is a special token.
+    """
+
+    ids: tuple[int, ...]
+    pieces: tuple[str, ...]
+    special: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer, ids: Sequence[int]) -> Tokens:
+        """Ids with their pieces."""
+        silent = {tokenizer.pad, tokenizer.bos, tokenizer.eos}
+        silent |= {*tokenizer.first, *tokenizer.last, *(tokenizer.between or ())}
+        return cls(tuple(ids), tuple(tokenizer.pieces(ids)), tuple(int(id) in silent for id in ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """One input of a model.
+
+    Args:
+        text: the source, the text, or both texts of a pair with a tab between.
+        target: the translation or continuation; None where there is none.
+        encoder: tokens of the encoder; None for a model without one.
+        decoder: tokens of the decoder; a translator's begin with the begin token.
+        predicted: the right prediction at each token of a translator's decoder: the target's
+            tokens, then the end.
+        second: index of the second text's first token in an encoder's pair of texts.
+        image: [C, h, w] float32, for a model of images.
+    """
+
+    text: str = ""
+    target: str | None = None
+    encoder: Tokens | None = None
+    decoder: Tokens | None = None
+    predicted: Tokens | None = None
+    second: int | None = None
+    image: np.ndarray | None = None
+
+    @property
+    def length(self) -> int:
+        """Tokens of the longer side."""
+        return max(len(side) for side in (self.encoder, self.decoder) if side is not None)
+
+    @property
+    def last_stack(self) -> str:
+        """`decoder` where there is one, else `encoder`."""
+        return "encoder" if self.decoder is None else "decoder"
+
+    def tokens(self, stack: str) -> Tokens:
+        """Return the tokens of a stack that the model has."""
+        side: Tokens | None = getattr(self, stack)
+        assert side is not None
+        return side
+
+
+def read(
+    subject: Subject,
+    text: str,
+    target: str | None = None,
+    *,
+    search: SearchSettings | None = None,
+) -> Reading:
+    """Encode a text as the model reads it.
+
+    Args:
+        subject: the model.
+        text: a source, a text, or the first of a pair of texts.
+        target: a translator's translation, its own if None; a language model's continuation, none
+            if None; an encoder's second text, none if None.
+        search: settings of the search for the model's own output. A translator searches as
+            `translate` does with them; a language model continues the text only if they are set.
+
+    Raises:
+        DataError: when there is no text, or it is too long to be read in one piece.
+        ModelError: when the model takes no text, or no pairs of texts.
+    """
+    return read_all(subject, [text], None if target is None else [target], search=search)[0]
+
+
+def read_all(
+    subject: Subject,
+    texts: Sequence[str],
+    targets: Sequence[str] | None = None,
+    *,
+    search: SearchSettings | None = None,
+) -> list[Reading]:
+    """Encode several texts; see `read`.
+
+    Raises:
+        DataError: naming the text that is missing or too long, or when there are not as many
+            targets as texts.
+    """
+    if targets is not None and len(targets) != len(texts):
+        raise DataError(f"{len(targets)} targets for {len(texts)} texts")
+    for number, text in enumerate(texts, start=1):
+        if not text.strip():
+            raise DataError("There is no text to look at", where=f"text {number}")
+    assert subject.source  # a model of images has none, and says so
+    if subject.model.spec.reads == "pairs":
+        return _pairs(subject, texts, targets, search)
+    if subject.model.spec.generates:
+        return _continued_texts(subject, texts, targets, search)
+    return _encoder_texts(subject, texts, targets)
+
+
+def see(subject: Subject, image: np.ndarray) -> Reading:
+    """Take an image as the model reads it.
+
+    Args:
+        subject: a model of images.
+        image: [C, h, w], scaled as in training.
+
+    Raises:
+        ModelError: when the model takes no images.
+    """
+    spec: Any = subject.model.spec
+    if spec.reads != "images":
+        raise ModelError("This model takes no images", remedy="Give it text, by `read`")
+    side = spec.image_size // spec.patch_size
+    names = [f"{row},{column}" for row in range(side) for column in range(side)]
+    whole = spec.num_states - len(names)
+    pieces = ("[CLS]",) * whole + tuple(names)
+    special = (True,) * whole + (False,) * len(names)
+    tokens = Tokens(tuple(range(len(pieces))), pieces, special)
+    return Reading(encoder=tokens, image=np.asarray(image, dtype=np.float32))
+
+
+def tensors(subject: Subject, readings: Sequence[Reading]) -> tuple[Tensor, ...]:
+    """Return the arguments of the model's `forward` for a batch, padded on the right."""
+    first = readings[0]
+    if first.image is not None:
+        images = np.stack([r.image for r in readings if r.image is not None])
+        return (torch.from_numpy(images).to(subject.device),)
+    inputs: list[Tensor] = []
+    for name, tokenizer in (("encoder", subject.source), ("decoder", subject.target)):
+        if getattr(first, name) is not None:
+            inputs += pad([reading.tokens(name).ids for reading in readings], tokenizer.pad)
+    spec: Any = subject.model.spec
+    if (spec.embedding.num_segments or 1) > 1:
+        second = [r.length if r.second is None else r.second for r in readings]
+        inputs.append((inputs[1] >= torch.tensor(second)[:, None]).long())
+    return tuple(tensor.to(subject.device) for tensor in inputs)
+
+
+def stack_positions(readings: Sequence[Reading], inputs: Sequence[Tensor], stack: str) -> Tensor:
+    """Positions [B, L] int64 of a stack's tokens, −1 for padding.
+
+    Args:
+        readings: the batch.
+        inputs: from `tensors`.
+        stack: `encoder` or `decoder`.
+    """
+    if readings[0].image is not None:
+        count = torch.arange(readings[0].length, device=inputs[0].device)
+        return count.expand(len(readings), -1)
+    # A translator's decoder comes after its encoder.
+    return inputs[3 if len(inputs) > 3 and stack == "decoder" else 1]
+
+
+def batches(readings: Sequence[Reading], batch_tokens: int = BATCH_TOKENS) -> list[list[int]]:
+    """Numbers of readings that go through a model together, of like length."""
+    lengths = [reading.length for reading in readings]
+    return plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=None)
+
+
+def _pairs(
+    subject: Subject,
+    texts: Sequence[str],
+    targets: Sequence[str] | None,
+    search: SearchSettings | None,
+) -> list[Reading]:
+    source, target = subject.source, subject.target
+    spec: Any = subject.model.spec
+    lines = [_line(text, f"text {n}") for n, text in enumerate(texts, start=1)]
+    source_ids = source.encode_batch(lines)
+    for number, row in enumerate(source_ids, start=1):
+        where = f"text {number}"
+        _check_not_empty(row, where)
+        _check_length(len(row), spec.max_length, where)
+    if targets is None:
+        target_ids = _translate(subject, source_ids, search or SearchSettings())
+        translations = [target.decode(row) for row in target_ids]
+    else:
+        translations = [_line(text, f"target {n}") for n, text in enumerate(targets, start=1)]
+        target_ids = target.encode_batch(translations)
+        for number, row in enumerate(target_ids, start=1):
+            check_fits([spec], row, f"target {number}")
+            _check_length(len(row), None, f"target {number}")
+    return [
+        Reading(
+            text=line,
+            target=translation,
+            encoder=Tokens.of(source, [*source.first, *before, *source.last]),
+            decoder=Tokens.of(target, [target.bos, *after]),
+            predicted=Tokens.of(target, [*after, target.eos]),
+        )
+        for line, translation, before, after in zip(
+            lines, translations, source_ids, target_ids, strict=True
+        )
+    ]
+
+
+def _translate(
+    subject: Subject, ids: Sequence[Sequence[int]], settings: SearchSettings
+) -> list[list[int]]:
+    """Ids of the best hypothesis for each source, as `translate` finds it."""
+    target, source = subject.target, subject.source
+    model: Any = subject.model
+    specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+    best: dict[int, list[int]] = {}
+    lengths = [len(row) + 1 for row in ids]
+    plan = plan_batches(lengths, width=settings.beam, batch_tokens=BATCH_TOKENS, batch_size=None)
+    for numbers in plan:
+        framed = [[*source.first, *ids[n], *source.last] for n in numbers]
+        rows, positions = pad(framed, source.pad)
+        with inference(model), _autocast(subject):
+            hypotheses = search_for(
+                model,
+                rows.to(subject.device),
+                positions.to(subject.device),
+                settings,
+                specials=specials,
+                names=numbers,
+                longest=longest_output([model.spec], settings),
+            )
+        best |= {n: list(ranked[0].tokens) for n, ranked in zip(numbers, hypotheses, strict=True)}
+    return [best[n] for n in range(len(ids))]
+
+
+def _continued_texts(
+    subject: Subject,
+    texts: Sequence[str],
+    targets: Sequence[str] | None,
+    search: SearchSettings | None,
+) -> list[Reading]:
+    tokenizer = subject.source
+    model: Any = subject.model
+    bounds = (model.spec.max_length, model.spec.embedding.positions.max_length)
+    longest = min((bound for bound in bounds if bound is not None), default=None)
+    prompts = [prompt_ids(tokenizer, text) for text in texts]
+    continuations: list[Sequence[int]] = [() for _ in texts]
+    if targets is not None:
+        continuations = list(tokenizer.encode_batch(targets))
+    elif search is not None:
+        settings = GenerationSettings.parse(search.plain())
+        for number, row in enumerate(prompts, start=1):
+            _check_length(len(row), longest, f"text {number}")
+        with _autocast(subject):
+            generated = generate(
+                model, prompts, tokenizer, ends=(tokenizer.eos,), settings=settings
+            )
+        continuations = [each.tokens for each in generated]
+    readings = []
+    for number, (text, row, more) in enumerate(zip(texts, prompts, continuations, strict=True), 1):
+        ids = [*row, *more]
+        _check_length(len(ids), longest, f"text {number}")
+        after = None if targets is None and search is None else tokenizer.decode(more)
+        readings.append(Reading(text=text, target=after, decoder=Tokens.of(tokenizer, ids)))
+    return readings
+
+
+def _encoder_texts(
+    subject: Subject, texts: Sequence[str], seconds: Sequence[str] | None
+) -> list[Reading]:
+    tokenizer = subject.source
+    spec: Any = subject.model.spec
+    readings = []
+    for number, text in enumerate(texts):
+        second = None if seconds is None else seconds[number]
+        ids = tokenizer.encode(text)
+        where = f"text {number + 1}"
+        _check_not_empty(ids, where)
+        item = frame(tokenizer, ids, None if second is None else tokenizer.encode(second))
+        check_length(spec, item, where)
+        _check_length(len(item.ids), None, where)
+        both = text if second is None else f"{text}\t{second}"
+        tokens = Tokens.of(tokenizer, item.ids)
+        readings.append(Reading(text=both, encoder=tokens, second=item.second))
+    return readings
+
+
+def _autocast(subject: Subject) -> AbstractContextManager[object]:
+    return subject.precision.autocast() if subject.precision else nullcontext()
+
+
+def _line(text: str, where: str) -> str:
+    """A line as a translator reads it."""
+    line = clean(text).strip()
+    if "\n" in line:
+        raise DataError(
+            "The text has several lines", where=where, remedy="Look at one line at a time"
+        )
+    return line
+
+
+def _check_not_empty(ids: Sequence[int], where: str) -> None:
+    if not ids:
+        raise DataError("The model's tokenizer knows nothing of this text", where=where)
+
+
+def _check_length(length: int, longest: int | None, where: str) -> None:
+    bound = min(longest or LONGEST, LONGEST)
+    if length > bound:
+        raise DataError(
+            f"{length} tokens are more than the {bound} that are looked at in one piece",
+            where=where,
+            remedy="Give a shorter text",
+        )

@@ -1,0 +1,405 @@
+"""The tokenizer files of a Hugging Face directory, in all the forms they come in."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, processors
+
+from heedful.errors import ModelError
+from heedful.interop.config_fields import Fields
+from heedful.interop.hf_files import read_bytes, read_json_file
+from heedful.interop.sentencepiece_files import from_sentencepiece
+from heedful.interop.vocabulary_files import from_byte_pairs, from_wordpiece, read_ids
+from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizers_library import library_errors
+
+FAST_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+TARGET_DIRECTORY = "target_tokenizer"
+"""Holds the target's tokenizer of a translator that has two, beside the source's files."""
+_SENTENCEPIECE_FILES = ("spiece.model", "tokenizer.model", "sentencepiece.bpe.model")
+_MARIAN_FILES = ("source.spm", "target.spm", "vocab.json")
+_T5_SENTINELS = 100
+
+ROLES = ("pad", "bos", "eos", "unk", "cls", "sep", "mask")
+_USUAL_NAMES = {
+    "pad": ("<pad>", "[PAD]"),
+    "bos": ("<s>", "<|endoftext|>"),
+    "eos": ("</s>", "<|endoftext|>"),
+    "unk": ("<unk>", "[UNK]"),
+    "cls": ("[CLS]",),
+    "sep": ("[SEP]",),
+    "mask": ("[MASK]", "<mask>"),
+}
+"""Names of special tokens where no file says them."""
+
+
+class TokenizerSettings:
+    """The settings in tokenizer_config.json and its companions.
+
+    Args:
+        directory: of the model.
+        config: the model's config.json.
+
+    Raises:
+        ModelError: when a file holds something else than it should.
+    """
+
+    def __init__(self, directory: Path, config: Mapping[str, Any]) -> None:
+        self.directory = directory
+        self._config = config
+        self.config = Fields(config, str(directory / "config.json"))
+        content = read_json_file(directory / SETTINGS_FILE) or {}
+        self.fields = Fields(content, str(directory / SETTINGS_FILE))
+        special = read_json_file(directory / "special_tokens_map.json") or {}
+        self.names: dict[str, str] = {}
+        for source in (special, content):
+            for role in ROLES:
+                name = _name(source.get(f"{role}_token"))
+                if name is not None:
+                    self.names[role] = name
+        self.added = _added_tokens(directory, content)
+
+    def name(self, role: str, library: tokenizers.Tokenizer) -> str | None:
+        """Return the name of the special token of a role, if the vocabulary has it."""
+        names = (self.names[role],) if role in self.names else _USUAL_NAMES[role]
+        return next((name for name in names if library.token_to_id(name) is not None), None)
+
+    def id(self, role: str, library: tokenizers.Tokenizer) -> int | None:
+        """Return the id of a role's token: by its name, or else as the model's config has it."""
+        name = self.name(role, library)
+        if name is not None:
+            return library.token_to_id(name)
+        return self.config_id(f"{role}_token_id")
+
+    def config_id(self, key: str) -> int | None:
+        """Return an id in config.json; of a list of them, the first."""
+        several = self._config.get(key)
+        if isinstance(several, list):
+            return next((id for id in several if type(id) is int), None)
+        return self.config.optional_integer(key)
+
+
+def read_tokenizers(directory: Path, config: Mapping[str, Any]) -> TokenizerPair:
+    """Read the tokenizer of a model, as a joint pair, or a source's and a target's.
+
+    Args:
+        directory: with the files: a tokenizer.json, vocab.txt, vocab.json and merges.txt, or
+            SentencePiece models. A directory `target_tokenizer` in it holds the target's, where it
+            has one of its own.
+        config: the model's config.json.
+
+    Raises:
+        ModelError: when there is no tokenizer, or a file of it is damaged or missing.
+    """
+    settings = TokenizerSettings(directory, config)
+    if (directory / _MARIAN_FILES[0]).exists():
+        return _read_marian(settings)
+    source = _read_one(settings)
+    if not (directory / TARGET_DIRECTORY).is_dir():
+        return TokenizerPair(source, source)
+    target = _read_one(TokenizerSettings(directory / TARGET_DIRECTORY, config))
+    return TokenizerPair(source, target)
+
+
+def _read_one(settings: TokenizerSettings) -> ImportedTokenizer:
+    library, frame = _read_library(settings)
+    return ImportedTokenizer(_special_ids(library, settings), frame, _state(library))
+
+
+def _read_library(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
+    directory = settings.directory
+    if (directory / FAST_FILE).exists():
+        library = _read_fast(directory / FAST_FILE)
+        if not settings.fields.flag("split_special_tokens", False):
+            _mark_special(library, settings, only_named=True)
+    elif (directory / "vocab.txt").exists():
+        unk = settings.names.get("unk", "[UNK]")
+        library = from_wordpiece(directory / "vocab.txt", settings.fields, unk)
+        _mark_special(library, settings)
+        _frame_by(library, settings, "cls", "sep", processors.BertProcessing)
+    elif (directory / "merges.txt").exists():
+        library = from_byte_pairs(
+            directory / "vocab.json", directory / "merges.txt", settings.fields
+        )
+        _mark_special(library, settings)
+        if library.token_to_id("<s>") is not None and library.token_to_id("</s>") is not None:
+            _frame_by(library, settings, "bos", "eos", processors.RobertaProcessing)
+    else:
+        return _read_sentencepiece(settings)
+    if not {"cls", "sep"} <= settings.names.keys():  # theirs keep the frame of their class
+        requested = _requested_frame(settings, library)
+        if requested is not None:
+            return library, requested
+    where = str(directory / FAST_FILE)
+    return library, read_frame(_state(library).get("post_processor"), where=where)
+
+
+def _read_sentencepiece(settings: TokenizerSettings) -> tuple[tokenizers.Tokenizer, Frame]:
+    files = [settings.directory / name for name in _SENTENCEPIECE_FILES]
+    file = next((file for file in files if file.exists()), None)
+    if file is None:
+        raise ModelError(
+            f"There is no tokenizer: neither {FAST_FILE}, vocab.txt, vocab.json with merges.txt, "
+            f"{' nor '.join(_SENTENCEPIECE_FILES)}",
+            where=str(settings.directory),
+            remedy="Copy the tokenizer's files beside the model's",
+        )
+    usual = _T5_SENTINELS if settings.config.text("model_type") == "t5" else 0
+    extra = settings.fields.integer("extra_ids", usual)
+    if extra > settings.config.integer("vocab_size", _T5_SENTINELS):
+        raise settings.fields.wrong("extra_ids", "there are more than the model's vocabulary has")
+    library, model = from_sentencepiece(
+        file,
+        extra=extra,
+        legacy=settings.fields.flag("legacy", False),
+    )
+    _mark_special(library, settings)
+    requested = _requested_frame(settings, library)
+    if requested is not None:
+        return library, requested
+    # A vocabulary without a token for the beginning is T5's, which ends a text; LLaMA begins it.
+    bos, eos = settings.id("bos", library), settings.id("eos", library)
+    if model.bos >= 0 and bos is not None:
+        return library, Frame((bos,), (), (bos,))
+    return library, Frame((), (eos,), (eos,)) if eos is not None else Frame()
+
+
+def _read_marian(settings: TokenizerSettings) -> TokenizerPair:
+    """Read Marian's two SentencePiece models; the ids of their pieces are in vocab.json."""
+    directory = settings.directory
+    for name in _MARIAN_FILES:
+        if not (directory / name).exists():
+            raise ModelError(
+                f"The directory lacks {name}", where=str(directory), remedy="Copy all files"
+            )
+    separate = settings.fields.flag("separate_vocabs", False)
+    files = {"source": "vocab.json", "target": "target_vocab.json" if separate else "vocab.json"}
+    tokenizers_by_side: dict[str, ImportedTokenizer] = {}
+    for side, vocabulary_file in files.items():
+        ids = read_ids(directory / vocabulary_file)
+        library, _ = from_sentencepiece(directory / f"{side}.spm")
+        names = {role: settings.names.get(role, _USUAL_NAMES[role][0]) for role in _MARIAN_ROLES}
+        for role, name in names.items():
+            if name not in ids:
+                raise ModelError(
+                    f"The vocabulary has no piece {name}, the token for {role}",
+                    where=str(directory / vocabulary_file),
+                    remedy="Use the files that were saved together",
+                )
+        library.add_special_tokens(
+            [AddedToken(name, special=True, normalized=False) for name in names.values()]
+        )
+        library.add_tokens(
+            [t for id, t in settings.added if not t.special and ids.get(t.content) == id]
+        )
+        special = {role: ids[name] for role, name in names.items()}
+        start = settings.config_id("decoder_start_token_id")
+        special["bos"] = special["pad"] if start is None else start
+        frame = Frame((), (special["eos"],))
+        tokenizers_by_side[side] = ImportedTokenizer(special, frame, _state(library), ids)
+    if tokenizers_by_side["source"].fingerprint == tokenizers_by_side["target"].fingerprint:
+        return TokenizerPair(tokenizers_by_side["source"], tokenizers_by_side["source"])
+    return TokenizerPair(tokenizers_by_side["source"], tokenizers_by_side["target"])
+
+
+_MARIAN_ROLES = ("pad", "eos", "unk")
+
+
+def _read_fast(file: Path) -> tokenizers.Tokenizer:
+    def unreadable(message: str) -> ModelError:
+        return ModelError(
+            f"The tokenizer cannot be read: {message}",
+            where=str(file),
+            remedy="The file is damaged, or of a newer kind than the installed tokenizers package",
+        )
+
+    with library_errors(unreadable):
+        return tokenizers.Tokenizer.from_str(read_bytes(file).decode())
+
+
+def _mark_special(
+    library: tokenizers.Tokenizer, settings: TokenizerSettings, *, only_named: bool = False
+) -> None:
+    """Let special tokens that a text spells be those tokens, as the original does."""
+    for id, token in settings.added:
+        if library.token_to_id(token.content) is None and id != _size(library):
+            raise ModelError(
+                f"The added token {token.content!r} has id {id}, and the vocabulary "
+                f"{_size(library)} pieces",
+                where=settings.fields.where,
+                remedy="Use the tokenizer files that were saved together",
+            )
+        library.add_tokens([token])
+    known = {token.content for token in library.get_added_tokens_decoder().values()}
+    for role in ROLES:
+        name = settings.names.get(role) if only_named else settings.name(role, library)
+        if name is not None and name not in known and library.token_to_id(name) is not None:
+            library.add_special_tokens([AddedToken(name, special=True, normalized=False)])
+            known.add(name)
+
+
+def _frame_by(
+    library: tokenizers.Tokenizer,
+    settings: TokenizerSettings,
+    first: str,
+    last: str,
+    processor: type[processors.BertProcessing] | type[processors.RobertaProcessing],
+) -> None:
+    ends = {role: settings.names.get(role) for role in ("cls", "sep")}
+    cls = ends["cls"] or settings.name(first, library)
+    sep = ends["sep"] or settings.name(last, library)
+    ids = [library.token_to_id(name) if name else None for name in (sep, cls)]
+    if cls is None or sep is None or ids[0] is None or ids[1] is None:
+        raise ModelError(
+            "The vocabulary lacks the tokens that frame a text",
+            where=str(settings.directory),
+            remedy="Copy tokenizer_config.json and special_tokens_map.json too",
+        )
+    library.post_processor = processor((sep, ids[0]), (cls, ids[1]))
+
+
+def _requested_frame(settings: TokenizerSettings, library: tokenizers.Tokenizer) -> Frame | None:
+    """Return the frame that add_bos_token and add_eos_token ask for; None without both."""
+    fields = settings.fields
+    if not fields.has("add_bos_token") and not fields.has("add_eos_token"):
+        return None
+    first: tuple[int, ...] = ()
+    last: tuple[int, ...] = ()
+    bos, eos = settings.id("bos", library), settings.id("eos", library)
+    if fields.flag("add_bos_token", False) and bos is not None:
+        first = (bos,)
+    if fields.flag("add_eos_token", False) and eos is not None:
+        last = (eos,)
+    return Frame(first, last, (*last, *first))
+
+
+def _special_ids(library: tokenizers.Tokenizer, settings: TokenizerSettings) -> dict[str, int]:
+    """Return the ids of our roles; where one is missing, that of the nearest."""
+    ids = {role: settings.id(role, library) for role in ROLES}
+    model = _state(library)["model"]
+    if model.get("unk_token") is not None:
+        ids["unk"] = library.token_to_id(model["unk_token"])
+    elif model.get("unk_id") is not None:
+        ids["unk"] = model["unk_id"]
+    eos = _first(ids["eos"], ids["sep"])
+    if eos is None:
+        raise ModelError(
+            "Nothing says which token ends a text",
+            where=str(settings.directory),
+            remedy=f"Name it as eos_token in {SETTINGS_FILE}",
+        )
+    start = settings.config_id("decoder_start_token_id")
+    special = {
+        "pad": _first(ids["pad"], eos),
+        "bos": _first(start, ids["bos"], ids["cls"], eos),
+        "eos": eos,
+        "unk": _first(ids["unk"], eos),
+        "mask": ids["mask"],
+    }
+    return {role: id for role, id in special.items() if id is not None}
+
+
+def _first(*ids: int | None) -> int | None:
+    return next((id for id in ids if id is not None), None)
+
+
+def _added_tokens(directory: Path, content: Mapping[str, Any]) -> list[tuple[int, AddedToken]]:
+    """Return the tokens that were added to a vocabulary, in the order of their ids."""
+    older = read_json_file(directory / "added_tokens.json") or {}
+    tokens = {id: AddedToken(name, normalized=False) for name, id in older.items()}
+    for id, token in (content.get("added_tokens_decoder") or {}).items():
+        tokens[int(id)] = AddedToken(
+            token["content"],
+            **{
+                flag: bool(token[flag])
+                for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")
+                if flag in token
+            },
+        )
+    return sorted(tokens.items(), key=lambda item: item[0])
+
+
+def _name(value: object) -> str | None:
+    if isinstance(value, Mapping):
+        value = value.get("content")
+    return value if isinstance(value, str) else None
+
+
+def _size(library: tokenizers.Tokenizer) -> int:
+    return max(library.get_vocab(with_added_tokens=True).values()) + 1
+
+
+def _state(library: tokenizers.Tokenizer) -> dict[str, Any]:
+    library.no_padding()
+    library.no_truncation()
+    state: dict[str, Any] = json.loads(library.to_str())
+    return state
+
+
+def read_frame(processor: Mapping[str, Any] | None, *, where: str) -> Frame:
+    """Return the ids that a post-processor puts around a text, and between two.
+
+    Args:
+        processor: as the `tokenizers` library writes it; None for none.
+        where: the file it is from, for the error message.
+
+    Raises:
+        ModelError: when it does something else.
+    """
+    if processor is None:
+        return Frame()
+    kind = processor.get("type")
+    if kind == "ByteLevel":  # it only moves offsets
+        return Frame()
+    if kind == "Sequence":
+        frames = [read_frame(part, where=where) for part in processor["processors"]]
+        used = [frame for frame in frames if frame != Frame()]
+        if len(used) > 1:
+            raise _unknown_frame("several templates", where)
+        return used[0] if used else Frame()
+    if kind in ("BertProcessing", "RobertaProcessing"):
+        sep, cls = (int(processor[name][1]) for name in ("sep", "cls"))
+        between = (sep,) if kind == "BertProcessing" else (sep, sep)
+        return Frame((cls,), (sep,), between)
+    if kind == "TemplateProcessing":
+        return _from_template(processor, where)
+    raise _unknown_frame(f"type {kind!r}", where)
+
+
+def _from_template(processor: Mapping[str, Any], where: str) -> Frame:
+    single = _template_parts(processor["single"], processor["special_tokens"])
+    pair = _template_parts(processor["pair"], processor["special_tokens"])
+    if len(single) != 2:
+        raise _unknown_frame("a template that holds a text more or less than once", where)
+    first, last = single
+    # A pair that begins or ends otherwise than a single text is no such frame.
+    fits = len(pair) == 3 and (pair[0], pair[2]) == (first, last)
+    return Frame(first, last, pair[1] if fits else None)
+
+
+def _template_parts(
+    template: Sequence[Mapping[str, Any]], tokens: Mapping[str, Any]
+) -> list[tuple[int, ...]]:
+    """Return the ids before, between and after the texts of a template."""
+    parts: list[tuple[int, ...]] = [()]
+    for item in template:
+        if "Sequence" in item:
+            parts.append(())
+        else:
+            parts[-1] += tuple(tokens[item["SpecialToken"]["id"]]["ids"])
+    return parts
+
+
+def _unknown_frame(what: str, where: str) -> ModelError:
+    return ModelError(
+        f"The tokenizer's post-processor cannot be imported: {what}",
+        where=where,
+        remedy="Frames of special tokens before, between and after texts can be",
+    )

@@ -1,0 +1,308 @@
+"""Model directories without PyTorch: `config.json`, the sizes of stored tensors, tokenizers.
+
+`config.json` has the `schema_version`, the complete spec of the `model`, facts about its `training`
+and `origin`, and since version 2 the digests of all other `files`. Version 1 had no digests, and
+blocks of three named parts, which specs upgrade when they are parsed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.durable import replace_synced
+from heedful.errors import ModelError
+from heedful.models.family import ModelSpec, parse_spec
+from heedful.models.file_digests import Digests, file_digests
+from heedful.models.spec import CommonSpec
+from heedful.text.imported_tokenizer import ImportedTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
+
+SCHEMA_VERSION = 2
+CONFIG_FILE = "config.json"
+WEIGHTS_FILE = "model.safetensors"
+_FILES = (CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json")
+
+_DIMENSIONS = {
+    "width",
+    "vocabulary",
+    "source_vocabulary",
+    "target_vocabulary",
+    "num_heads",
+    "num_kv_heads",
+    "head_width",
+    "num_experts",
+    "num_segments",
+    "num_buckets",
+    "channels",
+    "patch_size",
+    "num_classes",
+}
+"""Settings that no stored model has larger than the largest dimension of its tensors."""
+
+_LARGEST_INTEGER = 2**31 - 1
+_LARGEST_HEADER = 100_000_000  # bytes; the format allows no more
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """The content of a model directory's `config.json`.
+
+    Args:
+        spec: the complete description of the model.
+        training: facts about its training (steps, scores), JSON types.
+        origin: where an imported model came from, such as `model_type`; empty for others.
+        digests: of the other files; empty in directories of schema version 1.
+    """
+
+    spec: ModelSpec
+    training: Mapping[str, Any]
+    origin: Mapping[str, Any]
+    digests: Digests
+
+
+def read_spec(directory: Path) -> ModelSpec:
+    """Return the spec in a model directory's `config.json`, without loading its weights.
+
+    Raises:
+        ModelError: when the file is missing, damaged or of a newer schema.
+        ConfigError: when a setting in it is unknown or wrong.
+    """
+    return read_facts(directory).spec
+
+
+def read_facts(directory: Path) -> ModelFacts:
+    """Read a model directory's `config.json`, without loading its weights.
+
+    Raises:
+        ModelError: when the file is missing, damaged or of a newer schema, or describes a model
+            larger than the stored weights.
+        ConfigError: when a setting in it is unknown or wrong.
+    """
+    file = directory / CONFIG_FILE
+    _check_files_are_ordinary(directory)
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise lacks(directory, CONFIG_FILE) from None
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"Cannot be read as JSON: {error}", where=str(file), remedy="Copy the model again"
+        ) from None
+    if isinstance(config, dict) and "model_type" in config and "schema_version" not in config:
+        raise ModelError(
+            f"This is a Hugging Face model of type {config['model_type']!r}, not yet Heedful's",
+            where=str(file),
+            remedy=f"Import it first: heedful import {directory} OUT",
+        )
+    version = config.get("schema_version") if isinstance(config, dict) else None
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ModelError(
+            "This is no configuration of a Heedful model: it has no schema_version",
+            where=str(file),
+            remedy="Give a model directory or a run directory",
+        )
+    if version > SCHEMA_VERSION:
+        raise ModelError(
+            f"The model has schema version {version}; this Heedful reads up to {SCHEMA_VERSION}",
+            where=str(file),
+            remedy="Install a newer Heedful",
+        )
+    parts = {name: config.get(name, {}) for name in ("model", "training", "origin", "files")}
+    for name, part in parts.items():
+        if not isinstance(part, dict):
+            raise ModelError(
+                f"Its {name!r} is no table", where=str(file), remedy="Copy the model again"
+            )
+    _check_sizes(parts["model"], directory)
+    spec = parse_spec(parts["model"], where=str(file))
+    digests = _digests(parts["files"], version, where=str(file))
+    return ModelFacts(spec, parts["training"], parts["origin"], digests)
+
+
+def renew_digests(directory: Path) -> None:
+    """Write the digests of the files that are there now into `config.json`.
+
+    For files that were changed on purpose, by other means than `save_model`.
+    """
+    file = directory / CONFIG_FILE
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config |= {
+        "schema_version": SCHEMA_VERSION,
+        "files": file_digests(directory, leave_out=CONFIG_FILE),
+    }
+    replace_synced(file, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def find_model_directory(path: Path) -> Path:
+    """Return the model directory a path means: itself, or `model/` of a run directory.
+
+    Raises:
+        ModelError: when it is neither.
+    """
+    for directory in (path, path / "model"):
+        recover(directory)
+        if (directory / CONFIG_FILE).is_file():
+            return directory
+    if not path.exists():
+        raise ModelError(
+            "No such model directory", where=str(path), remedy="Check the path, or train a model"
+        )
+    if (path / "config.toml").is_file():
+        raise ModelError(
+            "This run has no model yet: it was not validated once",
+            where=str(path),
+            remedy="Let it train further: heedful train RUN --resume",
+        )
+    raise ModelError(
+        "This is neither a model directory (config.json, model.safetensors, tokenizer.json) "
+        "nor a run directory",
+        where=str(path),
+        remedy="Check the path",
+    )
+
+
+def load_tokenizers(directory: Path, spec: ModelSpec) -> TokenizerPair | None:
+    """Read the tokenizers of a model directory, which must fit the model; None for images.
+
+    Raises:
+        ModelError: when a file is missing, damaged, or of another model.
+    """
+    if spec.reads == "images":
+        return None
+    tokenizers = TokenizerPair.load(directory)
+    check_vocabulary(tokenizers, spec, where=str(directory))
+    return tokenizers
+
+
+def check_vocabulary(tokenizers: TokenizerPair, spec: CommonSpec, *, where: str) -> None:
+    """Refuse tokenizers of another model.
+
+    Imported models often have more rows than their tokenizer has pieces, to a round number.
+
+    Raises:
+        ModelError: naming both sizes.
+    """
+    vocabularies = spec.vocabularies()
+    rows = (vocabularies["source"], vocabularies["target"])
+    sizes = (tokenizers.source.size, tokenizers.target.size)
+    padded = isinstance(tokenizers.source, ImportedTokenizer)
+    fits = all(s <= r for s, r in zip(sizes, rows, strict=True)) if padded else sizes == rows
+    if fits:
+        return
+    one = sizes[0] == sizes[1] and rows[0] == rows[1]
+    have, wants = (
+        (sizes[0], rows[0]) if one else (f"{sizes[0]} and {sizes[1]}", f"{rows[0]} and {rows[1]}")
+    )
+    raise ModelError(
+        f"The tokenizers have {have} pieces, the model's vocabulary {wants}",
+        where=where,
+        remedy="Use the tokenizer files that were saved with this model",
+    )
+
+
+def lacks(directory: Path, name: str) -> ModelError:
+    """Return the error for a file that a model directory lacks."""
+    return ModelError(
+        f"The model directory lacks {name}", where=str(directory), remedy="Copy the model again"
+    )
+
+
+def place_of_previous(directory: Path) -> Path:
+    """Return where a directory stands while another takes its place."""
+    return directory.with_name(f".{directory.name}.previous")
+
+
+def recover(directory: Path) -> None:
+    """Put back what a crash left between the two renames that replace a directory."""
+    previous = place_of_previous(directory)
+    if previous.is_dir() and not directory.exists():
+        previous.rename(directory)
+
+
+def _check_files_are_ordinary(directory: Path) -> None:
+    """Refuse pipes, sockets and devices, whose reading might never end."""
+    for name in _FILES:
+        path = directory / name
+        if path.exists() and not path.is_file():
+            raise ModelError(
+                f"{name} is no ordinary file", where=str(path), remedy="Copy the model again"
+            )
+
+
+def _digests(files: Mapping[str, Any], version: int, *, where: str) -> Digests:
+    """Return the digests in `config.json`, which every version but the first has."""
+    wrong = [
+        name
+        for name, chunks in files.items()
+        if Path(name).name != name or not isinstance(chunks, list) or not chunks
+    ]
+    if wrong or (version > 1 and WEIGHTS_FILE not in files):
+        raise ModelError(
+            f"Its 'files' has no digests of {wrong[0] if wrong else WEIGHTS_FILE}",
+            where=where,
+            remedy="Copy the model again",
+        )
+    return files
+
+
+def _check_sizes(values: Mapping[str, Any], directory: Path) -> None:
+    """Refuse a spec of more layers or larger dimensions than the weights have.
+
+    Building such a model, if only to compare its tensors, could take hours or all memory.
+
+    Args:
+        values: the spec as plain data, of any version.
+        directory: where `config.json` and the weights are.
+    """
+    shapes = stored_sizes(directory / WEIGHTS_FILE)
+    if shapes is None:  # reading the weights says what is wrong with them
+        return
+    limits = {f"{name}.num_layers": _layers(shapes, name) for name in ("encoder", "decoder")}
+    largest = max((size for shape in shapes.values() for size in shape), default=0)
+    for path, number in _integers(values):
+        limit = limits.get(path, _LARGEST_INTEGER)
+        if path.rpartition(".")[2] in _DIMENSIONS:
+            limit = min(limit, largest)
+        if number > limit:
+            size = f"{limit} layers" if path in limits else f"at most {limit} in any dimension"
+            raise ModelError(
+                f"model.{path} is {number}, and the weights have {size}",
+                where=str(directory / CONFIG_FILE),
+                remedy="Use the config.json that was saved with these weights; copy both again",
+            )
+
+
+def stored_sizes(file: Path) -> dict[str, list[int]] | None:
+    """Read the shapes of a safetensors file's tensors from its header; None if it is damaged."""
+    try:
+        with file.open("rb") as stream:
+            (length,) = struct.unpack("<Q", stream.read(8))
+            if length > _LARGEST_HEADER:
+                return None
+            header = json.loads(stream.read(length))
+        return {name: each["shape"] for name, each in header.items() if name != "__metadata__"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error):
+        return None
+
+
+def _layers(shapes: Mapping[str, Any], stack: str) -> int:
+    """Return the number of layers that a stack has in the weights."""
+    numbers = (name.split(".")[2] for name in shapes if name.startswith(f"{stack}.blocks."))
+    return max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
+
+
+def _integers(values: Any, path: str = "") -> Iterator[tuple[str, int]]:
+    """Yield the integers in nested plain data, each with its dotted path."""
+    if isinstance(values, int):
+        yield path, values
+    elif isinstance(values, dict):
+        for name, value in values.items():
+            yield from _integers(value, f"{path}.{name}" if path else str(name))
+    elif isinstance(values, list):
+        for place, value in enumerate(values):
+            yield from _integers(value, f"{path}.{place}")

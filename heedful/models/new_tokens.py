@@ -1,0 +1,108 @@
+"""Rows for tokens that a model's vocabulary did not have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from torch import Tensor
+
+from heedful.models.spec import CommonSpec, Side
+
+if TYPE_CHECKING:
+    from heedful.text.text_tokenizer import TextTokenizer
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+_Spec = TypeVar("_Spec", bound=CommonSpec)
+
+_TABLES: Mapping[str, Side] = {
+    "source_embedding.weight": "source",
+    "target_embedding.weight": "target",
+    "embedding.weight": "target",
+    "output_projection.weight": "target",
+    "output_bias": "target",
+    "heads.masked_lm.projection.weight": "target",
+    "heads.masked_lm.bias": "target",
+}
+"""Tensors with a row for every token, and of which vocabulary."""
+
+
+@dataclass(frozen=True)
+class NewTokens:
+    """Tokens that one tokenizer has and the one before it had not.
+
+    Args:
+        first: id of the first; the others follow.
+        pieces: for each, the ids of the pieces it was made of before.
+    """
+
+    first: int
+    pieces: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def between(cls, before: TextTokenizer, now: TextTokenizer) -> NewTokens:
+        """Return the tokens that only `now` has."""
+        tokens = [now.decode([id]) for id in range(before.size, now.size)]
+        known = [tuple(id for id in ids if id != before.unk) for ids in before.encode_batch(tokens)]
+        return cls(before.size, tuple(known))
+
+
+def with_room(spec: _Spec, tokenizers: TokenizerPair) -> _Spec:
+    """Return a spec with at least as many rows as there are tokens.
+
+    Args:
+        spec: of a model of text.
+        tokenizers: those it is to have.
+    """
+    rows = spec.vocabularies()
+    return spec.with_vocabularies(
+        source=max(rows["source"], tokenizers.source.size),
+        target=max(rows["target"], tokenizers.target.size),
+    )
+
+
+def extended_weights(
+    weights: Mapping[str, Tensor], shapes: Mapping[str, Tensor], new: Mapping[Side, NewTokens]
+) -> dict[str, Tensor]:
+    """Return weights with a row for each new token, the mean of the rows of its former pieces.
+
+    A token that was made of unknown pieces only gets the mean of all rows. Rows of other tokens
+    keep every bit.
+
+    Args:
+        weights: of the model before, under canonical names.
+        shapes: of the model with room for the new tokens; only their shapes are used.
+        new: by vocabulary.
+    """
+    extended = dict(weights)
+    for name, side in tables(weights):
+        if name not in shapes:
+            continue
+        old, tokens = weights[name], new[side]
+        count = len(tokens.pieces)
+        if not count:
+            continue
+        table = old.new_zeros(shapes[name].shape)
+        table[: len(old)] = old
+        mean_row = old[: tokens.first].double().mean(0)
+        for place, pieces in enumerate(tokens.pieces):
+            mean = old[list(pieces)].double().mean(0) if pieces else mean_row
+            table[tokens.first + place] = mean.to(old.dtype)
+        extended[name] = table
+    return extended
+
+
+def tables(names: Iterable[str]) -> Iterator[tuple[str, Side]]:
+    """Yield the tensors that have a row for every token, each with its side."""
+    for name in names:
+        if name in _TABLES:
+            yield name, _TABLES[name]
+
+
+def new_tokens(before: TokenizerPair, now: TokenizerPair) -> dict[Side, NewTokens]:
+    """Return the tokens that were added on either side."""
+    return {
+        "source": NewTokens.between(before.source, now.source),
+        "target": NewTokens.between(before.target, now.target),
+    }

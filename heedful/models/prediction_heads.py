@@ -1,0 +1,98 @@
+"""Heads: small networks that predict from an encoder's states, one for each kind of answer."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.models.family import HeadSpec, MaskedLMHeadSpec
+from heedful.nn.dropout import Dropout
+from heedful.nn.embeddings import TokenEmbedding
+from heedful.nn.feedforward import PLAIN_ACTIVATIONS, linear
+from heedful.nn.norms import build_norm
+
+
+class Pooler(nn.Module):
+    """A dense layer and tanh over the state that stands for the whole (Devlin 2019).
+
+    Args:
+        width: model width D.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = linear(width, width, bias=True)
+
+    def forward(self, first: Tensor) -> Tensor:
+        """[B, D] to [B, D]."""
+        return torch.tanh(self.dense(first))
+
+
+class MaskedLMHead(nn.Module):
+    """Scores of every piece at a position (Devlin 2019).
+
+    Args:
+        spec: activation, norm, whether the output projection is the embedding table.
+        table: the embedding table, [V, D].
+    """
+
+    def __init__(self, spec: MaskedLMHeadSpec, table: TokenEmbedding) -> None:
+        super().__init__()
+        vocabulary, width = table.weight.shape
+        self.dense = linear(width, width, bias=True)
+        self.activation = PLAIN_ACTIVATIONS[spec.activation]
+        self.norm = build_norm(spec.norm, width)
+        self.projection = table if spec.tied else TokenEmbedding(vocabulary, width)
+        self.bias = nn.Parameter(torch.zeros(vocabulary))
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[..., D] to [..., V]."""
+        return F.linear(self.features(states), self.projection.weight, self.bias)
+
+    def features(self, states: Tensor) -> Tensor:
+        """Map [..., D] to the input of the projection to pieces, [..., D]."""
+        x: Tensor = self.norm(self.activation(self.dense(states)))
+        return x
+
+
+class Classifier(nn.Module):
+    """Dropout and a linear map to scores of classes.
+
+    Args:
+        width: model width D.
+        num_classes: how many.
+        dropout: probability, before the map.
+    """
+
+    def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = Dropout(dropout)
+        self.output = linear(width, num_classes, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] to [..., classes]."""
+        scores: Tensor = self.output(self.dropout(x))
+        return scores
+
+
+class DeepClassifier(Classifier):
+    """A classifier with a dense layer and tanh of its own before it (Liu 2019)."""
+
+    def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
+        super().__init__(width, num_classes, dropout)
+        self.dense = linear(width, width, bias=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[..., D] to [..., classes]."""
+        return super().forward(torch.tanh(self.dense(self.dropout(x))))
+
+
+def build_head(spec: HeadSpec, table: TokenEmbedding) -> nn.Module:
+    """Return the head a spec describes, of a model with this embedding table."""
+    if spec.kind == "masked_lm":
+        return MaskedLMHead(spec, table)
+    classifier = Classifier
+    if spec.kind == "sequence" and not spec.reads_pooled:
+        classifier = DeepClassifier
+    return classifier(table.weight.shape[1], spec.num_scores, getattr(spec, "dropout", 0.0))

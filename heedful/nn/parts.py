@@ -1,0 +1,28 @@
+"""The registry of parts: from the spec of a sub-layer's part to its module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from heedful.nn.attention import build_attention
+from heedful.nn.moe import build_feedforward
+from heedful.nn.spec import PartSpec
+
+BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
+    "attention": build_attention,
+    "feedforward": build_feedforward,
+}
+"""For each kind of part a function of the model width D and its spec."""
+
+
+def build_part(width: int, spec: PartSpec) -> nn.Module:
+    """Build the module that a spec describes.
+
+    Args:
+        width: model width D.
+        spec: of the part.
+    """
+    return BUILDERS[spec.kind](width, spec)

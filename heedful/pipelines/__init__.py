@@ -1,0 +1,1 @@
+"""Raw text or images in, results out. Nothing is imported here: each pipeline loads by itself."""

@@ -1,0 +1,104 @@
+"""How large batches may be: as many positions as memory has room for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from heedful.errors import RunError
+from heedful.memory import available_bytes
+from heedful.models.cost import (
+    BFLOAT16,
+    FLOAT32,
+    LARGEST_DECODING,
+    decoding_peak,
+    human_bytes,
+    largest,
+)
+from heedful.pipelines.worker_threads import batches_at_once
+
+if TYPE_CHECKING:
+    from heedful.device import Precision
+    from heedful.models.build import AnyModel
+
+MARGIN = 0.2
+"""Share of the free memory that `auto` leaves to others, and to what was not foreseen."""
+
+_SHORT = 8
+"""Texts of so few tokens are the most in a batch, whose scores then take the most memory."""
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many positions a batch may have.
+
+    Args:
+        positions: the number picked.
+        reason: why, a sentence.
+    """
+
+    positions: int
+    reason: str
+
+
+def room_for(
+    models: Sequence[AnyModel],
+    precision: Precision | None,
+    *,
+    beam: int = 1,
+    available: int | None = None,
+) -> Room:
+    """The largest batch that decoding has room for beside what is loaded already.
+
+    Args:
+        models: loaded ones, of which each goes through every batch.
+        precision: of the passes.
+        beam: hypotheses of a text.
+        available: bytes; those of the models' device if unset.
+
+    Raises:
+        RunError: when there is no room for a single position.
+    """
+    device = next(models[0].parameters()).device
+    if available is None:
+        available = available_bytes(device)
+    name = "fp32" if precision is None else precision.name
+    number_bytes = FLOAT32 if name == "fp32" else BFLOAT16
+    at_once = batches_at_once(device, LARGEST_DECODING)
+    usable = round(available * (1 - MARGIN) / at_once)
+
+    def needed(positions: int) -> int:
+        return sum(
+            decoding_peak(
+                model.spec,
+                positions,
+                length=_SHORT,
+                parameters=_count(model),
+                beam=beam,
+                number_bytes=number_bytes,
+                device=device.type,
+            ).needed
+            - _count(model) * FLOAT32  # which are there already
+            for model in models
+        )
+
+    positions = largest(lambda count: needed(count) <= usable, LARGEST_DECODING)
+    if positions == 0:
+        raise RunError(
+            f"There is no room for a batch: {human_bytes(available)} of memory are free",
+            where="batch_tokens = auto",
+            remedy="Free memory, or take a smaller beam or model",
+        )
+    most = " (the most that pays)" if positions == LARGEST_DECODING else ""
+    return Room(
+        positions,
+        f"Batches of {positions:,} positions{most}: {human_bytes(needed(positions))} needed at "
+        f"{name}, {human_bytes(available)} free on {device.type}",
+    )
+
+
+def _count(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

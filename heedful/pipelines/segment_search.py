@@ -1,0 +1,119 @@
+"""Search for the translations of a batch of segments, with alignments if asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.data.batches import source_tensors
+from heedful.pipelines.text_splitting import Segment
+from heedful.pipelines.translation_results import SegmentResult, distinct_texts
+from heedful.search.alignment import Alignment, align
+from heedful.search.dispatch import search
+from heedful.search.hypothesis import Hypothesis, Specials
+from heedful.search.lexical_shortlist import Shortlist
+from heedful.search.scoring import attention_of
+from heedful.search.search_settings import SearchSettings
+from heedful.search.step_model import StepModel
+from heedful.text.tokenizer_pair import TokenizerPair
+
+
+@dataclass(frozen=True)
+class SearchItem:
+    """A segment to translate.
+
+    Args:
+        segment: its text and ids.
+        name: the number its random draws depend on.
+        prefix: ids that its translation begins with.
+    """
+
+    segment: Segment
+    name: int
+    prefix: Sequence[int]
+
+
+@dataclass(frozen=True)
+class SegmentSearch:
+    """A search over batches of segments.
+
+    Args:
+        model: the translator, or an ensemble of some.
+        device: of the model.
+        tokenizers: of source and target.
+        settings: of the search.
+        longest: most tokens the model can generate, if its positions end somewhere.
+        alignment: also give alignments.
+        shortlist: translations are made of these tokens; of any if unset.
+    """
+
+    model: StepModel[Any]
+    device: torch.device
+    tokenizers: TokenizerPair
+    settings: SearchSettings
+    longest: int | None
+    alignment: bool
+    shortlist: Shortlist | None
+
+    @property
+    def specials(self) -> Specials:
+        """The special tokens of the target."""
+        target = self.tokenizers.target
+        return Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+
+    def __call__(self, items: Sequence[SearchItem]) -> list[SegmentResult]:
+        """Translate a batch, in its order."""
+        settings, specials = self.settings, self.specials
+        ids = [item.segment.ids for item in items]
+        source, positions = (t.to(self.device) for t in source_tensors(ids, self.tokenizers.source))
+        prefixes = [item.prefix for item in items]
+        # Different tokens may spell the same text, so a list of texts needs some in reserve.
+        several = settings.n_best > 1 and not settings.sampling
+        vocabulary = None
+        if self.shortlist is not None:
+            vocabulary = self.shortlist.restrict(ids, prefixes, specials, self.device)
+        # Alignments need the encoded sources once more.
+        begun = self.model.start(source, positions) if self.alignment else None
+        results = search(
+            self.model,
+            source,
+            positions,
+            settings.model_copy(update={"n_best": settings.beam}) if several else settings,
+            specials=specials,
+            prefixes=prefixes,
+            names=[item.name for item in items],
+            longest=self.longest,
+            begun=begun,
+            vocabulary=vocabulary,
+        )
+        if several:
+            target = self.tokenizers.target
+            results = [distinct_texts(each, target)[: settings.n_best] for each in results]
+        if not self.alignment:
+            return [SegmentResult(hypotheses) for hypotheses in results]
+        alignments = self._alignments(begun, [item.segment for item in items], results)
+        return [SegmentResult(*pair) for pair in zip(results, alignments, strict=True)]
+
+    def _alignments(
+        self, begun: Any, segments: Sequence[Segment], results: Sequence[Sequence[Hypothesis]]
+    ) -> list[list[Alignment]]:
+        """Align every hypothesis; those of one rank together."""
+        alignments: list[list[Alignment]] = [[] for _ in results]
+        for rank in range(max(map(len, results))):
+            rows = [i for i, hypotheses in enumerate(results) if rank < len(hypotheses)]
+            targets = [results[i][rank].tokens for i in rows]
+            state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
+            attention = attention_of(self.model, state, targets, self.specials).double().cpu()
+            for i, target, weights in zip(rows, targets, attention, strict=True):
+                alignments[i].append(self._align(weights, segments[i], target))
+        return alignments
+
+    def _align(self, weights: Tensor, segment: Segment, target: Sequence[int]) -> Alignment:
+        tokenizers = self.tokenizers
+        source_side = (tokenizers.source, segment.ids, segment.text)
+        text = tokenizers.target.decode(target)
+        return align(weights, source_side, (tokenizers.target, target, text))

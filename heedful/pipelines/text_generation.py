@@ -1,0 +1,478 @@
+"""Prompts in, what a causal language model makes of them out, at once or as a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, Self, Unpack
+
+import torch
+from torch import Tensor
+
+from heedful.data.batches import pad
+from heedful.device import Precision, RunningPrecision
+from heedful.errors import ConfigError, DataError, ModelError
+from heedful.models.causal_lm import CausalLM, CausalLMState
+from heedful.models.checkpoint import ReadModel, load_model
+from heedful.nn.cache import Cache, RingCache, StaticCache
+from heedful.nn.mixer import MakeCache
+from heedful.pipelines.batching import plan_batches, split_on_oom
+from heedful.pipelines.streamed_text import Decoder, RunningText
+from heedful.pipelines.text_pipeline import load_text_model
+from heedful.search.constraints import build_constraints
+from heedful.search.continuation import Continuation, Stopped
+from heedful.search.dispatch import search
+from heedful.search.hypothesis import Hypothesis
+from heedful.search.sampling import draws
+from heedful.search.search_settings import GenerationOptions, GenerationSettings, check_width
+from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import Tokenizer
+
+BATCH_TOKENS = 16_384
+"""Positions of a batch: prompts × longest, new tokens counted, × continuations."""
+
+# Columns of a prompt read at once into a ring, which has room for the window and so many more.
+_RING_CHUNK = 128
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A continuation of a prompt.
+
+    Args:
+        tokens: new ids; where a stop string ended the text, those it is made of among them.
+        text: what they say after the prompt, up to the first stop string; "" without a tokenizer.
+        score: natural-log probability, summed over the tokens and, where the model ended, its end.
+        normalized_score: what continuations are ranked by.
+        token_scores: of each token.
+        ended: by the model's end token, by a stop string, or at the longest length.
+        others: the next-best continuations, or other samples.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
+    score: float
+    normalized_score: float
+    token_scores: tuple[float, ...]
+    ended: Literal["end", "stop", "length"]
+    others: tuple[Generation, ...] = ()
+
+    @property
+    def n_best(self) -> tuple[Generation, ...]:
+        """This continuation and the others, best first."""
+        return (self, *self.others)
+
+
+def generate(
+    model: CausalLM,
+    prompts: Sequence[Sequence[int]],
+    tokenizer: Decoder | None = None,
+    *,
+    ends: Sequence[int] = (),
+    settings: GenerationSettings | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    batch_size: int | None = None,
+    first_name: int = 0,
+    **options: Unpack[GenerationOptions],
+) -> list[Generation]:
+    """Continue prompts: one continuation for each, in their order.
+
+    How prompts are batched changes no result.
+
+    Args:
+        model: put into evaluation mode while it works.
+        prompts: ids of each, at least one, with every special token the model wants.
+        tokenizer: gives the text of continuations; stop strings need it.
+        ends: ids that end a text. They are not part of it.
+        settings: of the search; defaults if unset.
+        batch_tokens: positions continued together: prompts × longest × continuations.
+        batch_size: prompts continued together, instead of `batch_tokens`.
+        first_name: number of the first prompt, which its random draws depend on.
+        **options: fields of `GenerationSettings` that override `settings`.
+
+    Raises:
+        ConfigError: when settings contradict each other or the model.
+        DataError: when a prompt is empty or holds an id the model does not know.
+        ModelError: when the model has learned positions, and too few for a prompt and what is to
+            follow it; before anything is computed.
+    """
+    settings = _resolve(settings, options)
+    _check(model, prompts, tokenizer, ends, settings)
+    batches = plan_batches(
+        [len(prompt) + settings.max_length for prompt in prompts],
+        width=settings.n_best if settings.sampling else settings.beam,
+        batch_tokens=batch_tokens,
+        batch_size=batch_size,
+    )
+    found: dict[int, Generation] = {}
+
+    def run(part: list[int]) -> list[Generation]:
+        chosen = [prompts[i] for i in part]
+        texts = [_running_text(prompt, tokenizer, settings) for prompt in chosen]
+        continuation = _continuation(model, chosen, texts, ends, settings)
+        hypotheses = search(
+            continuation,
+            *_tensors(chosen, model),
+            settings,
+            specials=continuation.specials,
+            names=[first_name + i for i in part],
+        )
+        return [
+            _assemble(best, text, continuation.limit)
+            for best, text in zip(hypotheses, texts, strict=True)
+        ]
+
+    with _evaluating(model):
+        for part, generations in split_on_oom(batches, run):
+            found.update(zip(part, generations, strict=True))
+    return [found[i] for i in range(len(prompts))]
+
+
+def stream(
+    model: CausalLM,
+    prompt: Sequence[int],
+    tokenizer: Decoder,
+    *,
+    ends: Sequence[int] = (),
+    settings: GenerationSettings | None = None,
+    name: int = 0,
+    **options: Unpack[GenerationOptions],
+) -> Iterator[str]:
+    """Continue a prompt, giving text as soon as it is certain.
+
+    The pieces together are the text that `generate` gives. None ends inside a character, and none
+    holds the beginning of a stop string.
+
+    Args:
+        model, tokenizer, ends, settings, **options: as for `generate`.
+        prompt: ids.
+        name: the prompt's number, which its random draws depend on.
+
+    Raises:
+        ConfigError, DataError, ModelError: as `generate` does, and for a beam or several samples.
+    """
+    settings = _resolve(settings, options)
+    if settings.n_best > 1 or (settings.beam > 1 and not settings.sampling):
+        raise ConfigError(
+            "Only one continuation can be streamed: a beam changes its mind until the end",
+            where=f"beam = {settings.beam}, n_best = {settings.n_best}",
+            remedy="Stream with beam = 1 and n_best = 1",
+        )
+    _check(model, [prompt], tokenizer, ends, settings)
+    return _stream(model, prompt, tokenizer, ends, settings, name)
+
+
+def _stream(
+    model: CausalLM,
+    prompt: Sequence[int],
+    tokenizer: Decoder,
+    ends: Sequence[int],
+    settings: GenerationSettings,
+    name: int,
+) -> Iterator[str]:
+    text = RunningText(tokenizer, prompt, settings.stop)
+    continuation = _continuation(model, [prompt], [text], ends, settings)
+    ids, positions = _tensors([prompt], model)
+    limits = torch.tensor([continuation.limit], device=ids.device)
+    rules = build_constraints(settings, continuation.specials, limits, None)
+    # The greedy choice is the draw among the one best token.
+    drawn = settings if settings.sampling else settings.model_copy(update={"top_k": 1})
+    names = torch.tensor([name], device=ids.device)
+    tokens: list[int] = []
+    shown = 0
+    with _evaluating(model):
+        with torch.inference_mode():
+            state = continuation.start(ids, positions)
+        for step in draws(continuation, state, drawn, continuation.specials, rules, limits, names):
+            token = int(step.tokens)
+            if token == continuation.end:
+                break
+            tokens.append(token)
+            ready = text.ready(tokens)
+            if len(ready) > shown:
+                yield ready[shown:]
+                shown = len(ready)
+    if rest := text.text(tokens)[shown:]:
+        yield rest
+
+
+@dataclass(frozen=True)
+class _Cached:
+    """A `StepModel`: the model with a chosen kind of cache."""
+
+    model: CausalLM
+    make_cache: MakeCache | None
+    chunk: int | None
+
+    def start(self, source: Tensor, source_positions: Tensor) -> CausalLMState:
+        return self.model.start(
+            source, source_positions, make_cache=self.make_cache, chunk=self.chunk
+        )
+
+    def step(self, state: CausalLMState, tokens: Tensor) -> tuple[Tensor, CausalLMState]:
+        return self.model.step(state, tokens)
+
+    def reorder(self, state: CausalLMState, rows: Tensor) -> CausalLMState:
+        return self.model.reorder(state, rows)
+
+
+def _continuation(
+    model: CausalLM,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[RunningText | None],
+    ends: Sequence[int],
+    settings: GenerationSettings,
+) -> Continuation[CausalLMState]:
+    def stopped(row: int, ids: Sequence[int]) -> bool:
+        text = texts[row]
+        return text is not None and text.stopped(ids)
+
+    limit = settings.max_length
+    rule: Stopped | None = stopped if settings.stop else None
+    cached = _cached(model, settings, max(map(len, prompts)) + limit)
+    return Continuation(
+        cached, vocabulary=model.spec.vocabulary, ends=ends, limit=limit, stopped=rule
+    )
+
+
+def _cached(model: CausalLM, settings: GenerationSettings, length: int) -> _Cached:
+    """The model with the cache that was asked for, for texts of so many tokens."""
+    window = model.window
+    kind = settings.cache
+    if kind == "auto":
+        kind = "growing" if window is None else "ring"
+    if kind == "ring":
+        assert window is not None  # checked before
+        chunk = min(_RING_CHUNK, length)
+        capacity = window + chunk - 1
+
+        def ring(keys: Tensor, values: Tensor) -> Cache:
+            return RingCache.empty(keys, values, capacity, window)
+
+        return _Cached(model, ring, chunk)
+    if kind == "static":
+
+        def static(keys: Tensor, values: Tensor) -> Cache:
+            return StaticCache.empty(keys, values, length)
+
+        return _Cached(model, static, None)
+    return _Cached(model, None, None)
+
+
+def _resolve(settings: GenerationSettings | None, options: GenerationOptions) -> GenerationSettings:
+    return GenerationSettings.parse({**(settings.plain() if settings else {}), **options})
+
+
+def _check(
+    model: CausalLM,
+    prompts: Sequence[Sequence[int]],
+    tokenizer: Decoder | None,
+    ends: Sequence[int],
+    settings: GenerationSettings,
+) -> None:
+    """Refuse what cannot be done, before anything is computed."""
+    check_width([model.spec], settings)
+    if settings.stop and tokenizer is None:
+        raise ConfigError("Stop strings need the tokenizer", where="stop")
+    if settings.cache == "ring" and model.window is None:
+        raise ConfigError(
+            "A ring cache needs a model with a window: this one sees everything before a token",
+            where="cache = ring",
+            remedy="Use the growing or the static cache",
+        )
+    if settings.coverage_penalty:
+        raise ConfigError("A prompt is no source to be covered", where="coverage_penalty")
+    vocabulary = model.spec.vocabulary
+    assert all(0 <= end < vocabulary for end in ends), ends
+    table = model.spec.embedding.positions.max_length
+    for number, prompt in enumerate(prompts, start=1):
+        where = f"prompt {number}"
+        if not prompt:
+            raise DataError(
+                "The prompt has no tokens", where=where, remedy="Begin with the model's begin token"
+            )
+        if (wrong := max(prompt)) >= vocabulary or (wrong := min(prompt)) < 0:
+            raise DataError(
+                f"The model has no token {wrong}: its vocabulary has {vocabulary}",
+                where=where,
+                remedy="Use the tokenizer of this model",
+            )
+        total = len(prompt) + settings.max_length
+        if table is not None and total > table:
+            room = max(table - len(prompt), 0)
+            raise ModelError(
+                f"{len(prompt)} tokens and {settings.max_length} new ones are more than the "
+                f"{table} positions the model has learned",
+                where=where,
+                remedy=f"Ask for at most {room} new tokens"
+                if room
+                else f"Give a prompt of less than {table} tokens",
+            )
+
+
+def _tensors(prompts: Sequence[Sequence[int]], model: CausalLM) -> tuple[Tensor, Tensor]:
+    ids, positions = pad([list(prompt) for prompt in prompts], 0)
+    device = model.output_weight.device
+    return ids.to(device), positions.to(device)
+
+
+def _running_text(
+    prompt: Sequence[int], tokenizer: Decoder | None, settings: GenerationSettings
+) -> RunningText | None:
+    return None if tokenizer is None else RunningText(tokenizer, prompt, settings.stop)
+
+
+def _assemble(hypotheses: Sequence[Hypothesis], text: RunningText | None, limit: int) -> Generation:
+    found = [_generation(hypothesis, text, limit) for hypothesis in hypotheses]
+    return replace(found[0], others=tuple(found[1:]))
+
+
+def _generation(hypothesis: Hypothesis, text: RunningText | None, limit: int) -> Generation:
+    tokens = hypothesis.tokens
+    ended: Literal["end", "stop", "length"] = "length" if len(tokens) == limit else "end"
+    if text is not None and text.stopped(tokens):
+        ended = "stop"
+    return Generation(
+        tokens=tokens,
+        text="" if text is None else text.text(tokens),
+        score=hypothesis.score,
+        normalized_score=hypothesis.normalized_score,
+        token_scores=hypothesis.token_scores[: len(tokens)],
+        ended=ended,
+    )
+
+
+@contextmanager
+def _evaluating(model: CausalLM) -> Iterator[None]:
+    """Evaluation mode, and as before afterwards."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+class GenerationPipeline:
+    """A continuer of raw text.
+
+    Args:
+        model: the language model.
+        tokenizer: of its texts.
+        precision: of the forward passes; float32 if unset.
+    """
+
+    def __init__(
+        self, model: CausalLM, tokenizer: TextTokenizer, *, precision: Precision | None = None
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.precision = precision
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        read: ReadModel = load_model,
+    ) -> Self:
+        """Load a model directory.
+
+        Args:
+            path: a model directory or a run directory (its best model).
+            device: auto, cpu, cuda, cuda:1 or mps.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
+                or int8.
+            read: what reads a directory.
+
+        Raises:
+            ModelError: when there is no model, or one that continues no text.
+            ConfigError: when the device or precision is not to be had.
+        """
+        model, tokenizer, chosen = load_text_model(
+            CausalLM,
+            path,
+            device,
+            precision,
+            read,
+            refusal="This model continues no text",
+            remedy="Give a language model, such as one trained with --task causal_lm",
+        )
+        return cls(model, tokenizer, precision=chosen)
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        settings: GenerationSettings | None = None,
+        batch_size: int | None = None,
+        batch_tokens: int = BATCH_TOKENS,
+        first_name: int = 0,
+        **options: Unpack[GenerationOptions],
+    ) -> list[Generation]:
+        """Continue prompts: one continuation for each, in their order.
+
+        Args:
+            prompts: the beginnings of texts; an empty one begins a text.
+            settings: of the search; defaults if unset.
+            batch_size: prompts continued together, instead of `batch_tokens`.
+            batch_tokens: positions continued together: prompts × longest × continuations.
+            first_name: number of the first prompt, which its random draws depend on.
+            **options: fields of `GenerationSettings` that override `settings`.
+
+        Raises:
+            ConfigError: when settings contradict each other or the model.
+            ModelError: when a prompt and what is to follow it are too long for the model.
+            DataError: when a prompt is not Unicode text.
+        """
+        with self._computing():
+            return generate(
+                self.model,
+                [prompt_ids(self.tokenizer, prompt) for prompt in prompts],
+                self.tokenizer,
+                ends=(self.tokenizer.eos,),
+                settings=settings,
+                batch_size=batch_size,
+                batch_tokens=batch_tokens,
+                first_name=first_name,
+                **options,
+            )
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        settings: GenerationSettings | None = None,
+        **options: Unpack[GenerationOptions],
+    ) -> Iterator[str]:
+        """Continue one prompt, giving text as soon as it is certain; arguments as `generate`."""
+        pieces = stream(
+            self.model,
+            prompt_ids(self.tokenizer, prompt),
+            self.tokenizer,
+            ends=(self.tokenizer.eos,),
+            settings=settings,
+            **options,
+        )
+        while True:
+            with self._computing():  # not while whoever reads the pieces is at work
+                piece = next(pieces, None)
+            if piece is None:
+                return
+            yield piece
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """No gradients, and products in the precision chosen."""
+        with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
+            yield
+
+
+def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:
+    """A prompt's ids, at least one, as a language model's texts begin in training."""
+    first = (tokenizer.bos,) if isinstance(tokenizer, Tokenizer) else tokenizer.first
+    return [*first, *tokenizer.encode(prompt)] or [tokenizer.bos]

@@ -1,0 +1,303 @@
+"""Texts as the model reads them: cleaned, in lines, in pieces that are short enough."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from heedful.text.scripts import is_spaceless
+from heedful.text.text_tokenizer import TextTokenizer
+
+Warn = Callable[[str], None]
+
+_REPLACEMENT = "\ufffd"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a text that is translated at once.
+
+    Args:
+        text: the piece, without space around it.
+        ids: its source tokens, at least one.
+        line: number of the line of the text it belongs to, from 0.
+        glued: its end is inside a word.
+    """
+
+    text: str
+    ids: tuple[int, ...]
+    line: int
+    glued: bool
+
+
+@dataclass(frozen=True)
+class CutText:
+    """A text in segments.
+
+    Args:
+        lines: lines of the text; blank ones have no segment.
+        segments: in order.
+    """
+
+    lines: int
+    segments: tuple[Segment, ...]
+
+    def join(self, translations: Sequence[str]) -> str:
+        """The text of its segments' translations: as many lines as the source."""
+        lines: list[list[tuple[Piece, str]]] = [[] for _ in range(self.lines)]
+        for segment, translation in zip(self.segments, translations, strict=True):
+            piece = Piece(segment.text, segment.glued)
+            lines[segment.line].append((piece, one_line(translation)))
+        return "\n".join(map(_joined, lines))
+
+
+def clean(text: str) -> str:
+    """The text without what no tokenizer should see.
+
+    Halves of surrogate pairs become U+FFFD, control characters other than tabs and newlines (which
+    stand for no text) become spaces.
+    """
+    if text.isprintable():
+        return text
+    return "".join(map(_clean_character, text))
+
+
+def one_line(text: str) -> str:
+    """The text with everything that could be taken for the end of a line replaced by a space."""
+    return " ".join(text.splitlines())
+
+
+def single_line(text: str) -> str:
+    """A text that is one line, cleaned, without space around it."""
+    return " ".join(clean(text).split("\n")).strip()
+
+
+def cut_texts(
+    texts: Sequence[str],
+    tokenizer: TextTokenizer,
+    limit: int,
+    *,
+    warn: Warn | None = None,
+    first_line: int = 1,
+) -> list[CutText]:
+    """Bring texts into a form that can be translated.
+
+    Args:
+        texts: any strings; a newline inside one separates lines that are translated by themselves.
+        tokenizer: of the source.
+        limit: most tokens of a piece, special tokens not counted.
+        warn: told about every text with a line that is too long to be translated at once.
+        first_line: what to call the first text in warnings.
+    """
+    lines = [clean(text).split("\n") if text.strip() else [] for text in texts]
+    flat = [line.strip() for text in lines for line in text]
+    encoded = iter(zip(flat, tokenizer.encode_batch(flat), strict=True))
+
+    def measure(parts: Sequence[str]) -> list[int]:
+        return [len(ids) for ids in tokenizer.encode_batch(parts)]
+
+    cut: list[CutText] = []
+    for name, text in enumerate(lines, start=first_line):
+        segments: list[Segment] = []
+        for number in range(len(text)):
+            line, ids = next(encoded)
+            if len(ids) <= limit:
+                if ids:
+                    segments.append(Segment(line, tuple(ids), number, glued=False))
+                continue
+            pieces = split_text(line, limit, measure)
+            if warn is not None:
+                warn(
+                    f"line {name}: {len(ids)} tokens are more than the model's {limit}: "
+                    f"translated in {len(pieces)} pieces and joined again"
+                )
+            parts = [piece.text.strip() for piece in pieces]
+            segments += [
+                Segment(part, tuple(part_ids), number, piece.glued)
+                for piece, part, part_ids in zip(
+                    pieces, parts, tokenizer.encode_batch(parts), strict=True
+                )
+                if part_ids
+            ]
+        cut.append(CutText(len(text) if segments else 0, tuple(segments)))
+    return cut
+
+
+def _clean_character(character: str) -> str:
+    if "\ud800" <= character <= "\udfff":
+        return _REPLACEMENT
+    if unicodedata.category(character) == "Cc" and character not in "\t\n":
+        return " "
+    return character
+
+
+def _joined(pairs: Sequence[tuple[Piece, str]]) -> str:
+    if len(pairs) == 1:  # as the model wrote it
+        return pairs[0][1]
+    return join_pieces([piece for piece, _ in pairs], [text for _, text in pairs])
+
+
+Measure = Callable[[Sequence[str]], list[int]]
+
+_SPACE = re.compile(r"\s+")
+_FULL_WIDTH_END = re.compile(r"[。！？｡︒]+[」』”’）】》〉\"')\]]*\s*")
+_FULL_WIDTH_PAUSE = re.compile(r"[，、；：]+\s*")
+_END = ".!?…؟۔।॥።։"
+_PAUSE = ",;:،؛—–"
+_CLOSING = "\"'”’»)]}›"
+_LATIN_VOWELS = frozenset("aeiouyàáâãäåæèéêëìíîïòóôõöøùúûüýœ")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A part of a text.
+
+    Args:
+        text: exactly as it stood; all pieces one after the other are the text.
+        glued: its end is inside a word, so that no space belongs there.
+    """
+
+    text: str
+    glued: bool = False
+
+
+def split_text(text: str, limit: int, measure: Measure) -> list[Piece]:
+    """Cut a text into pieces of at most `limit` tokens.
+
+    Args:
+        text: one line.
+        limit: most tokens of a piece. A single character of more tokens stays whole.
+        measure: number of tokens of each of several texts.
+
+    Returns:
+        The pieces in order. Sentences stay apart from each other, for that is what translators
+        learn from; shorter parts are put together again up to the limit, in pieces of like size.
+    """
+    pieces = [Piece(text)]
+    for find_cuts, packed in ((_sentences, False), (_clauses, True), (_words, True)):
+        pieces = _refine(pieces, limit, measure, find_cuts, packed)
+    return _split_characters(pieces, limit, measure)
+
+
+def join_pieces(pieces: Sequence[Piece], translations: Sequence[str]) -> str:
+    """Put translations of pieces together.
+
+    A space goes between two, but not inside what was one word, nor next to writing that uses none.
+    """
+    joined = ""
+    glued = True
+    for piece, translation in zip(pieces, translations, strict=True):
+        translation = translation.strip()
+        if not translation:
+            continue
+        spaceless = joined and (is_spaceless(joined[-1]) or is_spaceless(translation[0]))
+        joined += translation if glued or spaceless else f" {translation}"
+        glued = piece.glued
+    return joined
+
+
+def _refine(
+    pieces: list[Piece],
+    limit: int,
+    measure: Measure,
+    find_cuts: Callable[[str], list[int]],
+    packed: bool,
+) -> list[Piece]:
+    refined: list[Piece] = []
+    counts = measure([piece.text.strip() for piece in pieces])
+    for piece, count in zip(pieces, counts, strict=True):
+        if count <= limit:
+            refined.append(piece)
+            continue
+        cuts = [0, *find_cuts(piece.text), len(piece.text)]
+        parts = [piece.text[a:b] for a, b in itertools.pairwise(cuts) if a < b]
+        if packed:
+            parts = _pack(parts, measure([part.strip() for part in parts]), limit)
+        refined += map(Piece, parts)
+    return refined
+
+
+def _pack(parts: Sequence[str], counts: Sequence[int], limit: int) -> list[str]:
+    """Join neighbours to as few parts as the limit asks for, of about equal length."""
+    total = sum(counts)
+    goal = total / max(1, -(-total // limit))
+    packed: list[list[str]] = [[]]
+    held = 0
+    for part, count in zip(parts, counts, strict=True):
+        if packed[-1] and (held + count > limit or held + count / 2 > goal):
+            packed.append([])
+            held = 0
+        packed[-1].append(part)
+        held += count
+    return ["".join(group) for group in packed]
+
+
+def _split_characters(pieces: list[Piece], limit: int, measure: Measure) -> list[Piece]:
+    while True:
+        counts = measure([piece.text.strip() for piece in pieces])
+        if all(
+            count <= limit or len(piece.text) < 2
+            for piece, count in zip(pieces, counts, strict=True)
+        ):
+            return pieces
+        cut: list[Piece] = []
+        for piece, count in zip(pieces, counts, strict=True):
+            cut += [piece] if count <= limit else _equal_parts(piece, -(-count // limit))
+        pieces = cut
+
+
+def _equal_parts(piece: Piece, number: int) -> list[Piece]:
+    text = piece.text
+    size = max(1, len(text) // max(2, number))
+    parts = [text[i : i + size] for i in range(0, len(text), size)]
+    inner = [
+        Piece(left, glued=_inside_word(left[-1], right[0]))
+        for left, right in itertools.pairwise(parts)
+    ]
+    return [*inner, Piece(parts[-1], piece.glued)]
+
+
+def _inside_word(left: str, right: str) -> bool:
+    return not any(c.isspace() or is_spaceless(c) for c in (left, right))
+
+
+def _sentences(text: str) -> list[int]:
+    cuts = {match.end() for match in _FULL_WIDTH_END.finditer(text)}
+    cuts.update(m.end() for m in _SPACE.finditer(text) if _ends_sentence(text, m.start(), m.end()))
+    return sorted(cuts)
+
+
+def _ends_sentence(text: str, start: int, end: int) -> bool:
+    """Whether a sentence ends before the space text[start:end]."""
+    before = text[max(0, start - 40) : start].rstrip(_CLOSING)
+    if not before or before[-1] not in _END:
+        return False
+    if end < len(text) and text[end].islower():
+        return False
+    word = before[:-1].rsplit(maxsplit=1)[-1:]
+    return not (before[-1] == "." and word and _is_abbreviation(word[0]))
+
+
+def _is_abbreviation(word: str) -> bool:
+    """A single letter, or a few Latin consonants, as in "J." or "Dr."."""
+    letters = word.lstrip("\"'“‘«([").lower()
+    if not letters.isalpha():
+        return False
+    if len(letters) == 1:
+        return True
+    return len(letters) <= 4 and letters.isascii() and not _LATIN_VOWELS & set(letters)
+
+
+def _clauses(text: str) -> list[int]:
+    cuts = {match.end() for match in _FULL_WIDTH_PAUSE.finditer(text)}
+    cuts.update(
+        m.end() for m in _SPACE.finditer(text) if m.start() and text[m.start() - 1] in _PAUSE
+    )
+    return sorted(cuts)
+
+
+def _words(text: str) -> list[int]:
+    return [match.end() for match in _SPACE.finditer(text)]

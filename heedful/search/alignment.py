@@ -1,0 +1,212 @@
+"""Words of a source and of its translation, and which were made from which."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.text.pretokenization import MARK
+from heedful.text.scripts import display_width, word_spans
+from heedful.text.text_tokenizer import TextTokenizer
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Matrix = tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """Words and how much each target word attended to each source word.
+
+    Args:
+        source_words: words of the source.
+        target_words: words of the translation.
+        matrix: a row for each target word, a weight for each source word. A row sums to at most 1;
+            the rest went to the end of the source.
+    """
+
+    source_words: tuple[str, ...]
+    target_words: tuple[str, ...]
+    matrix: Matrix
+
+    @property
+    def links(self) -> tuple[tuple[int, int, float], ...]:
+        """(source index, target index, weight) of each target word and its strongest source word.
+
+        A target word that attended to no word at all has no link.
+        """
+        best = [max(range(len(row)), key=row.__getitem__, default=None) for row in self.matrix]
+        return tuple(
+            (source, target, self.matrix[target][source])
+            for target, source in enumerate(best)
+            if source is not None and self.matrix[target][source] > 0.0
+        )
+
+
+def join_alignments(parts: Sequence[Alignment]) -> Alignment:
+    """The alignment of a text translated in parts: each part's words attend to that part alone."""
+    if len(parts) == 1:
+        return parts[0]
+    source = tuple(word for part in parts for word in part.source_words)
+    target = tuple(word for part in parts for word in part.target_words)
+    rows: list[tuple[float, ...]] = []
+    before = 0
+    for part in parts:
+        after = len(source) - before - len(part.source_words)
+        rows += ((0.0,) * before + row + (0.0,) * after for row in part.matrix)
+        before += len(part.source_words)
+    return Alignment(source, target, tuple(rows))
+
+
+Matrices = npt.NDArray[np.float64]
+
+
+def align(
+    weights: Tensor,
+    source: tuple[TextTokenizer, Sequence[int], str],
+    target: tuple[TextTokenizer, Sequence[int], str],
+) -> Alignment:
+    """Gather attention between tokens into attention between words.
+
+    A target word's row is the mean over its tokens; a source word's weight, the sum over its.
+
+    Args:
+        weights: [T, S] of target tokens to source tokens as the encoder read them, framed by its
+            tokenizer; any more rows and columns are left out.
+        source: its tokenizer, ids and text; words are taken from the text.
+        target: the same of the translation.
+    """
+    source_words, source_word_of = token_words(*source)
+    target_words, target_word_of = token_words(*target)
+    first = len(source[0].first)
+    numbers = weights.double().cpu().numpy()
+    numbers = numbers[: len(target_word_of), first : first + len(source_word_of)]
+    columns = _gathered(numbers, source_word_of, len(source_words))
+    rows = _gathered(columns.T, target_word_of, len(target_words)).T
+    counts = np.bincount(target_word_of, minlength=len(target_words)).clip(min=1)
+    matrix = (rows / counts[:, None]).tolist()
+    return Alignment(tuple(source_words), tuple(target_words), tuple(map(tuple, matrix)))
+
+
+def _gathered(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
+    """Sums [R, words] of the columns [R, tokens] of each word."""
+    found = np.zeros((len(tokens), words))
+    if word_of:
+        # Tokens of a word stand side by side.
+        starts = [0, *(i for i in range(1, len(word_of)) if word_of[i] != word_of[i - 1])]
+        found[:, [word_of[i] for i in starts]] = np.add.reduceat(tokens, starts, axis=1)
+    return found
+
+
+def token_words(
+    tokenizer: TextTokenizer, ids: Sequence[int], text: str
+) -> tuple[list[str], list[int]]:
+    """The words of a text and, for each of its tokens, the word it belongs to.
+
+    Where writing has no spaces every character is a word, or as many as a token holds.
+
+    Args:
+        tokenizer: of the ids.
+        ids: without special tokens.
+        text: what the ids stand for. Where it has as many words as the decoded ids, its words are
+            shown as they are written there.
+    """
+    decoded = tokenizer.decode(ids)
+    spans = word_spans(decoded)
+    if not spans:
+        return [], []
+    touched = _touched_words(tokenizer, ids, decoded, spans)
+    joined = [False] * len(spans)  # whether a word cannot be told from the one before it
+    for first, last in touched:
+        if last > first:
+            joined[first + 1 : last + 1] = [True] * (last - first)
+    number = [*itertools.accumulate(not with_previous for with_previous in joined)]
+    if text != decoded:
+        written = word_spans(text)
+        if len(written) == len(spans):
+            decoded, spans = text, written
+    starts = [start for (start, _), inner in zip(spans, joined, strict=True) if not inner]
+    ends = [end for (_, end), inner in zip(spans, [*joined[1:], False], strict=True) if not inner]
+    words = [decoded[start:end] for start, end in zip(starts, ends, strict=True)]
+    return words, [number[first] - 1 for first, _ in touched]
+
+
+def _touched_words(
+    tokenizer: TextTokenizer, ids: Sequence[int], decoded: str, spans: Sequence[tuple[int, int]]
+) -> list[tuple[int, int]]:
+    """First and last word that each token holds characters of; the next word for none at all."""
+    word_at: list[int] = []  # a character's word; of one between words, the next
+    for word, (_, end) in enumerate(spans):
+        word_at += [word] * (end - len(word_at))
+    word_at += [len(spans) - 1] * (len(decoded) + 1 - len(word_at))
+    touched: list[tuple[int, int]] = []
+    start = 0
+    for end in _ends(tokenizer, ids, decoded):
+        last = max(start, end - 1)
+        while last > start and decoded[last].isspace():
+            last -= 1
+        touched.append((word_at[start], word_at[last]))
+        start = max(start, end)
+    return touched
+
+
+def _ends(tokenizer: TextTokenizer, ids: Sequence[int], decoded: str) -> list[int]:
+    """How many characters of the text the tokens up to each one make."""
+    pieces = tokenizer.pieces(ids)
+    joined = "".join(pieces).replace(MARK, " ")
+    before = len(joined) - len(decoded)  # a space that marks the beginning of the first word
+    if before in (0, 1) and joined == " " * before + decoded:
+        return [max(0, end - before) for end in itertools.accumulate(map(len, pieces))]
+    return [len(tokenizer.decode(ids[:count])) for count in range(1, len(ids) + 1)]
+
+
+_SHADES = " ░▒▓█"
+_CELL = 2
+
+
+def draw_alignment(alignment: Alignment, *, width: int = 100) -> str:
+    """A table of shades: source words along the top, target words down the side.
+
+    Source words are written downwards. When they do not fit side by side, tables follow each other.
+
+    Args:
+        alignment: what to draw.
+        width: columns of the terminal.
+    """
+    if not alignment.source_words or not alignment.target_words:
+        return ""
+    margin = max(map(display_width, alignment.target_words))
+    at_once = max(1, (width - margin - 1) // (_CELL + 1))
+    tables = [
+        _table(alignment, margin, start, start + at_once)
+        for start in range(0, len(alignment.source_words), at_once)
+    ]
+    return "\n\n".join(tables)
+
+
+def _table(alignment: Alignment, margin: int, start: int, stop: int) -> str:
+    heads = alignment.source_words[start:stop]
+    tall = max(map(len, heads))
+    lines = [
+        " " * margin + "".join(" " + _fill(head.rjust(tall)[row], _CELL) for head in heads)
+        for row in range(tall)
+    ]
+    for word, weights in zip(alignment.target_words, alignment.matrix, strict=True):
+        cells = "".join(" " + _shade(weight) * _CELL for weight in weights[start:stop])
+        lines.append(" " * (margin - display_width(word)) + word + cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _fill(text: str, width: int) -> str:
+    return text + " " * (width - display_width(text))
+
+
+def _shade(weight: float) -> str:
+    level = int(min(max(weight, 0.0), 1.0) * len(_SHADES))
+    return _SHADES[min(level, len(_SHADES) - 1)]

@@ -1,0 +1,114 @@
+"""The entry to all search: settings decide between beam search, greedy search and sampling."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from heedful.errors import ConfigError
+from heedful.search.beam import beam_search
+from heedful.search.constraints import build_constraints
+from heedful.search.hypothesis import Hypothesis, Specials
+from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
+from heedful.search.sampling import sample
+from heedful.search.scoring import rank_by_coverage
+from heedful.search.search_settings import SearchSettings
+from heedful.search.step_model import AttentiveModel, State, StepModel
+from heedful.search.trace import SearchTrace
+
+
+@torch.inference_mode()
+def search(
+    model: StepModel[State],
+    source: Tensor,
+    source_positions: Tensor,
+    settings: SearchSettings,
+    *,
+    specials: Specials,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    names: Sequence[int] | None = None,
+    longest: int | None = None,
+    trace: SearchTrace | None = None,
+    begun: State | None = None,
+    vocabulary: RestrictedVocabulary | None = None,
+) -> list[list[Hypothesis]]:
+    """Search for the best hypotheses of each sentence of a batch, or draw samples of it.
+
+    Args:
+        model: known only by start, step and reorder.
+        source: [B, S] int64.
+        source_positions: [B, S] int64, −1 for padding, on any side.
+        settings: of the search.
+        specials: the model's special ids.
+        prefixes: ids that each sentence's hypotheses begin with. A prefix wins over every other
+            rule and over the longest length.
+        names: a number for each sentence that its random draws depend on; its row number if unset.
+        longest: most tokens the model can generate, if its positions end somewhere.
+        trace: records the steps of a beam search; it changes nothing.
+        begun: the result of the model's `start` for these sources, where there is one already.
+        vocabulary: the tokens that each sentence may be made of; all if unset. Probabilities are
+            then normalised over a sentence's own tokens. For a translator or an ensemble of some.
+
+    Returns:
+        Up to `n_best` hypotheses of each sentence, best first. They are distinct unless they were
+        sampled.
+
+    Raises:
+        ConfigError: when a coverage penalty is asked of a model without attention, or a trace of
+            samples, which no search has.
+    """
+    if settings.sampling and trace is not None:
+        raise ConfigError(
+            "Samples are drawn one by one: there is no search to trace", where="sampling = true"
+        )
+    if source.shape[0] == 0:
+        return []
+    stepping: StepModel[Any] = model
+    known, state = specials, begun
+    if vocabulary is not None:
+        assert trace is None, "a trace would name tokens by their index in a list"
+        stepping, state = restrict(model, vocabulary, begun), None
+        known = vocabulary.specials(specials)
+        prefixes = None if prefixes is None else vocabulary.indices(prefixes)
+    limits = torch.tensor(
+        _limits(source_positions, settings, prefixes, longest), device=source.device
+    )
+    rules = build_constraints(settings, known, limits, prefixes)
+    if state is None:
+        state = stepping.start(source, source_positions)
+    if settings.sampling:
+        numbers = range(len(limits)) if names is None else names
+        name_of = torch.tensor(numbers, device=source.device)
+        results = sample(stepping, state, settings, known, rules, limits, name_of)
+    else:
+        results = beam_search(stepping, state, settings, known, rules, limits, trace)
+    if vocabulary is not None:
+        results = vocabulary.with_ids(results)
+    if settings.coverage_penalty:
+        if not isinstance(model, AttentiveModel):
+            raise ConfigError(
+                "The coverage penalty needs a model with attention", where="coverage_penalty"
+            )
+        results = rank_by_coverage(
+            model, source, source_positions, results, specials, settings.coverage_penalty
+        )
+    return [hypotheses[: settings.n_best] for hypotheses in results]
+
+
+def _limits(
+    source_positions: Tensor,
+    settings: SearchSettings,
+    prefixes: Sequence[Sequence[int]] | None,
+    longest: int | None,
+) -> list[int]:
+    """Return the most tokens of each sentence, end token not counted."""
+    limits = []
+    for row, length in enumerate((source_positions >= 0).sum(1).tolist()):
+        limit = settings.longest(length)
+        if longest is not None:
+            limit = min(limit, longest)
+        limits.append(limit if prefixes is None else max(limit, len(prefixes[row])))
+    return limits

@@ -1,0 +1,195 @@
+"""Page "Attention": attention between words in a layer of a model, head by head."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import DataError
+from heedful.studio.page import Call, Page
+from heedful.studio.text_requests import (
+    AttentionRequest,
+    TextRequest,
+    attentions_of,
+    check_length,
+    read_text,
+    subject_of,
+)
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from heedful.inspect.attention_maps import AttentionPart
+    from heedful.inspect.readings import Tokens
+    from heedful.inspect.subject import Subject
+    from heedful.studio.workspace import Workspace
+
+MOST_WEIGHTS = 1 << 22
+"""Weights in an answer: 16 MiB, all heads of a layer for 256 tokens and 64 heads."""
+MOST_SENTENCES = 200
+LONGEST_CORPUS = 20_000
+"""Characters of the sentences that heads are measured on."""
+
+Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(max_length=1000)]
+
+_TYPES = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
+
+
+class ShowRequest(AttentionRequest):
+    """A text, and the attention to show."""
+
+    heads: Indices | None = Field(None, description="from 0; all that fit in an answer if unset")
+
+
+class LabelsRequest(Config):
+    """Sentences to measure a part's heads on: a line each; a tab before a second text."""
+
+    model: str
+    corpus: str
+    part: Annotated[str, Field(max_length=20)] = ""
+
+
+def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return weights of a layer's heads with their pieces, and the attention that there is."""
+    from heedful.inspect.attention_maps import attention, attentions, num_heads, parts_of, sides
+
+    subject, reading = read_text(request, workspace)
+    parts = {part: attentions(subject.model, part) for part in parts_of(subject.model)}
+    part, modules, layer = attentions_of(subject, request.part, request.layer)
+    rows, columns = sides(reading, part)
+    heads: Sequence[int] | None = request.heads
+    if heads is None:
+        most = max(1, MOST_WEIGHTS // (len(rows) * len(columns)))
+        heads = range(min(most, num_heads(modules)))
+    result = attention(subject, reading, part, layers=[layer], heads=heads)
+    return {
+        "kind": subject.model.spec.kind,
+        "target": reading.target,
+        "parts": [
+            {"part": name, "layers": len(layers), "heads": num_heads(layers)}
+            for name, layers in parts.items()
+        ],
+        "part": part,
+        "layer": layer,
+        "heads": list(result.heads),
+        "rows": _plain(rows),
+        "columns": _plain(columns),
+        "weights": packed(result.weights[0]),
+    }
+
+
+def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return labels of heads with a clear pattern on some sentences, with the evidence."""
+    from heedful.inspect.head_measures import FEWEST_ROWS, FEWEST_SENTENCES, measure
+    from heedful.inspect.readings import read_all
+    from heedful.search.search_settings import SearchSettings
+
+    check_length(request.corpus, LONGEST_CORPUS, where="sentences")
+    subject = subject_of(request.model, workspace)
+    part, _, _ = attentions_of(subject, request.part)
+    texts, seconds = _pairs(request.corpus, subject)
+    translates = subject.model.spec.reads == "pairs"
+    search = SearchSettings(beam=1) if translates else None
+    measures = measure(subject, read_all(subject, texts, seconds, search=search), part)
+    return {
+        "part": part,
+        "sentences": measures.sentences,
+        "rows": measures.rows,
+        "enough": measures.sentences >= FEWEST_SENTENCES and measures.rows >= FEWEST_ROWS,
+        "fewest": [FEWEST_SENTENCES, FEWEST_ROWS],
+        "count": len(measures.heads),
+        "labels": [
+            {"layer": head.layer, "head": head.head, **head.label.plain()}
+            for head in measures.heads
+            if head.label is not None
+        ],
+    }
+
+
+class PictureRequest(TextRequest):
+    """A text, the attention to draw, and the kind of file."""
+
+    part: Literal["", "encoder", "decoder", "cross"] = ""
+    layers: Indices | None = Field(None, description="from 0; all if unset")
+    heads: Indices | None = Field(None, description="from 0; all if unset")
+    view: Literal["matrix", "heads", "lines"] = "matrix"
+    each: Annotated[bool, Field(description="lines of each head in a colour of its own")] = False
+    kind: Literal["svg", "png", "html"] = "svg"
+
+
+def picture(request: PictureRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a file: its name, its media type, and its content in base64."""
+    from heedful.inspect import charts
+    from heedful.inspect.attention_maps import attention
+
+    subject, reading = read_text(request, workspace)
+    part: AttentionPart | None = request.part or None
+    weights = attention(subject, reading, part, layers=request.layers, heads=request.heads)
+    if request.view == "lines":
+        chart = charts.lines(weights, each=request.each)
+    else:
+        chart = (charts.grid if request.view == "heads" else charts.matrix)(weights)
+    content = charts.draw(chart, request.kind)
+    return {
+        "name": f"attention.{request.kind}",
+        "type": _TYPES[request.kind],
+        "content": base64.b64encode(content).decode("ascii"),
+    }
+
+
+def packed(weights: np.ndarray) -> dict[str, Any]:
+    """Encode an array as its shape and its float32 numbers, little-endian, in base64."""
+    import numpy as np
+
+    data = np.ascontiguousarray(weights, dtype="<f4").tobytes()
+    return {"shape": list(weights.shape), "float32": base64.b64encode(data).decode("ascii")}
+
+
+def _plain(tokens: Tokens) -> dict[str, Any]:
+    return {"pieces": list(tokens.pieces), "special": list(tokens.special)}
+
+
+def _pairs(corpus: str, subject: Subject) -> tuple[list[str], list[str] | None]:
+    """Return the lines of a text that are not empty, split at the tab where all have one."""
+    lines = [line for line in corpus.splitlines() if line.strip()]
+    if not lines:
+        raise DataError("There is no sentence to measure heads on", where="sentences")
+    if len(lines) > MOST_SENTENCES:
+        raise DataError(
+            f"Heads are measured here on at most {MOST_SENTENCES} sentences, not {len(lines):,}",
+            where="sentences",
+            remedy="For more: heedful.inspect.measure in a notebook",
+        )
+    tabs = {"\t" in line for line in lines}
+    if tabs == {False} or subject.model.spec.stacks().keys() == {"decoder"}:
+        return lines, None
+    if tabs == {True, False}:
+        raise DataError(
+            "Some lines have a second text after a tab, others have none",
+            where="sentences",
+            remedy="Give all of them one, or none",
+        )
+    parts = [line.partition("\t") for line in lines]
+    return [before for before, _, _ in parts], [after for _, _, after in parts]
+
+
+PAGE = Page(
+    name="attention",
+    title="Attention",
+    summary="Attention between words, in a model of yours.",
+    about=(
+        "Every word gathers information from the words it attends to; the larger the attention "
+        "weight, the stronger the line. Each head has a colour and a pattern of its own. "
+        "The weights are computed from the model's own queries and keys, for the text as "
+        "the model reads it, piece by piece."
+    ),
+    calls={
+        "show": Call(ShowRequest, show),
+        "labels": Call(LabelsRequest, labels),
+        "picture": Call(PictureRequest, picture),
+    },
+)

@@ -1,0 +1,209 @@
+"""Page "Builder": a model from a few settings, its cost, and the file that trains it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config, dump_toml
+from heedful.errors import ConfigError
+from heedful.models.cost import (
+    FLOAT32,
+    count_parameters,
+    decoding_cost,
+    decoding_memory,
+    parameter_table,
+    training_cost,
+    training_memory,
+)
+from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
+from heedful.models.shape import TranslatorShape
+from heedful.studio.page import Call, NoSettings, Page
+from heedful.text.tokenizer_spec import TokenizerSpec
+
+if TYPE_CHECKING:
+    from heedful.models.family import ModelSpec
+    from heedful.models.spec import TranslatorSpec
+    from heedful.studio.workspace import Workspace
+
+LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
+"""Bounds of the settings; the largest published models are below."""
+
+Tokens = Annotated[int, Field(ge=1, le=100_000)]
+Task = Literal["translation", "causal_lm", "masked_lm"]
+
+
+class BuildRequest(Config):
+    """The task of a model, its shape, and the sentences and batches to count for."""
+
+    task: Task = "translation"
+    model: TranslatorShape = TranslatorShape()
+    vocabulary: Annotated[int, Field(ge=8, le=1_000_000)] = 37_000
+    tokens: Tokens = 25
+    beam: Annotated[int, Field(ge=1, le=64)] = 4
+    batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
+
+
+class PresetRequest(Config):
+    """A size of translators by name."""
+
+    name: str
+
+
+def build(request: BuildRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return parameters by component, operations, memory, and the settings file."""
+    for name, most in LARGEST.items():
+        if getattr(request.model, name) > most:
+            raise ConfigError(f"{name} is at most {most:,} here", where=f"model.{name}")
+    try:
+        costs = _translator(request) if request.task == "translation" else _other(request)
+    except ValueError as error:  # a rule of the spec, which pydantic wraps
+        raise _rule(error) from None
+    return {**costs, "toml": settings_file(request)}
+
+
+def settings_file(request: BuildRequest) -> str:
+    """Write the TOML for `heedful train --config`; the data are named there, or added."""
+    return dump_toml(
+        {
+            "task": request.task,
+            "model": request.model.plain(),
+            "tokenizer": {"vocabulary_size": request.vocabulary},
+            "data": {"batch_tokens": request.batch_tokens, "max_length": request.model.max_length},
+        }
+    )
+
+
+def preset(request: PresetRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the settings of a size of translators."""
+    settings = read_preset(request.name)
+    where = f"preset {request.name}"
+    tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
+    return {
+        "model": TranslatorShape.parse(settings["model"], where=where).plain(),
+        "vocabulary": tokenizer.vocabulary_size,
+    }
+
+
+def presets(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return published models and our sizes with their numbers of parameters."""
+    presets = []
+    for name in preset_names():
+        size = not has_spec(name)
+        if size:
+            settings = preset(PresetRequest(name=name), workspace)
+            shape, pieces = TranslatorShape.parse(settings["model"]), settings["vocabulary"]
+            parameters = count_parameters(shape.expand(pieces, pieces))
+        else:
+            published = published_parameters(name)
+            if published is None:
+                continue
+            parameters = published
+        presets.append({"name": name, "parameters": parameters, "dials": size})
+    return {"presets": sorted(presets, key=lambda each: each["parameters"])}
+
+
+def _translator(request: BuildRequest) -> dict[str, Any]:
+    spec = request.model.expand(request.vocabulary, request.vocabulary)
+    training = training_cost(spec, request.tokens, request.tokens)
+    decoding = decoding_cost(spec, request.tokens, request.tokens, request.beam)
+    return {
+        "total": count_parameters(spec),
+        "rows": [{**asdict(row), "total": row.total} for row in parameter_table(spec)],
+        "operations": {
+            "learning from a pair": training.total.total,
+            "reading the source": decoding.encoding.total,
+            "first word, all hypotheses": decoding.first_step.total,
+            "last word, all hypotheses": decoding.last_step.total,
+            "translating a sentence": decoding.total.total,
+        },
+        "memory": _memory(spec, request),
+    }
+
+
+def _memory(spec: TranslatorSpec, request: BuildRequest) -> dict[str, dict[str, int]]:
+    training = training_memory(spec, request.batch_tokens, request.batch_tokens)
+    decoding = decoding_memory(spec, request.tokens, request.tokens, beam=request.beam)
+    return {
+        "training": {
+            "weights": training.weights,
+            "gradients": training.gradients,
+            "Adam's moments": training.moments,
+            "activations (estimate)": training.activations,
+            "loss": training.loss,
+        },
+        "translating": {
+            "weights": decoding.weights,
+            "keys and values of the source": decoding.cross_cache,
+            "keys and values of the beam": decoding.self_cache,
+        },
+    }
+
+
+def _other(request: BuildRequest) -> dict[str, Any]:
+    """Return the parameters of a language model, and the memory of training without a batch."""
+    from heedful.models.build import parameter_counts
+
+    counts = parameter_counts(_family_spec(request))
+    total = sum(counts.values())
+    weights = total * FLOAT32
+    return {
+        "total": total,
+        "rows": [
+            {
+                "part": name.partition(".")[0],
+                "component": name.partition(".")[2] or name,
+                "each": count,
+                "count": 1,
+                "total": count,
+                "note": "",
+            }
+            for name, count in counts.items()
+        ],
+        "operations": {},
+        "memory": {
+            "training, before any batch": {
+                "weights": weights,
+                "gradients": weights,
+                "Adam's moments": 2 * weights,
+            }
+        },
+    }
+
+
+def _family_spec(request: BuildRequest) -> ModelSpec:
+    from heedful.models.family import MaskedLMHeadSpec
+    from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+
+    shape, length = request.model, request.model.max_length
+    if request.task == "causal_lm":
+        return causal_lm_spec(shape, request.vocabulary, length)
+    return encoder_spec(shape, request.vocabulary, length, (MaskedLMHeadSpec(),))
+
+
+def _rule(error: ValueError) -> ConfigError:
+    import pydantic
+
+    if isinstance(error, pydantic.ValidationError):
+        reasons = [item["msg"].removeprefix("Value error, ") for item in error.errors()]
+        return ConfigError("; ".join(reasons), where="model")
+    return ConfigError(str(error), where="model")
+
+
+PAGE = Page(
+    name="builder",
+    title="Builder",
+    summary="A model from a few settings, and its cost.",
+    about=(
+        "Change the settings and see the parameters of each component, the operations of a "
+        "sentence and the memory, beside published models. The file at the end is the "
+        "`--config` of `heedful train`; only your data is missing from it."
+    ),
+    calls={
+        "build": Call(BuildRequest, build),
+        "preset": Call(PresetRequest, preset),
+        "presets": Call(NoSettings, presets),
+    },
+)

@@ -1,0 +1,165 @@
+"""Page "Paths": the steps between two tokens, and the influence of one on the other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import DataError
+from heedful.studio.page import Call, Page
+from heedful.studio.text_requests import TextRequest, read_text
+
+if TYPE_CHECKING:
+    from heedful.studio.workspace import Workspace
+
+LONGEST = 128
+"""Most tokens, and most channels, so that nobody waits long."""
+LENGTHS = tuple(2**power for power in range(1, 11))
+DRAWN = 12
+"""Tokens of the networks that are drawn."""
+MOST_SENTENCES = 8
+_HEADS = 4
+# Memory of the derivatives grows with directions × tokens, and for new networks × channels.
+_OWN_TOKENS = 2048
+_NEW_NUMBERS = 2**16
+_FEWEST = 4
+
+Length = Annotated[int, Field(ge=2, le=LONGEST)]
+Width = Annotated[int, Field(ge=8, le=LONGEST, multiple_of=8)]
+Layers = Annotated[int, Field(ge=1, le=4)]
+Window = Annotated[int, Field(ge=2, le=LONGEST)]
+
+
+class StepsRequest(Config):
+    """Networks to compare by their formulas."""
+
+    length: Length = 64
+    width: Width = 64
+    num_layers: Layers = 2
+    window: Window = 4
+    kernel: Annotated[int, Field(ge=2, le=9)] = 3
+
+
+class MeasureRequest(Config):
+    """New networks to measure."""
+
+    length: Length = 64
+    width: Width = 64
+    num_layers: Layers = 2
+    window: Window = 4
+    cells: Annotated[tuple[Literal["rnn", "lstm", "gru"], ...], Field(max_length=3)] = (
+        "rnn",
+        "lstm",
+        "gru",
+    )
+    keep_bias: Annotated[float, Field(ge=-4, le=10)] = 1.0
+    norm_placement: Literal["post", "pre"] = "post"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
+
+
+class OwnRequest(TextRequest):
+    """A model, and sentences to measure it on, a line each."""
+
+    stack: Annotated[str, Field(max_length=20)] = Field(
+        "", description="encoder or decoder; empty: the decoder where there is one"
+    )
+
+
+def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return costs at many lengths and at this one, and small networks to draw."""
+    from heedful.inspect.path_lengths import KINDS, costs, network
+
+    reads = {"window": request.window, "kernel": request.kernel}
+    size = {"width": request.width, "num_layers": request.num_layers}
+    lengths = sorted({*LENGTHS, request.length})
+    drawn = min(request.length, DRAWN)
+    return {
+        "costs": [each.plain() for each in costs(lengths, **size, **reads)],
+        "here": [each.plain() for each in costs([request.length], **size, **reads)],
+        "networks": [asdict(network(kind, drawn, **reads)) for kind in KINDS],
+    }
+
+
+def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return gradients by distance of recurrent networks and of Transformers on the same input."""
+    from heedful.inspect.reach import DIRECTIONS, recurrent_reach, transformer_reach
+    from heedful.models.shape import TranslatorShape
+
+    seeds = range(request.seed, request.seed + 3)
+    few = _NEW_NUMBERS // (request.length * request.width)
+    directions = max(_FEWEST, min(DIRECTIONS, few))
+    recurrent = [
+        recurrent_reach(
+            cell,
+            request.length,
+            width=request.width,
+            num_layers=request.num_layers,
+            keep_bias=request.keep_bias,
+            seeds=seeds,
+            directions=directions,
+        )
+        for cell in dict.fromkeys(request.cells)
+    ]
+    shape = TranslatorShape(
+        width=request.width,
+        num_heads=_HEADS,
+        feedforward=4 * request.width,
+        encoder_layers=request.num_layers,
+        norm_placement=request.norm_placement,
+    )
+    near = shape.model_copy(update={"window": request.window})
+    full, windowed = (
+        transformer_reach(request.length, each, seeds=seeds, directions=directions)
+        for each in (shape, near)
+    )
+    return {
+        "recurrent": [each.plain() for each in recurrent],
+        "transformer": full.plain(),
+        "window": windowed.plain(),
+    }
+
+
+def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return gradients by distance of a trained model on some sentences."""
+    from heedful.inspect.reach import DIRECTIONS, model_reach
+
+    lines = [line for line in request.text.splitlines() if line.strip()] or [""]
+    if len(lines) > MOST_SENTENCES:
+        raise DataError(
+            f"These are {len(lines):,} sentences; here at most {MOST_SENTENCES} are measured",
+            where="text",
+            remedy="Leave some out",
+        )
+    plain = request.model_dump(exclude={"stack", "text"})
+    inputs = [read_text(TextRequest(text=line, **plain), workspace) for line in lines]
+    subject = inputs[0][0]
+    readings = [reading for _, reading in inputs]
+    longest = max(reading.length for reading in readings)
+    reach = model_reach(
+        subject,
+        readings,
+        request.stack or None,
+        directions=max(_FEWEST, min(DIRECTIONS, _OWN_TOKENS // longest)),
+    )
+    return {"stack": reach.name, "reach": reach.plain(), "targets": [r.target for r in readings]}
+
+
+PAGE = Page(
+    name="paths",
+    title="Paths",
+    summary="The steps from one token to another, and the influence that remains.",
+    about=(
+        "A recurrent network passes a signal on from token to token; attention connects any two "
+        "in one step. The first part counts those steps. The second measures their effect: the "
+        "gradient of the last token's output by each earlier token's embedding, in new networks "
+        "and in your own trained model."
+    ),
+    calls={
+        "steps": Call(StepsRequest, steps),
+        "measure": Call(MeasureRequest, measure),
+        "own": Call(OwnRequest, own),
+    },
+)

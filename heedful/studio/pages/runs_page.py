@@ -1,0 +1,138 @@
+"""Page "Runs": the curves of training runs as they grow, and texts of their models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from heedful.config import Config, flat
+from heedful.errors import UserError
+from heedful.studio.page import Call, Page
+from heedful.studio.run_log import thinned
+
+if TYPE_CHECKING:
+    from heedful.studio.run_log import RunLog
+    from heedful.studio.workspace import Place, Workspace
+
+POINTS = 500
+MOST_RUNS = 12
+LINES, LINE_LENGTH = 5, 400
+_CONTINUATION = 40
+
+Names = Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)]
+
+
+class CurvesRequest(Config):
+    """Some runs and one of their figures."""
+
+    runs: Names = ()
+    figure: str = "loss"
+
+
+class SamplesRequest(Config):
+    """Some runs, and the input lines of their models."""
+
+    runs: Names = ()
+    lines: Annotated[
+        tuple[Annotated[str, Field(max_length=LINE_LENGTH)], ...], Field(max_length=LINES)
+    ] = ()
+
+
+def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a figure in training and validation, the state of each run, and their differences."""
+    logs = {name: workspace.log(name) for name in request.runs}
+    return {
+        "runs": [_curves(name, log, request.figure) for name, log in logs.items()],
+        "figures": sorted({f for log in logs.values() for k in log.figures().values() for f in k}),
+        "differences": _differences(logs),
+    }
+
+
+def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the output of the newest model of each run for some lines."""
+    lines = [line for line in request.lines if line.strip()]
+    outputs: list[dict[str, Any]] = []
+    for name in request.runs:
+        place = workspace.place(name)
+        entry: dict[str, Any] = {"run": name, "texts": [], "problem": None}
+        try:
+            if place.has_model and lines:
+                entry["texts"] = _write(place, lines)
+            elif lines:
+                entry["problem"] = "no model yet: the run was not validated once"
+        except UserError as error:
+            entry["problem"] = str(error)
+        outputs.append(entry)
+    return {"samples": outputs, "lines": lines}
+
+
+def _curves(name: str, log: RunLog, figure: str) -> dict[str, Any]:
+    events = log.events()
+    last = events[-1] if events else {}
+    validations = [event for event in events if event.get("event") == "validation"]
+    summary = next((event for event in events if event.get("event") == "summary"), None)
+    trained = (e for e in reversed(events) if e.get("event", "train") == "train")
+    training: dict[str, Any] = next(trained, {})
+    settings = log.settings()
+    return {
+        "name": name,
+        "train": thinned(log.points(figure), POINTS),
+        "validation": thinned(log.points(figure, "validation"), POINTS),
+        "step": last.get("step", 0),
+        "max_steps": settings.max_steps,
+        "task": settings.task,
+        "tokens_per_second": training.get("tokens_per_second"),
+        "seconds": training.get("seconds"),
+        "newest": {k: v for k, v in validations[-1].items() if k != "event"} if validations else {},
+        "done": None if summary is None else str(summary.get("reason", "finished")),
+    }
+
+
+def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
+    """Return the settings in which the runs differ."""
+    if len(logs) < 2:
+        return []
+    every = {name: flat(log.settings().plain()) for name, log in logs.items()}
+    keys = dict.fromkeys(key for values in every.values() for key in values)
+    rows = [
+        {"setting": key, "values": [_setting(values.get(key)) for values in every.values()]}
+        for key in keys
+    ]
+    return [row for row in rows if len(set(row["values"])) > 1]
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list | tuple) and value and isinstance(value[0], dict):  # corpora
+        names = [str(part) for each in value for part in each.values() if isinstance(part, str)]
+        return ", ".join(Path(name).name for name in names)[:200]
+    return "–" if value is None else str(value)[:200]
+
+
+def _write(place: Place, lines: list[str]) -> list[str]:
+    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.translation import TranslationPipeline
+
+    loaded = place.load()
+    model: Any = loaded.model
+    if not model.spec.generates or loaded.tokenizers is None:
+        raise UserError(f"A model of kind {model.spec.kind!r} writes no text", where=place.name)
+    if model.spec.reads == "pairs":
+        translations = TranslationPipeline(model, loaded.tokenizers).translate(lines)
+        return [str(text) for text in translations]
+    writer = GenerationPipeline(model, loaded.tokenizers.target)
+    return [each.text for each in writer.generate(lines, max_length=_CONTINUATION)]
+
+
+PAGE = Page(
+    name="runs",
+    title="Runs",
+    summary="Curves of training runs as they grow, and texts of their models.",
+    about=(
+        "The figures that runs write in training, read again every few seconds; with several "
+        "runs also the settings in which they differ. Enter some lines, and each run's best model "
+        "translates or continues them, again whenever validation finds a better one."
+    ),
+    calls={"curves": Call(CurvesRequest, curves), "samples": Call(SamplesRequest, samples)},
+)

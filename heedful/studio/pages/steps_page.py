@@ -1,0 +1,230 @@
+"""Page "Step by step": one attention in numbers, on matrices a person types or on a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config
+from heedful.studio.mask_expression import LONGEST, parse_mask
+from heedful.studio.page import Call, Page, rounded
+from heedful.studio.text_requests import AttentionRequest, attentions_of, read_text
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from heedful.inspect.attention_steps import AttentionSteps
+    from heedful.studio.workspace import Workspace
+
+MOST = 12
+"""Most rows and columns of a matrix."""
+
+MOST_KEYS = 16
+"""Keys with numbers of their own: those with the most weight."""
+LEADING = 4
+"""Channels of a product that are listed, the largest; the others are added up."""
+LISTED = 4
+"""Channels of the output that are listed, the largest."""
+
+Index = Annotated[int, Field(ge=0, le=100_000)]
+
+Number = Annotated[float, Field(ge=-1e6, le=1e6)]
+Vector = Annotated[tuple[Number, ...], Field(min_length=1, max_length=MOST)]
+Matrix = Annotated[tuple[Vector, ...], Field(min_length=1, max_length=MOST)]
+
+
+class AttendRequest(Config):
+    """Queries, keys and values; or the tokens and weight matrices that they are made of."""
+
+    q: Matrix
+    k: Matrix
+    v: Matrix
+    x: Matrix | None = Field(
+        None, description="tokens; q, k and v are then weight matrices applied to them"
+    )
+    scale: Annotated[float, Field(ge=-1000, le=1000)] | None = Field(
+        None, description="factor on scores; 1/sqrt(width of a key) if unset"
+    )
+    mask: Annotated[str, Field(max_length=4 * LONGEST)] = "everything"
+    bias: Literal["none", "alibi"] = "none"
+
+    @model_validator(mode="after")
+    def _shapes_agree(self) -> Self:
+        for name in ("q", "k", "v", "x"):
+            rows = getattr(self, name)
+            if rows is not None and len({len(row) for row in rows}) > 1:
+                raise ValueError(f"the rows of {name.upper()} are not of the same length")
+        if len(self.q[0]) != len(self.k[0]):
+            raise ValueError(
+                f"queries have {len(self.q[0])} numbers and keys {len(self.k[0])}; "
+                "a dot product needs as many of each"
+            )
+        if self.x is None and len(self.k) != len(self.v):
+            raise ValueError(f"there are {len(self.k)} keys and {len(self.v)} values")
+        if self.x is not None and {len(self.q), len(self.k), len(self.v)} != {len(self.x[0])}:
+            raise ValueError(
+                f"tokens have {len(self.x[0])} numbers, so each weight matrix needs "
+                f"{len(self.x[0])} rows"
+            )
+        return self
+
+
+def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return every stage of an attention, for every query."""
+    import torch
+
+    from heedful.nn.attend import attend, attention_weights, make_request
+    from heedful.nn.biases import Alibi
+    from heedful.nn.masks import build_mask
+    from heedful.nn.positions import Positions
+
+    q, k, v = (
+        torch.tensor(rows, dtype=torch.float64) for rows in (request.q, request.k, request.v)
+    )
+    if request.x is not None:
+        x = torch.tensor(request.x, dtype=torch.float64)
+        q, k, v = x @ q, x @ k, x @ v
+    mask = build_mask(parse_mask(request.mask))
+    positions = Positions(torch.arange(len(q))[None], torch.arange(len(k))[None])
+    biases = [Alibi(1)] if request.bias == "alibi" else []
+    args = (q[None, None], k[None, None], v[None, None], positions, mask, biases)
+    with torch.inference_mode():
+        inputs = make_request(*args, scale=request.scale)
+        weights = attention_weights(inputs)[0, 0]
+        output = attend(*args, scale=request.scale, kernel="reference")[0, 0]
+        raw = q @ k.T
+        added = biases[0](args[0] * inputs.scale, positions)[0, 0] if biases else None
+        scores = raw * inputs.scale + (0 if added is None else added)
+    visible = positions.visible(mask)[0, 0]
+    return {
+        "q": rounded(q),
+        "k": rounded(k),
+        "v": rounded(v),
+        "products": rounded(q[:, None] * k[None]),
+        "raw": rounded(raw),
+        "factor": float(inputs.scale),
+        "scaled": rounded(raw * inputs.scale),
+        "added": None if added is None else rounded(added),
+        "visible": visible.tolist(),
+        "scores": rounded(scores),
+        "powers": rounded(_exponentials(scores, visible)),
+        "weights": rounded(weights),
+        "parts": rounded(weights[:, :, None] * v[None]),
+        "output": rounded(output),
+        "sentence": f"A query sees {mask.describe()}.",
+    }
+
+
+def _exponentials(scores: Tensor, visible: Tensor) -> Tensor:
+    """The exponential of each score less the highest of its row; 0 for hidden keys.
+
+    Subtracting the highest changes no weight and keeps large scores from overflowing.
+    """
+    highest = scores.masked_fill(~visible, -1e30).amax(-1, keepdim=True)
+    return (scores - highest).masked_fill(~visible, -1e30).exp() * visible
+
+
+class FollowRequest(AttentionRequest):
+    """A text, and a query of a model to follow."""
+
+    head: Index = 0
+    row: Index = 0
+
+
+def follow(request: FollowRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the stages of one query, with the numbers of the keys that it attends to most."""
+    from heedful.inspect.attention_maps import num_heads, parts_of
+    from heedful.inspect.attention_steps import attention_steps
+
+    subject, reading = read_text(request, workspace)
+    part, modules, layer = attentions_of(subject, request.part, request.layer)
+    steps = attention_steps(subject, reading, part, layer=layer, head=request.head, row=request.row)
+    return {
+        "target": reading.target,
+        "parts": list(parts_of(subject.model)),
+        "part": part,
+        "layer": layer,
+        "layers": len(modules),
+        "heads": num_heads(modules),
+        "row": steps.row,
+        "rows": list(steps.rows),
+        "columns": list(steps.columns),
+        **_stages(steps),
+    }
+
+
+def _stages(steps: AttentionSteps) -> dict[str, Any]:
+    import numpy as np
+
+    # The most weight first; among equals, such as hidden keys, in the order of the text.
+    listed = np.sort(np.argsort(-steps.weights, kind="stable")[:MOST_KEYS])
+    others = np.setdiff1d(np.arange(len(steps.weights)), listed)
+    channels = np.sort(np.argsort(-np.abs(steps.context), kind="stable")[:LISTED])
+    keys = [_key(steps, int(key)) for key in listed]
+    for key in keys:
+        key["values"] = steps.values[key["key"], channels].tolist()
+        key["parts"] = steps.parts[key["key"], channels].tolist()
+    return {
+        "address": steps.address,
+        "width": len(steps.query),
+        "rotary": steps.rotary,
+        "factor": steps.factor,
+        "softcap": steps.softcap,
+        "biased": steps.bias is not None,
+        "mask": steps.mask,
+        "hidden": int((~steps.visible).sum()),
+        "query_length": float(np.linalg.norm(steps.query)),
+        "keys": keys,
+        "sum": float(steps.exponentials.sum()),
+        "weights": steps.weights.tolist(),
+        "others": {
+            "count": len(others),
+            "weight": float(steps.weights[others].sum()),
+            "parts": steps.parts[others][:, channels].sum(0).tolist(),
+        },
+        "channels": channels.tolist(),
+        "context": steps.context[channels].tolist(),
+    }
+
+
+def _key(steps: AttentionSteps, key: int) -> dict[str, Any]:
+    """Return the numbers of one key; None for those after the mask where it hides the key."""
+    import numpy as np
+
+    products = steps.products[key]
+    leading = np.argsort(-np.abs(products), kind="stable")[:LEADING]
+    query, own = steps.query, steps.keys[key]
+    lengths = float(np.linalg.norm(query) * np.linalg.norm(own))
+    visible = bool(steps.visible[key])
+    return {
+        "key": key,
+        "length": float(np.linalg.norm(own)),
+        "cosine": float(query @ own) / lengths if lengths else 0.0,
+        "value_length": float(np.linalg.norm(steps.values[key])),
+        "leading": [[int(channel), float(products[channel])] for channel in leading],
+        "rest": float(np.delete(products, leading).sum()),
+        "raw": float(steps.raw[key]),
+        "scaled": float(steps.scaled[key]),
+        "bias": None if steps.bias is None else float(steps.bias[key]),
+        "score": float(steps.scores[key]) if visible else None,
+        "power": float(steps.exponentials[key]) if visible else None,
+        "weight": float(steps.weights[key]),
+    }
+
+
+PAGE = Page(
+    name="steps",
+    title="Step by step",
+    summary="One attention in numbers, on a model or on matrices you type.",
+    about=(
+        "Follow one query through attention: multiplied with every key, scaled, masked, made "
+        "into weights by the softmax, and used to sum the values. Type numbers, begin with an "
+        "example, or follow a word through a head of one of your models; every stage is computed "
+        "by the code that runs the models."
+    ),
+    calls={
+        "attend": Call(AttendRequest, attend_to),
+        "follow": Call(FollowRequest, follow),
+    },
+)

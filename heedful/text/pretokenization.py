@@ -1,0 +1,144 @@
+"""Text as the splitter into pieces sees it: marked spaces, words, and bytes as characters.
+
+Pieces of `bpe`, `unigram` and `characters` tokenizers hold the mark U+2581 where the text has a
+space. A U+2581 that the text itself holds trades places with the space, so nothing is lost.
+Byte-level pieces keep the space. A line gets one space put before it, so that its first word is the
+same word as inside a line; decoding takes that space away again.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from tokenizers import Regex, pre_tokenizers
+
+Words = Literal["whitespace", "punctuation"]
+
+MARK = "\u2581"
+_TRADE = str.maketrans({" ": MARK, MARK: " "})
+
+
+class Marking:
+    """A line as marked text and back, for a kind of tokenizer.
+
+    Args:
+        kind: kind of the tokenizer, as in `TokenizerSpec`.
+        lowercase: whether case is folded first (and so lost).
+    """
+
+    def __init__(self, kind: str, lowercase: bool) -> None:
+        self._bytes = kind == "byte-bpe"
+        self._lowercase = lowercase
+        self.space = " " if self._bytes else MARK
+        self._prefix = "" if kind == "characters" else self.space
+
+    def mark(self, text: str) -> str:
+        """The text as the splitter sees it; empty text stays empty."""
+        if not text:
+            return ""
+        if self._lowercase:
+            text = text.lower()
+        return self._prefix + (text if self._bytes else text.translate(_TRADE))
+
+    def within(self, text: str) -> str:
+        """The text as the splitter sees it in the middle of a line."""
+        return self.mark(text).removeprefix(self._prefix)
+
+    def mark_around(self, text: str, name: str) -> list[str]:
+        """The parts of a text between pieces that `name` hides, as the splitter sees them.
+
+        A piece holds the space before it, so that space is hidden too; a character does not.
+        """
+        parts = [self.mark("." + part)[len(self._prefix) + 1 :] for part in text.split(name)]
+        parts[0] = self._prefix + parts[0] if parts[0] else ""
+        if self._prefix:
+            parts[:-1] = [part.removesuffix(self.space) for part in parts[:-1]]
+        return parts
+
+    def origin(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text that each character of `mark(text)` comes from.
+
+        Returns:
+            The index of the first and of the one after the last; for the space put before, 0 and 0.
+        """
+        if not text:
+            return []
+        # Lower case of one letter may be two characters.
+        lengths = [len(letter.lower()) if self._lowercase else 1 for letter in text]
+        spans = [(i, i + 1) for i, length in enumerate(lengths) for _ in range(length)]
+        return [(0, 0)] * len(self._prefix) + spans
+
+    def unmark(self, marked: str) -> str:
+        """Undo `mark`, but for the folded case."""
+        marked = marked.removeprefix(self._prefix) if self._prefix else marked
+        return marked if self._bytes else marked.translate(_TRADE)
+
+
+def splitter(words: Words, kind: str) -> pre_tokenizers.PreTokenizer:
+    """Build the splitter of marked text into the words that pieces never cross.
+
+    Args:
+        words: `whitespace` splits at white space only; `punctuation` also sets apart every digit
+            and every punctuation mark or symbol (a run of one mark, like "...", stays whole).
+        kind: kind of the tokenizer.
+
+    Returns:
+        A pre-tokenizer of the `tokenizers` library. A word keeps the one space before it; further
+        spaces form a word of their own.
+    """
+    pattern = _word_pattern(words, Marking(kind, False).space)
+    split = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
+    if kind != "byte-bpe":
+        return split
+    bytes_of = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    return pre_tokenizers.Sequence([split, bytes_of])
+
+
+def _word_pattern(words: Words, space: str) -> str:
+    letter = rf"[^{space}\s]"
+    if words == "whitespace":
+        body = rf"{letter}+"
+    else:
+        signs = rf"[\p{{P}}\p{{S}}&&[^{space}]]"
+        body = rf"(?:\p{{N}}|({signs})\1*|[^{space}\s\p{{P}}\p{{S}}\p{{N}}]+)"
+    return rf"{space}?{body}|{space}+(?={space}{letter})|{space}+|\s+"
+
+
+OWN_PATTERNS = {_word_pattern(words, space) for words in get_args(Words) for space in (" ", MARK)}
+"""The regular expressions in tokenizers that are trained here."""
+
+
+def _byte_table() -> dict[str, int]:
+    """Bytes behind the stand-ins of GPT-2 (Radford 2019), which the `tokenizers` library writes.
+
+    A byte that is a printable Latin-1 character stands for itself; the others take the code points
+    from U+0100 on, in order.
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    table = {chr(byte): byte for byte in printable}
+    table.update({chr(0x100 + rank): byte for rank, byte in enumerate(others)})
+    return table
+
+
+_BYTE_OF = _byte_table()
+_PIECE_OF = {byte: stand_in for stand_in, byte in _BYTE_OF.items()}
+
+
+def byte_alphabet() -> list[str]:
+    """The 256 stand-ins, in the order of their bytes."""
+    return sorted(_BYTE_OF, key=_BYTE_OF.__getitem__)
+
+
+def piece_bytes(piece: str) -> bytes:
+    """The bytes a byte-level piece stands for.
+
+    Raises:
+        KeyError: when the piece holds a character outside the table.
+    """
+    return bytes(_BYTE_OF[stand_in] for stand_in in piece)
+
+
+def bytes_piece(content: bytes) -> str:
+    """The byte-level piece that stands for bytes."""
+    return "".join(_PIECE_OF[byte] for byte in content)

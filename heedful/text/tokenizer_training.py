@@ -1,0 +1,150 @@
+"""Training a tokenizer from text. The same text gives the same tokenizer."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import tokenizers
+from tokenizers import models, trainers
+
+from heedful.errors import ConfigError, DataError
+from heedful.text.pretokenization import Marking, byte_alphabet, splitter
+from heedful.text.tokenizer import SPECIALS, Tokenizer, special_piece
+from heedful.text.tokenizer_spec import TokenizerSpec
+
+_COVERAGE = 0.9995
+_SCORE_DIGITS = 4
+_UNLEARNED_STEP = 1e-4
+_SPECIAL_PIECES = [special_piece(name) for name in SPECIALS]
+
+
+def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer:
+    """Train a tokenizer.
+
+    The vocabulary never exceeds `spec.vocabulary_size`. When more than half of it would be single
+    characters, only those needed to cover 99.95 % of the text are kept; the others are unknown.
+
+    Args:
+        spec: kind, size and how words are set apart.
+        texts: lines of text; gone through twice, and held in memory if they can be only once.
+
+    Raises:
+        ConfigError: when the vocabulary size leaves no room for pieces.
+        DataError: when there is no text.
+    """
+    if iter(texts) is texts:
+        texts = list(texts)
+    marking = Marking(spec.kind, spec.lowercase)
+    counts = _count_characters(texts, marking)
+    kept = _alphabet(spec, counts)
+    if spec.kind == "characters":
+        state = _character_state(spec, kept)
+    else:
+        rare = {ord(character): marking.space for character in counts.keys() - set(kept)}
+        marked = _marked(texts, marking, {} if spec.kind == "byte-bpe" else rare)
+        state = _train(spec, marked)
+    special = {name: number for number, name in enumerate(SPECIALS)}
+    return Tokenizer(spec.kind, spec.lowercase, special, state)
+
+
+def _count_characters(texts: Iterable[str], marking: Marking) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(marking.mark(text))
+    if not counts:
+        raise DataError(
+            "There is no text to train a tokenizer on",
+            remedy="Check that the training corpus is not empty",
+        )
+    return counts
+
+
+def _alphabet(spec: TokenizerSpec, counts: Counter[str]) -> list[str]:
+    """The characters that become pieces, most frequent first."""
+    room = spec.vocabulary_size - len(SPECIALS)
+    if spec.kind == "unigram":
+        room -= 1  # the library does not stop at the limit when characters alone fill it
+    needed = 256 if spec.kind == "byte-bpe" else 1
+    if room < needed:
+        raise ConfigError(
+            f"A {spec.kind} tokenizer needs at least {needed + spec.vocabulary_size - room} pieces",
+            where=f"tokenizer.vocabulary_size = {spec.vocabulary_size}",
+            remedy="Raise it",
+        )
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    if spec.kind == "characters":
+        return ranked[:room]
+    half = spec.vocabulary_size // 2
+    covered, enough = 0, _COVERAGE * counts.total()
+    for position, character in enumerate(ranked[:room]):
+        if position >= half and covered >= enough:
+            return ranked[:position]
+        covered += counts[character]
+    return ranked[:room]
+
+
+def _marked(texts: Iterable[str], marking: Marking, replacements: dict[int, str]) -> Iterator[str]:
+    for text in texts:
+        marked = marking.mark(text)
+        yield marked.translate(replacements) if replacements else marked
+
+
+def _train(spec: TokenizerSpec, marked: Iterator[str]) -> dict[str, Any]:
+    unk = special_piece("unk")
+    options: dict[str, Any] = {
+        "vocab_size": spec.vocabulary_size,
+        "special_tokens": _SPECIAL_PIECES,
+        "show_progress": False,
+    }
+    trainer: trainers.Trainer
+    if spec.kind == "unigram":
+        library = tokenizers.Tokenizer(models.Unigram())
+        trainer = trainers.UnigramTrainer(unk_token=unk, **options)
+    elif spec.kind == "byte-bpe":
+        library = tokenizers.Tokenizer(models.BPE())
+        trainer = trainers.BpeTrainer(min_frequency=2, initial_alphabet=byte_alphabet(), **options)
+    else:
+        library = tokenizers.Tokenizer(models.BPE(unk_token=unk))
+        trainer = trainers.BpeTrainer(min_frequency=2, **options)
+    library.pre_tokenizer = splitter(spec.words, spec.kind)
+    library.train_from_iterator(marked, trainer)
+    return _state(library)
+
+
+def _character_state(spec: TokenizerSpec, kept: list[str]) -> dict[str, Any]:
+    vocabulary = {piece: number for number, piece in enumerate([*_SPECIAL_PIECES, *kept])}
+    model = models.BPE(vocab=vocabulary, merges=[], unk_token=special_piece("unk"))
+    library = tokenizers.Tokenizer(model)
+    library.pre_tokenizer = splitter(spec.words, spec.kind)
+    return _state(library)
+
+
+def _state(library: tokenizers.Tokenizer) -> dict[str, Any]:
+    state: dict[str, Any] = json.loads(library.to_str())
+    # As added tokens the library would cut the special pieces out of raw text; as entries of the
+    # vocabulary they only hold their ids.
+    state["added_tokens"] = []
+    if state["model"]["type"] == "Unigram":
+        _settle_scores(state["model"])
+    return state
+
+
+def _settle_scores(model: dict[str, Any]) -> None:
+    """Make equal trainings equal, though the library goes through words in a random order.
+
+    It sums in that order, so scores (natural logarithms) differ in their last digits, and with them
+    the order of equal pieces, which decides on the ids. And it gives characters that it learned no
+    score for the lowest score of all, raised by one more step for each in that order.
+    """
+    special, learned = model["vocab"][: len(SPECIALS)], model["vocab"][len(SPECIALS) :]
+    lowest = min(score for _, score in learned)
+    raised = lowest + _UNLEARNED_STEP * sum(len(piece) == 1 for piece, _ in learned)
+    settled = [
+        (piece, round(lowest if len(piece) == 1 and score <= raised else score, _SCORE_DIGITS))
+        for piece, score in learned
+    ]
+    settled.sort(key=lambda item: (-item[1], item[0]))
+    model["vocab"] = [*special, *(list(item) for item in settled)]

@@ -1,0 +1,180 @@
+"""The `tokenizers` library behind a tokenizer's file, which a stranger may have written.
+
+Its Rust code panics on damaged rules, and such a panic is no `Exception`; a regular expression may
+backtrack for hours. Both become errors that name the file.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import tokenizers
+
+from heedful.errors import DataError, ModelError, UserError
+from heedful.text.pretokenization import OWN_PATTERNS
+
+T = TypeVar("T")
+
+# Patterns that no text holds up: our own, and those for SentencePiece's white space.
+_HARMLESS = {"^ +| +$", " {2,}", *OWN_PATTERNS}
+# Tokenizers read a million characters in a second; one that needs a millisecond for each is stuck.
+_SECONDS, _SECONDS_PER_CHARACTER = 10.0, 1e-3
+
+
+class Library:
+    """A tokenizer of the `tokenizers` library, called so that every failure is an error of ours.
+
+    Args:
+        state: its serialisation, as nested plain data.
+        where: the file it comes from, for error messages.
+
+    Attributes:
+        tokenizer: the library's object, for questions about its vocabulary.
+    """
+
+    def __init__(self, state: Mapping[str, Any], *, where: str = "tokenizer.json") -> None:
+        self.tokenizer = tokenizers.Tokenizer.from_str(json.dumps(state))
+        self._where = where
+        self._has_time_limit = not _HARMLESS.issuperset(_patterns(state))
+
+    def encode(
+        self, texts: Sequence[str], originals: Sequence[str] | None = None
+    ) -> list[list[int]]:
+        """Return the ids of texts without special tokens, using all processors.
+
+        Args:
+            texts: as the library sees them.
+            originals: as a person wrote them, for error messages, where they differ.
+
+        Raises:
+            DataError: when a text is not valid Unicode (a lone surrogate).
+            ModelError: when the tokenizer's rules fail on a text, or take too long.
+        """
+        batch = list(texts)
+        encodings = self.call(
+            lambda: self.tokenizer.encode_batch_fast(batch, add_special_tokens=False),
+            texts if originals is None else originals,
+        )
+        return [encoding.ids for encoding in encodings]
+
+    def encode_spans(
+        self, text: str, original: str | None = None
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return a text's ids, and for each its first character and the one after its last.
+
+        Args:
+            text: as the library sees it.
+            original: as a person wrote it; see `encode`.
+
+        Raises:
+            DataError: when the text is not valid Unicode (a lone surrogate).
+            ModelError: when the tokenizer's rules fail on the text, or take too long.
+        """
+        (encoding,) = self.call(
+            lambda: self.tokenizer.encode_batch([text], add_special_tokens=False),
+            [text if original is None else original],
+        )
+        return encoding.ids, encoding.offsets
+
+    def call(self, function: Callable[[], T], texts: Sequence[str]) -> T:
+        """Call a function of the library on texts; errors as for `encode`."""
+        try:
+            if not self._has_time_limit:
+                return function()
+            return _within(_SECONDS + _SECONDS_PER_CHARACTER * sum(map(len, texts)), function)
+        except (TypeError, UnicodeEncodeError):
+            raise not_unicode(texts) from None
+        except TimeoutError:
+            raise ModelError(
+                "A regular expression of the tokenizer takes too long on a text",
+                where=self._where,
+                remedy="Do not use this tokenizer; take the model from a source that you trust",
+            ) from None
+        except BaseException as error:
+            if not _is_panic(error):
+                raise
+            raise ModelError(
+                f"The tokenizer's rules fail on a text: {error}",
+                where=self._where,
+                remedy="The file is damaged; restore it from where the model came from",
+            ) from None
+
+
+@contextmanager
+def library_errors(replace: Callable[[str], UserError]) -> Iterator[None]:
+    """Replace whatever the library raises inside, panics too, by an error of ours.
+
+    Args:
+        replace: the library's message to the error to raise.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        # The library raises bare exceptions of its own for content it does not understand.
+        if not isinstance(error, Exception) and not _is_panic(error):
+            raise
+        raise replace(f"{type(error).__name__}: {error}") from None
+
+
+def not_unicode(texts: Sequence[str]) -> DataError:
+    """Return the error about the first of these texts that no tokenizer can take."""
+    for number, text in enumerate(texts, start=1):
+        for position, character in enumerate(text):
+            if "\ud800" <= character <= "\udfff":
+                return DataError(
+                    f"Text {number} holds half a surrogate pair (U+{ord(character):04X}) at "
+                    f"character {position + 1}, which is not Unicode text",
+                    remedy="Read the text as UTF-8",
+                )
+    return DataError("The text is not Unicode text", remedy="Pass strings, read as UTF-8")
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Return whether an error is pyo3's PanicException, a class that no module exports."""
+    return type(error).__name__ == "PanicException"
+
+
+def _patterns(state: Any) -> Iterator[str]:
+    """Yield the regular expressions in a serialisation."""
+    if isinstance(state, Mapping):
+        for key, value in state.items():
+            if key == "Regex" and isinstance(value, str):
+                yield value
+            elif key not in ("vocab", "merges"):  # the largest parts, which hold none
+                yield from _patterns(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from _patterns(value)
+
+
+def _within(seconds: float, function: Callable[[], T]) -> T:
+    """Call a function that releases the interpreter's lock, and give up waiting for it.
+
+    Nothing can stop the thread it runs in; that thread ends with the process.
+
+    Raises:
+        TimeoutError: when it takes longer.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise TimeoutError
+    if errors:
+        raise errors[0]
+    return results[0]

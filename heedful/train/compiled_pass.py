@@ -1,0 +1,184 @@
+"""Training's pass through a model, compiled by PyTorch for any sizes.
+
+What is compiled are the model's blocks, with the backward pass that belongs to each: as they are
+alike, one graph serves all of a stack, and is made in a fraction of the time that one of the whole
+model takes. A model without blocks is compiled as a whole. The loss stays as it is, for it is fused
+already and works in chunks; so do seeds, accumulation, clipping and the optimiser, and every pass
+that is looked into. Padding stays in, as a graph cannot hold as many rows as there happen to be
+tokens. Which kernel computes an attention is part of the graph.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from heedful.errors import RunError
+from heedful.models.block import Block
+from heedful.nn.attention import KeyValues
+from heedful.nn.capture import Capture
+from heedful.nn.unpadding import sequences_apart
+
+if TYPE_CHECKING:
+    from heedful.events import Events
+
+MOST_FORMS = 8
+"""Forms of a function that are compiled, each for inputs that the others do not serve. What fits
+none of them then runs uncompiled."""
+
+
+class CompiledPass:
+    """A model's forward pass, compiled when it is first called and for kinds of input not yet seen.
+
+    Args:
+        model: what is trained.
+        events: told about graphs and the seconds they took.
+        asked_for: a failure is an error; else it is a warning, and training goes on without.
+
+    Attributes:
+        graphs: how many there are.
+    """
+
+    def __init__(self, model: nn.Module, events: Events, *, asked_for: bool) -> None:
+        self.model = model
+        self.events = events
+        self.asked_for = asked_for
+        self.graphs = 0
+        self._told = 0
+        blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
+        self._parts = blocks or [model]
+        own = _with_code_of_its_own(self._parts[0])
+        self._compiled = torch.compile(own, dynamic=True, backend=self._compile)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """A context in which the model runs compiled, unless something of a pass is captured."""
+        for part in self._parts:
+            vars(part)["forward"] = functools.partial(self._forward, part)
+        try:
+            with sequences_apart(), warnings.catch_warnings():
+                # The compiler looks at what comes of the block before as it does at parameters.
+                warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not")
+                yield
+        finally:
+            for part in self._parts:
+                del vars(part)["forward"]
+
+    @contextmanager
+    def told(self, step: int) -> Iterator[None]:
+        """A context after which it is said if anything was compiled in it, and how long it took.
+
+        Args:
+            step: of the update.
+        """
+        started = time.monotonic()
+        yield
+        if self.graphs == self._told:
+            return
+        seconds = time.monotonic() - started
+        added, self._told = self.graphs - self._told, self.graphs
+        values = {"graphs": self.graphs, "seconds": round(seconds, 3)}
+        self.events.metric(step, values, "compile")
+        new = f"{added} graph{'s' * (added > 1)}"
+        now = f"; there are {self.graphs} now" if added < self.graphs else ""
+        self.events.note(f"Compiled {new} in {seconds:.0f} seconds at step {step}{now}")
+
+    def failed(self, error: Exception) -> None:
+        """Say that compiling failed, and that training goes on without.
+
+        Args:
+            error: from a pass or its backward; raised again when it is about something else.
+
+        Raises:
+            RunError: when compiling was asked for.
+        """
+        why = why_not_compiled(error)
+        if why is None:
+            raise error
+        what = f"Training's pass could not be compiled: {why}"
+        if self.asked_for:
+            remedy = "Use compile = off, or mend what is missing (HEEDFUL_DEBUG=1 shows all of it)"
+            raise RunError(what, where="compile = on", remedy=remedy) from error
+        self.events.warn(f"{what}. Training goes on uncompiled")
+
+    def _forward(self, part: nn.Module, *inputs: Any, **options: Any) -> Any:
+        if any(_looks(each) for each in (*inputs, *options.values())):
+            return type(part).forward(part, *inputs, **options)
+        inputs = tuple(_plain(each) for each in inputs)
+        with _bounded():
+            return self._compiled(part, *inputs, **options)
+
+    def _compile(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
+        compiled: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        self.graphs += 1
+        return compiled
+
+
+def _plain(value: Any) -> Any:
+    """Return states of mixers as nothing but their tensors; other inputs as they are."""
+    if not isinstance(value, tuple):
+        return value
+    return tuple(each.plain() if isinstance(each, KeyValues) else each for each in value)
+
+
+def _looks(given: object) -> bool:
+    """True for an argument of a pass that is, or holds, a capture of its inside."""
+    return isinstance(given, Capture) or getattr(given, "capture", None) is not None
+
+
+def _with_code_of_its_own(like: nn.Module) -> Callable[..., Any]:
+    """The pass of modules of a class; PyTorch counts graphs by code, which all of them share."""
+    forward = type(like).forward
+
+    def call(part: nn.Module, *inputs: Any, **options: Any) -> Any:
+        return forward(part, *inputs, **options)
+
+    return FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
+
+
+@contextmanager
+def _bounded() -> Iterator[None]:
+    """A context in which few graphs are made, each for as many inputs as can be.
+
+    Sizes that happen to be equal in the first batch (sources as long as targets) are not taken for
+    the same size.
+    """
+    sizes: Any = torch.fx.experimental._config
+    with (
+        torch._dynamo.config.patch(recompile_limit=MOST_FORMS),
+        sizes.patch(use_duck_shape=False),
+    ):
+        yield
+
+
+def why_not_compiled(error: BaseException) -> str | None:
+    """The reason why compiling failed, in a line; None when an error is not about compiling.
+
+    Args:
+        error: as PyTorch raised it.
+    """
+    chain = [error]
+    while (inner := chain[-1].__cause__ or chain[-1].__context__) is not None:
+        chain.append(inner)
+    of_compiler = [each for each in chain if _is_of_compiler(each)]
+    if not of_compiler:
+        return None
+    cause: BaseException = of_compiler[-1]
+    while (inner := getattr(cause, "inner_exception", None)) is not None:
+        cause = inner
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    first = lines[0] if lines else type(cause).__name__
+    more = [line for line in lines[1:] if "error:" in line.lower()][:1]
+    return ": ".join([first.rstrip(".:"), *more])
+
+
+def _is_of_compiler(error: BaseException) -> bool:
+    return type(error).__module__.startswith(("torch._dynamo.", "torch._inductor."))

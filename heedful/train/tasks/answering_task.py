@@ -1,0 +1,194 @@
+"""Answering as a task: questions about texts in, an encoder that points at the answers out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from heedful.data.encoder_rows import FramedRow, FramedRows
+from heedful.data.question_corpus import Question, question_reader
+from heedful.errors import ConfigError, DataError
+from heedful.models.family import SpanHeadSpec
+from heedful.pipelines.encoder_input import segments_of
+from heedful.pipelines.long_texts import answer_pieces, parts_of
+from heedful.train.objective import with_penalty
+from heedful.train.task import Setup, Task, plural
+from heedful.train.tasks.encoder_task import PipelineMeasure, encoder_tokenizers, framed_task
+from heedful.train.tasks.pipeline_scores import answer_scores
+
+if TYPE_CHECKING:
+    from heedful.data.batches import FramedBatch
+    from heedful.text.text_tokenizer import TextTokenizer
+
+START, END = 0, 1
+"""The outputs of the head: scores of a token to begin the answer, and to end it."""
+
+
+def prepare(setup: Setup) -> Task:
+    """Read, check and encode questions.
+
+    Raises:
+        DataError: when the questions cannot be used.
+        ConfigError: when labels are to be smoothed.
+    """
+    settings, data = setup.settings, setup.settings.data
+    if settings.objective.label_smoothing:
+        raise ConfigError(
+            "The start of an answer cannot be smoothed",
+            where="objective.label_smoothing",
+            remedy="Leave it at 0",
+        )
+    files = [list(question_reader(spec)) for spec in data.train]
+    valid_files = [list(question_reader(spec)) for spec in data.valid]
+    if not any(item.answers for file in files for item in file):
+        raise DataError(
+            "No training question has an answer",
+            where=", ".join(str(spec.file) for spec in data.train),
+            remedy="Give questions with answers too",
+        )
+    tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, _texts(setup, files)))
+
+    def encode(name: str, files: list[list[Question]]) -> FramedRows:
+        encoder = _Encoder(tokenizers.source, data.max_length, data.stride)
+        rows = [[row for item in file for row in encoder.rows(item)] for file in files]
+        _note(setup, name, files, rows, encoder.counts)
+        return FramedRows(rows, tokenizers.source.pad)
+
+    questions = [item for file in valid_files for item in file]
+    metrics = settings.validation.metrics
+
+    return framed_task(
+        setup,
+        tokenizers,
+        SpanHeadSpec(unanswerable=any(not item.answers for file in files for item in file)),
+        place_scores,
+        encode("training", files),
+        encode("validation", valid_files) if valid_files else None,
+        PipelineMeasure(questions, answer_scores, metrics) if valid_files else None,
+    )
+
+
+def place_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
+    """Scores [T, L] of each token being the start or the end, and what layers add to the loss."""
+    segments = segments_of(model.spec, batch.positions, batch.second)
+    states, added = with_penalty(model, batch.ids, batch.positions, segments)
+    logits = model.span_logits(states).masked_fill((batch.positions < 0)[..., None], -math.inf)
+    return logits[batch.rows, :, batch.places], added
+
+
+@dataclass
+class _Counts:
+    """Examples with something to report.
+
+    Args:
+        inexact: answers that begin or end within a piece.
+        unread: answers in which the tokenizer finds nothing, or that are longer than a window.
+        others: answers beside the first of a question, which are not learned.
+    """
+
+    inexact: int = 0
+    unread: int = 0
+    others: int = 0
+
+
+class _Encoder:
+    """Makes rows of questions: a window of the context each, and where in it the answer stands.
+
+    Args:
+        tokenizer: of the model.
+        max_length: tokens of a window, the question and the frame counted.
+        stride: tokens from the beginning of one window to that of the next.
+    """
+
+    def __init__(self, tokenizer: TextTokenizer, max_length: int, stride: int | None) -> None:
+        self.tokenizer = tokenizer
+        self.max_length = max_length
+        self.stride = stride
+        self.counts = _Counts()
+        self._context: tuple[str, list[int], list[tuple[int, int]]] = ("", [], [])
+
+    def rows(self, item: Question) -> list[FramedRow]:
+        """The windows; one that does not hold the whole answer points at its first token."""
+        ids, spans = self._encoded(item.context)
+        answer = self._answer(item, spans)
+        rows = []
+        for part in parts_of(
+            self.tokenizer,
+            ids,
+            longest=self.max_length,
+            where=item.where,
+            stride=self.stride,
+            before=self.tokenizer.encode(item.question),
+        ):
+            targets = (0, 0)
+            window = part.window
+            if answer is not None and window.start <= answer[0] and answer[1] < window.end:
+                targets = (answer[0] + part.shift, answer[1] + part.shift)
+            inputs = part.input
+            rows.append(FramedRow(inputs.ids, inputs.second, (START, END), targets, item.where))
+        if answer is not None and not any(any(row.targets) for row in rows):
+            self.counts.unread += 1
+        return rows
+
+    def _encoded(self, context: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Questions of one context mostly follow each other."""
+        if self._context[0] != context:
+            self._context = (context, *self.tokenizer.encode_spans(context))
+        return self._context[1:]
+
+    def _answer(self, item: Question, spans: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
+        """The first and the last piece of the answer; None where there is none."""
+        if not item.answers:
+            return None
+        self.counts.others += len(item.answers) - 1
+        text, start = item.answers[0]
+        pieces = answer_pieces(spans, start, start + len(text))
+        if pieces is None:
+            self.counts.unread += 1
+            return None
+        covered = item.context[spans[pieces[0]][0] : spans[pieces[1]][1]]
+        self.counts.inexact += covered.strip() != text.strip()
+        return pieces
+
+
+def _texts(setup: Setup, files: Sequence[Sequence[Question]]) -> list[str]:
+    """Questions, and contexts once each, to train a tokenizer on."""
+    items = [item for file in files for item in file]
+    places = {item.context: item.where for item in reversed(items)}
+    contexts = dict.fromkeys(item.context for item in items)
+    texts = [(context, places[context]) for context in contexts]
+    texts += [(item.question, item.where) for item in items]
+    return [setup.long_words.without(text, place) for text, place in texts]
+
+
+def _note(
+    setup: Setup,
+    name: str,
+    files: Sequence[Sequence[Question]],
+    rows: Sequence[Sequence[FramedRow]],
+    counts: _Counts,
+) -> None:
+    events = setup.events
+    items = [item for file in files for item in file]
+    none = sum(not item.answers for item in items)
+    windows = sum(map(len, rows))
+    events.note(
+        f"{name}: {plural(len(items), 'question')}, {none:,} of them without an answer, in "
+        f"{plural(windows, 'window')}"
+    )
+    if counts.inexact:
+        events.note(
+            f"{name}: {plural(counts.inexact, 'answer')} begin or end within a token, and cannot "
+            "be given exactly"
+        )
+    if counts.others and name == "training":
+        events.note(f"{name}: of several answers to a question the first is learned")
+    if counts.unread:
+        events.warn(
+            f"{name}: {plural(counts.unread, 'answer')} fit no window, or are nothing to the "
+            "tokenizer, and are not learned"
+        )

@@ -1,0 +1,104 @@
+"""Classification as a task: texts with labels in, an encoder that labels a text out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from heedful.data.batch_plan import Indices, plan_epoch, plan_once
+from heedful.data.encoder_rows import LabelledRows, first_rows
+from heedful.data.text_corpus import LabelledReader, labelled_reader
+from heedful.errors import DataError
+from heedful.models.family import SequenceHeadSpec
+from heedful.train.objective import LabelObjective, with_penalty
+from heedful.train.task import EpochBatches, FixedBatches, Setup, Task, check_several
+from heedful.train.tasks.encoder_task import (
+    encoder_tokenizers,
+    label_measure,
+    new_encoder,
+)
+from heedful.train.tasks.text_data import all_texts, encode_and_note, weighted_fingerprint
+
+if TYPE_CHECKING:
+    from heedful.data.batches import RowBatch
+
+
+def prepare(setup: Setup) -> Task:
+    """Read, check and encode labelled texts.
+
+    Raises:
+        DataError: when the texts or labels cannot be used.
+    """
+    settings, data = setup.settings, setup.settings.data
+    readers = [labelled_reader(spec) for spec in data.train]
+    valid_readers = [labelled_reader(spec) for spec in data.valid]
+    labels = sorted({example.label for reader in readers for example in reader.examples()})
+    where = ", ".join(str(reader.path) for reader in readers)
+    check_several(labels, "label", "labelled texts", where)
+    names = setup.labels("sequence", labels)
+    valid_labels = _numbers(valid_readers, names)  # unknown ones are refused before any work
+    tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, all_texts(setup, readers)))
+
+    def encode(name: str, readers: list[LabelledReader], labels: Indices) -> LabelledRows:
+        texts = encode_and_note(setup, name, readers, tokenizers.source)
+        rows = first_rows(texts, tokenizers.source, data.max_length)
+        cut = int(np.count_nonzero(texts.pieces[1] > rows.counts))
+        if cut:
+            setup.events.note(
+                f"{name}: {cut:,} texts are cut at data.max_length = {data.max_length}"
+            )
+        return LabelledRows(texts, rows, labels, tokenizers.source)
+
+    training = encode("training", readers, _numbers(readers, names))
+    valid = encode("validation", valid_readers, valid_labels) if valid_readers else None
+    bounds = training.rows.bounds(training.texts).tolist()
+
+    def plan(epoch: int) -> list[Indices]:
+        return plan_epoch(training.rows.sizes, bounds, data, seed=settings.seed, epoch=epoch)
+
+    size = max(1, data.budget // data.max_length)
+    content = f"{weighted_fingerprint(training.texts, settings)} {list(names)!r}"
+    head = SequenceHeadSpec(labels=names, source="first", dropout=settings.model.dropout)
+    return Task(
+        tokenizers,
+        hashlib.sha256(content.encode()).hexdigest(),
+        EpochBatches(plan, lambda indices, _: training.batch(indices), training.texts.line_of),
+        new_encoder(setup, tokenizers, head),
+        LabelObjective(text_scores, settings.objective.label_smoothing),
+        None if valid is None else FixedBatches(plan_once(valid.rows.sizes, data), valid.batch),
+        None
+        if valid is None
+        else label_measure(
+            settings.validation.metrics,
+            text_scores,
+            valid.labels,
+            lambda count: valid.by_length(count, size),
+            valid.batch,
+        ),
+    )
+
+
+def text_scores(model: Any, batch: RowBatch) -> tuple[Tensor, Tensor | float]:
+    """Scores [B, labels] of texts, and what the model's layers add to the loss."""
+    states, added = with_penalty(model, batch.ids, batch.positions, None)
+    return model.sequence_logits(states, batch.positions), added
+
+
+def _numbers(readers: Sequence[LabelledReader], names: Sequence[str]) -> Indices:
+    """The number of each text's label."""
+    numbers = {name: number for number, name in enumerate(names)}
+    labels = []
+    for reader in readers:
+        for line, _, label in reader.examples():
+            if label not in numbers:
+                raise DataError(
+                    f"No training text has the label {label!r}",
+                    where=f"{reader.path}:{line}",
+                    remedy="Mend the label, leave the line out, or train on such texts too",
+                )
+            labels.append(numbers[label])
+    return np.array(labels, np.int64)

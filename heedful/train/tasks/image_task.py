@@ -1,0 +1,144 @@
+"""Image classification as a task: labelled images in, a vision Transformer out."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import Tensor
+
+from heedful.data.augmentation import Augmentation
+from heedful.data.batch_plan import Indices, plan_epoch
+from heedful.data.encoded_images import EncodedImages, LabelledImages, encode_images
+from heedful.data.image_corpus import image_reader
+from heedful.errors import ConfigError, DataError
+from heedful.train.objective import LabelObjective, with_penalty
+from heedful.train.task import EpochBatches, FixedBatches, Setup, Task, check_several, note_labels
+from heedful.train.tasks.encoder_task import label_measure
+from heedful.train.tasks.image_model import initial_vision_spec, vision_spec_for
+
+if TYPE_CHECKING:
+    from heedful.data.batches import ImageBatch
+    from heedful.data.corpus_spec import CorpusSpec
+    from heedful.models.family import VisionSpec
+
+
+def prepare(setup: Setup) -> Task:
+    """Read and check labelled images.
+
+    Raises:
+        DataError: when images or labels cannot be used.
+        ConfigError: when a batch has no room for an image, or a setting contradicts the initial
+            model.
+        ModelError: when there is no initial model, or it is of another kind.
+    """
+    settings, data = setup.settings, setup.settings.data
+    initial = initial_vision_spec(settings)
+    images = _read(setup, "training", data.train, initial)
+    labels = images.label_names
+    check_several(labels, "label", "labelled images", images.name(0))
+    if initial is not None and set(labels) <= set(initial.class_names):
+        labels = list(initial.class_names)
+    note_labels(setup.events, labels)
+    spec = vision_spec_for(settings, images.shape, images.statistics(), labels, initial)
+    assert spec.pixels is not None
+    size = images_at_once(data.budget, spec)
+    training = LabelledImages(images, labels, spec.pixels)
+    valid = None
+    if data.valid:
+        valid_images = _read(setup, "validation", data.valid, initial)
+        _check_shape(valid_images, images)
+        valid = LabelledImages(valid_images, labels, spec.pixels)
+    weights = [corpus.weight for corpus in data.train]
+    content = f"{images.fingerprint} {weights} {spec.labels}"
+    filling = tuple(mean / spec.pixels.rescale for mean in spec.pixels.mean)
+    augmentation = Augmentation(settings.augment, settings.seed, filling)
+    sizes = np.full(len(images), spec.num_states, np.int64)
+
+    def plan(epoch: int) -> list[Indices]:
+        return plan_epoch(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
+
+    def make(indices: Indices, epoch: int) -> ImageBatch:
+        return training.batch(indices, augmentation, epoch)
+
+    return Task(
+        None,
+        hashlib.sha256(content.encode()).hexdigest(),
+        EpochBatches(plan, make, images.name),
+        lambda: setup.new_model(spec, None),
+        LabelObjective(image_scores, settings.objective.label_smoothing),
+        None
+        if valid is None
+        else FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch),
+        None
+        if valid is None
+        else label_measure(
+            settings.validation.metrics,
+            image_scores,
+            valid.labels,
+            lambda count: _in_order(count, size),
+            valid.batch,
+        ),
+    )
+
+
+def _fixed(images: LabelledImages, size: int) -> FixedBatches[Indices]:
+    return FixedBatches(list(_in_order(len(images.labels), size)), images.batch)
+
+
+def image_scores(model: Any, batch: ImageBatch) -> tuple[Tensor, Tensor | float]:
+    """Scores [B, labels] of images, and what the model's layers add to the loss."""
+    states, added = with_penalty(model, batch.images)
+    return model.class_logits(states), added
+
+
+def images_at_once(budget: int, spec: VisionSpec) -> int:
+    """The number of images that fit a batch of so many positions of the model.
+
+    Raises:
+        ConfigError: when there is no room for one.
+    """
+    size = budget // spec.num_states
+    if size < 1:
+        raise ConfigError(
+            f"A batch of {budget} positions has no room for an image, which has "
+            f"{spec.num_states} (its patches)",
+            where="data.batch_tokens",
+            remedy="Raise it, or raise images.patch_size",
+        )
+    return size
+
+
+def _read(
+    setup: Setup, name: str, corpora: Sequence[CorpusSpec], initial: VisionSpec | None
+) -> EncodedImages:
+    """Read images, of the initial model's size where there is one."""
+    spec = setup.settings.images
+    if initial is not None:
+        size = {"size": initial.image_size, "channels": initial.channels}
+        spec = spec.model_copy(update=size)
+    readers = [image_reader(corpus, spec) for corpus in corpora]
+    images = encode_images(readers, setup.cache, notice=setup.events.warn)
+    channels, height, width = images.shape
+    kind = "grey" if channels == 1 else "colour"
+    setup.events.note(f"{name}: {len(images):,} {kind} images of {height} × {width} pixels")
+    return images
+
+
+def _in_order(count: int, size: int) -> Iterator[Indices]:
+    """The numbers of the first images, in batches of a size."""
+    for first in range(0, count, size):
+        yield np.arange(first, min(first + size, count))
+
+
+def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
+    if valid.shape != images.shape:
+        there, here = (" × ".join(map(str, shape)) for shape in (valid.shape, images.shape))
+        raise DataError(
+            f"The validation images are {there} (channels × height × width), those to train on "
+            f"{here}",
+            where=valid.name(0),
+            remedy="Set images.size and images.channels, to which all are then brought",
+        )

@@ -1,0 +1,66 @@
+"""Language modelling as a task: text in, a model of the next token out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from heedful.data.encoded_texts import EncodedTexts, epoch_windows, make_windows, window_starts
+from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_training import train_tokenizer
+from heedful.train.objective import CausalLMObjective
+from heedful.train.task import EpochBatches, FixedBatches, Setup, Task
+from heedful.train.tasks.text_data import all_texts, document_readers, encode_documents
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from heedful.data.batch_plan import Indices
+
+
+def prepare(setup: Setup) -> Task:
+    """Read, check and encode texts.
+
+    Raises:
+        DataError: when the texts cannot be used.
+    """
+    settings, data = setup.settings, setup.settings.data
+    training = document_readers(setup, data.train)
+
+    def train_new() -> TokenizerPair:
+        tokenizer = train_tokenizer(settings.tokenizer, all_texts(setup, training))
+        return TokenizerPair(tokenizer, tokenizer)
+
+    tokenizers = setup.tokenizers(train_new)
+    texts, valid = encode_documents(setup, training, tokenizers.source)
+    length = data.max_length
+
+    def new_model() -> nn.Module:
+        spec = causal_lm_spec(settings.model, tokenizers.source.size, length)
+        return setup.new_model(spec, tokenizers)
+
+    def plan(epoch: int) -> list[Indices]:
+        return _chunks(epoch_windows(len(texts), length, seed=settings.seed, epoch=epoch), rows)
+
+    rows = data.budget // length
+    return Task(
+        tokenizers,
+        texts.fingerprint,
+        EpochBatches(plan, lambda starts, _: make_windows(texts, starts, length), texts.line_of),
+        new_model,
+        CausalLMObjective(settings.objective.label_smoothing),
+        None if valid is None else _fixed_windows(valid, length, rows),
+    )
+
+
+def _fixed_windows(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[Indices]:
+    """All windows of the validation texts, in order."""
+    starts = window_starts(len(texts), length, shift=0)
+    return FixedBatches(_chunks(starts, rows), lambda starts: make_windows(texts, starts, length))
+
+
+def _chunks(starts: Indices, rows: int) -> list[Indices]:
+    """Windows in batches of so many rows, the last of what is left."""
+    return np.split(starts, range(rows, len(starts), rows))

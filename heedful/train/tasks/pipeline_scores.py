@@ -1,0 +1,118 @@
+"""Scores of classifiers, taggers and question answerers, for training and `heedful evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Unpack
+
+from heedful.errors import DataError
+from heedful.evaluate.task_metrics import (
+    accuracy,
+    answer_exact_match,
+    answer_f1,
+    macro_f1,
+    mark_spans,
+    span_f1,
+)
+
+if TYPE_CHECKING:
+    from heedful.data.question_corpus import Question
+    from heedful.data.tagged_corpus import TaggedSentence
+    from heedful.data.text_corpus import Example
+    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+
+_ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {
+    "exact_match": answer_exact_match,
+    "f1": answer_f1,
+}
+
+
+def tag_metrics(asked: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
+    """The metrics of a tagger: those requested, and span_f1 wherever tags mark spans.
+
+    Args:
+        asked: `accuracy` and `span_f1`, or one of them.
+        tags: all there are.
+
+    Raises:
+        DataError: when spans are asked for and the tags mark none.
+    """
+    names, asked = sorted(set(tags)), tuple(asked)
+    if mark_spans(names):
+        return (*asked, *({"span_f1"} - set(asked)))
+    if "span_f1" in asked:
+        raise DataError(
+            f"span_f1 needs tags that mark spans (O, B-… and I-…); these are {', '.join(names)}",
+            where="validation.metrics",
+            remedy="Leave it out",
+        )
+    return asked
+
+
+def tag_scores(
+    pipeline: EncoderPipeline,
+    sentences: Sequence[TaggedSentence],
+    metrics: Iterable[str],
+    **options: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Score a tagger; a word that the tokenizer makes nothing of counts as wrong.
+
+    Args:
+        pipeline: the tagger.
+        sentences: with the right tags.
+        metrics: `accuracy` (of words) and `span_f1`.
+        **options: how it is run.
+    """
+    found = pipeline.tag([sentence.words for sentence in sentences], **options)
+    given = [[word.label for word in words] for words in found]
+    right = [sentence.tags for sentence in sentences]
+    pairs = [
+        pair
+        for ours, theirs in zip(given, right, strict=True)
+        for pair in zip(ours, theirs, strict=True)
+    ]
+    values = {
+        "accuracy": lambda: sum(ours == theirs for ours, theirs in pairs) / len(pairs),
+        "span_f1": lambda: span_f1(given, right),
+    }
+    return {name: values[name]() for name in metrics}
+
+
+def label_scores(
+    pipeline: EncoderPipeline,
+    examples: Sequence[Example],
+    **options: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Score a classifier; a label that it does not know is one it never gets right.
+
+    Args:
+        pipeline: the classifier.
+        examples: with the right labels.
+        **options: how it is run.
+    """
+    found = pipeline.classify([example.text for example in examples], **options)
+    given = [labels[0].label for labels in found]
+    right = [example.label for example in examples]
+    numbers = {name: number for number, name in enumerate(sorted({*given, *right}))}
+    ours, theirs = ([numbers[name] for name in names] for names in (given, right))
+    return {"accuracy": accuracy(ours, theirs), "macro_f1": macro_f1(ours, theirs)}
+
+
+def answer_scores(
+    pipeline: EncoderPipeline,
+    questions: Sequence[Question],
+    metrics: Iterable[str] = tuple(_ANSWER_METRICS),
+    **options: Unpack[EncodingOptions],
+) -> dict[str, float]:
+    """Score a reader.
+
+    Args:
+        pipeline: the reader.
+        questions: with people's answers.
+        metrics: `exact_match` and `f1`.
+        **options: how it is run.
+    """
+    found = pipeline.answer([(item.question, item.context) for item in questions], **options)
+    given = [answer.text for answer in found]
+    right = [[answer.text for answer in item.answers] for item in questions]
+    return {name: _ANSWER_METRICS[name](given, right) for name in metrics}

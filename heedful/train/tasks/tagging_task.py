@@ -1,0 +1,145 @@
+"""Tagging as a task: sentences whose words have tags in, an encoder that tags words out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from heedful.data.encoder_rows import FramedRow, FramedRows
+from heedful.data.tagged_corpus import TaggedReader, TaggedSentence, tagged_reader
+from heedful.errors import DataError
+from heedful.models.family import TokenHeadSpec
+from heedful.pipelines.long_texts import parts_of, word_pieces
+from heedful.train.objective import with_penalty
+from heedful.train.task import Setup, Task, check_several, plural
+from heedful.train.tasks.encoder_task import (
+    PipelineMeasure,
+    encoder_tokenizers,
+    framed_task,
+)
+from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
+
+if TYPE_CHECKING:
+    from heedful.data.batches import FramedBatch
+    from heedful.text.text_tokenizer import TextTokenizer
+
+Sentences = list[TaggedSentence]
+
+
+def prepare(setup: Setup) -> Task:
+    """Read, check and encode tagged sentences.
+
+    Raises:
+        DataError: when the sentences or tags cannot be used.
+    """
+    settings, data = setup.settings, setup.settings.data
+    readers = [tagged_reader(spec, data) for spec in data.train]
+    files = [list(reader) for reader in readers]
+    tags = sorted({tag for file in files for sentence in file for tag in sentence.tags})
+    check_several(tags, "tag", "sentences", ", ".join(str(reader.path) for reader in readers))
+    names = setup.labels("token", tags, "tag")
+    numbers = {name: number for number, name in enumerate(names)}
+    valid_readers = [tagged_reader(spec, data) for spec in data.valid]
+    valid_files = [list(reader) for reader in valid_readers]
+    for reader, sentences in zip(valid_readers, valid_files, strict=True):
+        _check_known(reader, sentences, numbers)
+    metrics = tag_metrics(settings.validation.metrics, names)
+    tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, _texts(setup, readers, files)))
+
+    def encode(name: str, readers: list[TaggedReader], files: list[Sentences]) -> FramedRows:
+        rows = [
+            [row for s in file for row in _rows(setup, tokenizers.source, numbers, s, reader)]
+            for reader, file in zip(readers, files, strict=True)
+        ]
+        _note(setup, name, files, rows)
+        return FramedRows(rows, tokenizers.source.pad)
+
+    sentences = [sentence for file in valid_files for sentence in file]
+
+    return framed_task(
+        setup,
+        tokenizers,
+        TokenHeadSpec(labels=names, dropout=settings.model.dropout),
+        word_scores,
+        encode("training", readers, files),
+        encode("validation", valid_readers, valid_files) if valid_files else None,
+        PipelineMeasure(sentences, tag_scores, metrics) if valid_files else None,
+    )
+
+
+def _texts(setup: Setup, readers: Sequence[TaggedReader], files: Sequence[Sentences]) -> list[str]:
+    """Sentences to train a tokenizer on."""
+    return [
+        setup.long_words.without(sentence.text, f"{reader.path}:{sentence.line}")
+        for reader, file in zip(readers, files, strict=True)
+        for sentence in file
+    ]
+
+
+def word_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float]:
+    """Scores [T, labels] of words' first pieces, and what the model's layers add to the loss."""
+    states, added = with_penalty(model, batch.ids, batch.positions, None)
+    return model.token_logits(states[batch.rows, batch.places]), added
+
+
+def _rows(
+    setup: Setup,
+    tokenizer: TextTokenizer,
+    numbers: dict[str, int],
+    sentence: TaggedSentence,
+    reader: TaggedReader,
+) -> list[FramedRow]:
+    """The windows of a sentence in which words begin; each word is the target of one.
+
+    The first piece of a word has its tag, the others have none.
+    """
+    data = setup.settings.data
+    ids, pieces = word_pieces(tokenizer, sentence.words)
+    where = f"{reader.path}:{sentence.line}"
+    parts = parts_of(tokenizer, ids, longest=data.max_length, where=where, stride=data.stride)
+    pairs = zip(pieces, sentence.tags, strict=True)
+    targets = [(piece, numbers[tag]) for piece, tag in pairs if piece is not None]
+    rows = []
+    for part in parts:
+        low, high = part.window.own_start, part.window.own_end
+        own = [(piece + part.shift, tag) for piece, tag in targets if low <= piece < high]
+        if own:
+            places, tags = zip(*own, strict=True)
+            rows.append(FramedRow(part.input.ids, part.input.second, places, tags, where))
+    return rows
+
+
+def _note(
+    setup: Setup, name: str, files: Sequence[Sentences], rows: Sequence[Sequence[FramedRow]]
+) -> None:
+    sentences = sum(map(len, files))
+    words = sum(len(sentence.words) for file in files for sentence in file)
+    every = [row for file in rows for row in file]
+    setup.events.note(
+        f"{name}: {plural(sentences, 'sentence')}, {plural(words, 'word')}, "
+        f"{plural(sum(len(row.ids) for row in every), 'token')}"
+    )
+    if len(every) > sentences:
+        setup.events.note(
+            f"{name}: sentences longer than data.max_length are read in windows that overlap; "
+            f"there are {len(every):,} in all"
+        )
+    lost = words - sum(len(row.targets) for row in every)
+    if lost:
+        setup.events.warn(
+            f"{name}: the tokenizer makes nothing of {plural(lost, 'word')}, which cannot be "
+            "tagged and count as wrong"
+        )
+
+
+def _check_known(reader: TaggedReader, sentences: Sentences, numbers: dict[str, int]) -> None:
+    for sentence in sentences:
+        for tag, line in zip(sentence.tags, sentence.lines, strict=True):
+            if tag not in numbers:
+                raise DataError(
+                    f"No training word has the tag {tag!r}",
+                    where=f"{reader.path}:{line}",
+                    remedy="Mend the tag, leave the sentence out, or train on such words too",
+                )

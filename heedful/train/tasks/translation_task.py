@@ -1,0 +1,108 @@
+"""Translation as a task: sentence pairs in, a translator out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from heedful.data.batches import BpeDropout, make_batch
+from heedful.data.corpus_check import check_corpora
+from heedful.data.encoded_pairs import (
+    EncodedPairs,
+    encode_corpora,
+    epoch_batches,
+    select_pairs,
+    validation_batches,
+)
+from heedful.data.pair_corpus import SIDES, CorpusTexts
+from heedful.errors import ConfigError
+from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.train.objective import TranslationObjective
+from heedful.train.task import EpochBatches, FixedBatches, Setup, Task
+from heedful.train.tasks.translation_measure import translation_measure
+
+if TYPE_CHECKING:
+    from heedful.data.batch_plan import Indices
+    from heedful.data.batches import PairBatch
+    from heedful.data.corpus_spec import CorpusSpec
+    from heedful.train.run_settings import RunSettings
+
+
+def prepare(setup: Setup) -> Task:
+    """Read, check and encode the corpora.
+
+    Raises:
+        DataError: when the corpora cannot be used.
+    """
+    settings, data = setup.settings, setup.settings.data
+
+    def train_new() -> TokenizerPair:
+        sources, targets = (CorpusTexts(data.train, side, setup.long_words) for side in SIDES)
+        return train_pair(settings.tokenizer, sources, targets)
+
+    tokenizers = setup.tokenizers(train_new)
+    pairs = _encode(setup, data.train, tokenizers, "encoding")
+    valid = None
+    if data.valid:
+        valid = _encode(setup, data.valid, tokenizers, "encoding validation")
+    for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
+        setup.events.note(line)
+    return Task(
+        tokenizers,
+        pairs.fingerprint,
+        _source(pairs, settings),
+        lambda: _new_model(setup, tokenizers),
+        TranslationObjective(settings.objective),
+        None if valid is None else _fixed(valid, settings),
+        None if valid is None else translation_measure(setup, valid, tokenizers),
+    )
+
+
+def _encode(
+    setup: Setup, corpora: Sequence[CorpusSpec], tokenizers: TokenizerPair, label: str
+) -> EncodedPairs:
+    return encode_corpora(
+        corpora,
+        tokenizers,
+        setup.cache,
+        progress=lambda done, total: setup.events.progress(done, total, label),
+        notice=setup.events.warn,
+    )
+
+
+def _source(pairs: EncodedPairs, settings: RunSettings) -> EpochBatches[Indices]:
+    data, seed = settings.data, settings.seed
+    selection = select_pairs(pairs, data)
+    probability = settings.objective.bpe_dropout
+    longest = min(data.max_length, data.budget - 1)
+
+    def make(indices: Indices, epoch: int) -> PairBatch:
+        dropout = BpeDropout(probability, seed, epoch, longest) if probability else None
+        return make_batch(pairs, indices, bpe_dropout=dropout)
+
+    return EpochBatches(
+        lambda epoch: epoch_batches(pairs, selection, data, seed=seed, epoch=epoch),
+        make,
+        pairs.line_of,
+    )
+
+
+def _fixed(pairs: EncodedPairs, settings: RunSettings) -> FixedBatches[Indices]:
+    batches = validation_batches(pairs, settings.data)
+    return FixedBatches(batches, lambda indices: make_batch(pairs, indices))
+
+
+def _new_model(setup: Setup, tokenizers: TokenizerPair) -> nn.Module:
+    settings = setup.settings
+    shape, longest = settings.model, settings.data.max_length
+    if settings.init is None and shape.positions == "learned" and longest > shape.max_length:
+        raise ConfigError(
+            f"data.max_length = {longest} is more than the {shape.max_length} positions the model "
+            "learns",
+            where="model.max_length",
+            remedy="Raise model.max_length or lower data.max_length",
+        )
+    spec = shape.expand(tokenizers.source.size, tokenizers.target.size)
+    return setup.new_model(spec, tokenizers)

@@ -1,0 +1,263 @@
+"""The model that training starts from: a new one, or a trained one with its tokenizer.
+
+A trained model may be one of ours or a Hugging Face directory; its architecture, weights and
+tokenizer are taken whole. A task may predict something else than the model did, and the vocabulary
+may grow; new parts start from first weights of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from heedful.errors import ConfigError, ModelError
+from heedful.interop.hugging_face import Description, describe_any, read_any_weights
+from heedful.models.build import build_model, canonical_weights, load_weights
+from heedful.models.causal_lm import heeds_segments
+from heedful.models.new_tokens import extended_weights, new_tokens, with_room
+from heedful.models.preset_files import read_preset_spec
+from heedful.models.shape_to_spec import contradictions, with_overrides
+from heedful.nn.spec import AllOfSpec, SegmentSpec
+from heedful.train.lora import adapt
+from heedful.train.run_settings import derive_seed
+
+if TYPE_CHECKING:
+    from heedful.events import Events
+    from heedful.models.build import AnyModel
+    from heedful.text.tokenizer_pair import TokenizerPair
+    from heedful.train.run_settings import RunSettings
+
+
+def initial_model(
+    spec: Any, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
+) -> AnyModel:
+    """A run's model with its first weights, a function of the seed and of the initial model.
+
+    Args:
+        spec: of a new model; of a text model that training starts from only the heads are changed
+            to its. A model of images has the initial model's shape already.
+        settings: of the run.
+        tokenizers: of the run; None for images.
+        events: told which parts of the initial model are left out, and which are new.
+
+    Raises:
+        ModelError: when the initial model is missing, damaged, or of another kind.
+        ConfigError: when a setting contradicts it.
+    """
+    torch.manual_seed(derive_seed(settings.seed))
+    if settings.init is None:
+        if settings.published_preset and tokenizers is not None:
+            spec = _preset_spec(spec, settings, tokenizers)
+        return build_model(spec)
+    if tokenizers is None:
+        before, tokens = describe_any(Path(settings.init)).spec, {}
+    else:
+        before, tokenizers_before = initial_text_model(settings)
+        if before.kind != spec.kind:
+            raise ModelError(
+                f"The model to begin with is of the kind {before.kind}; the task {settings.task} "
+                f"trains one of the kind {spec.kind}",
+                where=settings.init,
+                remedy="Begin with another model, or choose another task",
+            )
+        spec = with_room(_adapted(before, spec, settings), tokenizers)
+        tokens = new_tokens(tokenizers_before, tokenizers)
+    change = _Change.between(before, spec)
+    model = build_model(spec)
+    weights: Mapping[str, torch.Tensor] = {
+        name: tensor
+        for name, tensor in read_any_weights(Path(settings.init)).items()
+        if not _is_within(name, change.left_out)
+    }
+    own = canonical_weights(model)
+    if tokens:
+        weights = extended_weights(weights, own, tokens)
+    new = {name: tensor for name, tensor in own.items() if _is_within(name, change.new)}
+    load_weights(model, {**weights, **new}, where=settings.init)
+    change.note(settings.init, events)
+    if settings.lora.rank:
+        adapt(model, settings.lora, new_parts=change.new, new_tokens=tokens, seed=settings.seed)
+    return model
+
+
+def _preset_spec(spec: Any, settings: RunSettings, tokenizers: TokenizerPair) -> Any:
+    """The shape of a published model, with the vocabularies of the run and the task's heads."""
+    assert settings.preset is not None
+    preset = read_preset_spec(settings.preset)
+    where = f"preset {settings.preset}"
+    refuse_differences(contradictions(settings.model, preset), where)
+    _check_length(preset, settings, where)
+    adapted = _adapted(preset, spec, settings)
+    sizes = {"source": tokenizers.source.size, "target": tokenizers.target.size}
+    if adapted.sharing in ("all", "inputs") and not tokenizers.joint:
+        raise ConfigError(
+            f"The {where} has one vocabulary for source and target",
+            where="tokenizer.joint",
+            remedy="Set it to true",
+        )
+    return type(spec).parse(adapted.with_vocabularies(**sizes).plain(), where=where)
+
+
+def initial_labels(settings: RunSettings, kind: str, labels: Sequence[str]) -> list[str]:
+    """The labels of a head: those of the initial model, where they hold all of the data's.
+
+    Args:
+        settings: of the run.
+        kind: of the head.
+        labels: of the training data.
+    """
+    if settings.init is not None:
+        spec, _ = initial_text_model(settings)
+        for head in getattr(spec, "heads", ()):
+            known = getattr(head, "labels", ())
+            if head.kind == kind and set(labels) <= set(known):
+                return list(known)
+    return list(labels)
+
+
+def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
+    """The origin of an imported initial model, which an export needs; empty for others."""
+    return {} if settings.init is None else describe_any(Path(settings.init)).origin
+
+
+@dataclass(frozen=True)
+class _Change:
+    """The parts that a task's model lacks of the initial one, and has besides.
+
+    Args:
+        left_out: addresses of parts.
+        new: addresses of parts.
+    """
+
+    left_out: tuple[str, ...]
+    new: tuple[str, ...]
+
+    @classmethod
+    def between(cls, before: Any, now: Any) -> _Change:
+        old, new = _parts(before), _parts(now)
+        return cls(
+            tuple(sorted(part for part in old if new.get(part) != old[part])),
+            tuple(sorted(part for part in new if new[part] != old.get(part))),
+        )
+
+    def note(self, where: str, events: Events) -> None:
+        for part in self.left_out:
+            events.note(f"{part} of {where} is left out")
+        for part in self.new:
+            events.note(f"{part} is not in {where} and begins anew")
+
+
+def _is_within(name: str, parts: Sequence[str]) -> bool:
+    return any(name.startswith(f"{part}.") for part in parts)
+
+
+def _parts(spec: Any) -> dict[str, Any]:
+    """The addresses of parts that another model may lack, and a description of each."""
+    parts: dict[str, Any] = {
+        f"heads.{head.kind}": head.plain() | {"dropout": None, "unanswerable": None}
+        for head in getattr(spec, "heads", ())
+    }
+    if spec.reads == "images" and spec.class_names:
+        parts["classifier"] = spec.class_names
+    return parts | ({"pooler": True} if getattr(spec, "pooler", False) else {})
+
+
+def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
+    """Spec and tokenizers of the initial model, checked against the settings.
+
+    Raises:
+        ModelError: when it is missing, damaged, or of images.
+        ConfigError: when a setting contradicts it.
+    """
+    assert settings.init is not None
+    described: Description = describe_any(Path(settings.init))
+    spec, tokenizers = described.spec, described.tokenizers
+    if tokenizers is None or spec.reads == "images":
+        raise ModelError(
+            f"The model to begin with is of the kind {spec.kind} and has no tokenizer",
+            where=settings.init,
+            remedy="Begin with a model of text",
+        )
+    refuse_differences(contradictions(settings.model, spec), settings.init)
+    _check_length(spec, settings, settings.init)
+    return spec, tokenizers
+
+
+def refuse_differences(differences: Sequence[str], where: str) -> None:
+    """Refuse options that an initial model does not have, where there are some."""
+    if differences:
+        raise ConfigError(
+            f"The model to begin with is another one: {'; '.join(differences)}",
+            where=where,
+            remedy="Leave these options out: the model brings its own",
+        )
+
+
+def _check_length(spec: Any, settings: RunSettings, where: str) -> None:
+    learned = spec.embedding.positions.max_length
+    if spec.embedding.positions.kind != "learned" or learned is None:
+        return
+    # The token that begins or ends each text of a pair comes on top.
+    limit = learned - 1 if spec.reads == "pairs" else learned
+    if settings.data.max_length > limit:
+        raise ConfigError(
+            f"data.max_length = {settings.data.max_length} is more than the {limit} tokens that "
+            f"{where} has learned positions for",
+            where="data.max_length",
+            remedy=f"Set it to {limit} or less",
+        )
+
+
+def _adapted(before: Any, fresh: Any, settings: RunSettings) -> Any:
+    """The spec of the initial model, for this task."""
+    shape = settings.model
+    changes: dict[str, Any] = {}
+    length = before.max_length
+    for name, stack in before.stacks().items():
+        changed = with_overrides(before.embedding, stack, shape, trained_length=length)
+        changes["embedding"], changes[name] = changed
+    if before.reads == "pairs":
+        return before.model_copy(update=changes)
+    if length is not None:
+        # Without learned positions a model may be trained on longer texts than it was made for.
+        changes["max_length"] = max(length, settings.data.max_length)
+    if before.generates:
+        decoder = changes["decoder"]
+        pattern = tuple(_separate_texts(block) for block in decoder.pattern)
+        changes["decoder"] = decoder.model_copy(update={"pattern": pattern})
+    else:
+        changes["heads"] = tuple(_head(head, before, settings) for head in fresh.heads)
+        changes["pooler"] = any(head.reads_pooled for head in changes["heads"])
+    return before.model_copy(update=changes)
+
+
+def _separate_texts(block: Any) -> Any:
+    """A block whose self-attention hides other texts of the same row."""
+    attention = block.self_attention
+    mask = attention.mask
+    if heeds_segments(mask):
+        return block
+    parts = mask.parts if mask.kind == "all_of" else (mask,)
+    separate = AllOfSpec(parts=(*parts, SegmentSpec()))
+    return block.replace(self_attention=attention.model_copy(update={"mask": separate}))
+
+
+def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
+    """The head of the initial model that is like a new one, or a new one in its manner."""
+    if fresh.kind == "span":
+        return fresh  # there is one kind; unanswerable questions are a matter of the data
+    shape = settings.model
+    is_set = "dropout" in shape.model_fields_set
+    dropout = {"dropout": shape.dropout if is_set else before.encoder.block.dropout}
+    for head in before.heads:
+        same_labels = getattr(head, "labels", ()) == getattr(fresh, "labels", ())
+        if head.kind == fresh.kind and same_labels:
+            can_drop = is_set and "dropout" in type(head).model_fields
+            return head.model_copy(update=dropout) if can_drop else head
+    if fresh.kind == "sequence" and before.pooler:
+        fresh = fresh.model_copy(update={"source": "pooled"})
+    return fresh.model_copy(update=dropout) if "dropout" in type(fresh).model_fields else fresh

@@ -1,0 +1,457 @@
+"""Engines honour every field of every spec, or name it in their refusal.
+
+Each field of the spec tree has a case that sets it to another value. The prepared model must give
+what the definition gives; and where the engine says that kernels do not honour a part, it must say
+so of that field. A field without a case fails.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heedful.config import Config
+from heedful.device import Precision
+from heedful.engines import support
+from heedful.engines.loaded_sentence import is_untouched, share_weights
+from heedful.engines.prepare import prepare
+from heedful.engines.support import cpu_refusals, explain, sentence_refusals
+from heedful.errors import ModelError
+from heedful.kernels.library import kernels
+from heedful.models.build import build_model
+from heedful.models.family import CausalLMSpec, EncoderSpec, VisionSpec, parse_spec
+from heedful.models.spec import TranslatorSpec
+from heedful.nn.spec import AttentionSpec
+
+pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
+
+Plain = dict[str, Any]
+
+SELF: Plain = {"kind": "attention", "num_heads": 2}
+CROSS: Plain = {"kind": "attention", "num_heads": 2, "over": "memory"}
+NETWORK: Plain = {"kind": "feedforward", "width": 48}
+
+
+def stack(*, causal: bool, memory: bool = False, **own: Any) -> Plain:
+    attention = SELF | ({"mask": {"kind": "causal"}} if causal else {}) | own
+    parts = [("self_attention", attention), ("feedforward", NETWORK)]
+    if memory:
+        parts.insert(1, ("cross_attention", CROSS))
+    block = {"sublayers": [{"name": name, "part": dict(part)} for name, part in parts]}
+    return {"num_layers": 2, "pattern": [block]}
+
+
+def base(kind: str, **own: Any) -> Plain:
+    """A small model whose self-attention has these settings."""
+    encoder = stack(causal=False, **own)
+    if kind == "translator":
+        decoder = stack(causal=True, memory=True, **own)
+        sizes = {"source_vocabulary": 20, "target_vocabulary": 20}
+        return {"kind": kind, "width": 32, **sizes, "encoder": encoder, "decoder": decoder}
+    if kind == "causal_lm":
+        decoder = stack(causal=True, **own)
+        return {"kind": kind, "width": 32, "vocabulary": 20, "decoder": decoder}
+    if kind == "encoder":
+        heads = [
+            {"kind": "masked_lm"},
+            {"kind": "next_sentence"},
+            {"kind": "sequence", "labels": ["a", "b"]},
+            {"kind": "token", "labels": ["a", "b"]},
+            {"kind": "span"},
+        ]
+        more = {"encoder": encoder, "pooler": True, "heads": heads}
+        return {"kind": kind, "width": 32, "vocabulary": 20, **more}
+    pixels = {"mean": [0.5] * 3, "std": [0.5] * 3}
+    sizes = {"image_size": 8, "patch_size": 4, "labels": ["a", "b"], "pixels": pixels}
+    return {"kind": "vision", "width": 32, "encoder": encoder, **sizes}
+
+
+ROTARY: Plain = {"scaling": "yarn", "factor": 4.0, "original_length": 4}
+LEARNED: Plain = {"kind": "learned", "max_length": 40}
+EXPERTS: Plain = {"num_experts": 4}
+BOTH = ("encoder", "decoder")
+OWN, CROSSED, FED = (f"pattern.0.sublayers.{number}" for number in range(3))
+
+# A case: the base, and the changes by path. `*` is both stacks of a translator, or the only one.
+Case = tuple[Plain, Plain]
+
+
+def case(kind: str = "translator", of: Plain | None = None, **changes: Any) -> Case:
+    return base(kind, **(of or {})), {k.replace("__", "."): v for k, v in changes.items()}
+
+
+def at(path: str, value: Any, kind: str = "translator", **of: Any) -> Case:
+    return base(kind, **of), {path: value}
+
+
+def own(name: str, value: Any, **of: Any) -> Case:
+    return at(f"*.{OWN}.part.{name}", value, **of)
+
+
+def mask(**spec: Any) -> Case:
+    return own("mask", spec)
+
+
+def rotary(name: str, value: Any) -> Case:
+    return own("rotary", {**ROTARY, name: value})
+
+
+def network(name: str, value: Any) -> Case:
+    return at(f"encoder.{CROSSED}.part.{name}", value)  # the encoder's second sub-layer
+
+
+def experts(**spec: Any) -> Case:
+    return network("experts", {**EXPERTS, **spec})
+
+
+def positions(**spec: Any) -> Case:
+    return at("embedding.positions", spec)
+
+
+def head(number: int, name: str, value: Any) -> Case:
+    return at(f"heads.{number}.{name}", value, "encoder")
+
+
+NOT_PAIRED = {"source_vocabulary": 30, "share_embeddings": "target"}
+
+CASES: Mapping[str, Mapping[str, Case]] = {
+    "TranslatorSpec": {
+        "kind": case(),
+        "width": at("width", 64),
+        "source_vocabulary": (base("translator"), NOT_PAIRED),
+        "target_vocabulary": (
+            base("translator"),
+            {"target_vocabulary": 30, "share_embeddings": "target"},
+        ),
+        "share_embeddings": at("share_embeddings", "none"),
+        "embedding": at("embedding", {"scale": False, "norm": {"kind": "rms"}}),
+        "encoder": at("encoder.num_layers", 1),
+        "decoder": at("decoder.num_layers", 3),
+        "output_bias": at("output_bias", True),
+        "output_scale": at("output_scale", 0.7),
+        "max_length": at("max_length", 12),
+    },
+    "EmbeddingSpec": {
+        "scale": at("embedding.scale", False),
+        "num_segments": at("embedding.num_segments", 2),
+        "positions": positions(kind="none"),
+        "norm": at("embedding.norm", {"kind": "layer"}),
+        "dropout": at("embedding.dropout", 0.5),
+    },
+    "PositionSpec": {
+        "kind": positions(kind="none"),
+        "max_length": positions(**LEARNED),
+        "unused_rows": positions(**LEARNED, unused_rows=2),
+        "layout": positions(layout="halves"),
+    },
+    "NormSpec": {
+        "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),
+        "epsilon": at(f"*.{OWN}.norm", {"epsilon": 0.5}),
+    },
+    "StackSpec": {
+        "num_layers": at("*.num_layers", 3),
+        "pattern": at("encoder.pattern.1", stack(causal=False, num_kv_heads=1)["pattern"][0]),
+        "final_norm": at("*.final_norm", {"kind": "layer"}),
+        "final_dropout": at("*.final_dropout", 0.5),
+        "shared_position_bias": at("encoder.shared_position_bias", {"kind": "t5"}),
+    },
+    "BlockSpec": {
+        "sublayers": at(f"encoder.{OWN}.part.num_kv_heads", 1),
+    },
+    "SubLayerSpec": {
+        "name": at(f"encoder.{OWN}.name", "attention"),
+        "part": at(f"encoder.{CROSSED}.part", NETWORK | {"activation": "swiglu"}),
+        "norm": at(f"encoder.{CROSSED}.norm", {"kind": "rms"}),
+        "norm_placement": at(f"encoder.{OWN}.norm_placement", "both"),
+        "dropout": at(f"*.{OWN}.dropout", 0.5),
+        "residual": at(f"encoder.{OWN}.residual", False),
+    },
+    "AttentionSpec": {
+        "kind": case(),
+        "over": case(),  # a translator's decoder has both
+        "num_heads": own("num_heads", 1),
+        "num_kv_heads": own("num_kv_heads", 1),
+        "head_width": own("head_width", 24),
+        "bias": own("bias", False),
+        "output_bias": own("output_bias", False),
+        "scale": own("scale", 0.9),
+        "softcap": own("softcap", 0.5),
+        "query_key_norm": own("query_key_norm", {"kind": "rms"}),
+        "dropout": own("dropout", 0.5),
+        "mask": mask(kind="window", size=2),
+        "rotary": own("rotary", {}),
+        "position_bias": own("position_bias", {"kind": "alibi"}),
+        "kept_heads": own("kept_heads", [1]),
+    },
+    "EverythingSpec": {"kind": mask(kind="everything")},
+    "CausalSpec": {"kind": mask(kind="causal")},
+    "WindowSpec": {"kind": mask(kind="window", size=2), "size": mask(kind="window", size=3)},
+    "PrefixSpec": {"kind": mask(kind="prefix", length=2), "length": mask(kind="prefix", length=3)},
+    "SegmentSpec": {"kind": mask(kind="segment")},
+    "AllOfSpec": {
+        "kind": mask(kind="all_of", parts=[{"kind": "causal"}]),
+        "parts": mask(kind="all_of", parts=[{"kind": "causal"}, {"kind": "window", "size": 2}]),
+    },
+    "AnyOfSpec": {
+        "kind": mask(kind="any_of", parts=[{"kind": "causal"}]),
+        "parts": mask(kind="any_of", parts=[{"kind": "causal"}, {"kind": "prefix", "length": 2}]),
+    },
+    "RotarySpec": {
+        "base": rotary("base", 50.0),
+        "layout": rotary("layout", "pairs"),
+        "width": rotary("width", 6),
+        "scaling": rotary("scaling", "ntk"),
+        "factor": rotary("factor", 2.0),
+        "original_length": rotary("original_length", 8),
+        "beta_fast": rotary("beta_fast", 2.0),
+        "beta_slow": rotary("beta_slow", 0.1),
+        "temperature": rotary("temperature", 1.3),
+    },
+    "AlibiSpec": {"kind": own("position_bias", {"kind": "alibi"})},
+    "T5BiasSpec": {
+        "kind": own("position_bias", {"kind": "t5"}),
+        "num_buckets": own("position_bias", {"kind": "t5", "num_buckets": 4}),
+        "max_distance": own("position_bias", {"kind": "t5", "max_distance": 20}),
+        "bidirectional": own("position_bias", {"kind": "t5", "bidirectional": False}),
+    },
+    "RelativeKeysSpec": {
+        "kind": own("position_bias", {"kind": "relative_keys"}),
+        "max_distance": own("position_bias", {"kind": "relative_keys", "max_distance": 2}),
+    },
+    "FeedForwardSpec": {
+        "kind": case(),
+        "width": network("width", 40),
+        "activation": network("activation", "geglu_tanh"),
+        "bias": network("bias", False),
+        "dropout": network("dropout", 0.5),
+        "experts": experts(),
+    },
+    "ExpertsSpec": {
+        "num_experts": experts(num_experts=3),
+        "per_token": experts(per_token=3),
+        "renormalize": experts(renormalize=False),
+        "balance_weight": experts(balance_weight=0.5),
+    },
+    "CausalLMSpec": {
+        "kind": case("causal_lm"),
+        "width": at("width", 64, "causal_lm"),
+        "vocabulary": at("vocabulary", 30, "causal_lm"),
+        "embedding": at("embedding", {"positions": LEARNED}, "causal_lm"),
+        "decoder": at("decoder.num_layers", 1, "causal_lm"),
+        "tied": at("tied", False, "causal_lm"),
+        "output_bias": at("output_bias", True, "causal_lm"),
+        "max_length": at("max_length", 12, "causal_lm"),
+    },
+    "EncoderSpec": {
+        "kind": case("encoder"),
+        "width": at("width", 64, "encoder"),
+        "vocabulary": at("vocabulary", 30, "encoder"),
+        "embedding": at("embedding", {"num_segments": 2}, "encoder"),
+        "encoder": at("encoder.num_layers", 1, "encoder"),
+        "pooler": (base("encoder"), {"pooler": False, "heads": []}),
+        "heads": at("heads", [], "encoder"),
+        "max_length": at("max_length", 12, "encoder"),
+    },
+    "MaskedLMHeadSpec": {
+        "kind": case("encoder"),
+        "activation": head(0, "activation", "relu"),
+        "norm": head(0, "norm", {"kind": "rms"}),
+        "tied": head(0, "tied", False),
+    },
+    "NextSentenceHeadSpec": {"kind": case("encoder")},
+    "SequenceHeadSpec": {
+        "kind": case("encoder"),
+        "labels": head(2, "labels", ["a", "b", "c"]),
+        "source": head(2, "source", "first"),
+        "dropout": head(2, "dropout", 0.5),
+    },
+    "TokenHeadSpec": {
+        "kind": case("encoder"),
+        "labels": head(3, "labels", ["a", "b", "c"]),
+        "dropout": head(3, "dropout", 0.5),
+    },
+    "SpanHeadSpec": {"kind": case("encoder"), "unanswerable": head(4, "unanswerable", True)},
+    "VisionSpec": {
+        "kind": case("vision"),
+        "width": at("width", 64, "vision"),
+        "image_size": at("image_size", 12, "vision"),
+        "patch_size": at("patch_size", 2, "vision"),
+        "channels": (base("vision"), {"channels": 1, "pixels": None}),
+        "encoder": at("encoder.num_layers", 1, "vision"),
+        "pooling": at("pooling", "mean", "vision"),
+        "pooler": at("pooler", True, "vision"),
+        "labels": at("labels", ["a", "b", "c"], "vision"),
+        "num_classes": (base("vision"), {"labels": [], "num_classes": 4}),
+        "dropout": at("dropout", 0.5, "vision"),
+        "pixels": at("pixels", None, "vision"),
+    },
+    "PixelSpec": {
+        "resample": at("pixels.resample", "bilinear", "vision"),
+        "rescale": at("pixels.rescale", 1.0, "vision"),
+        "mean": at("pixels.mean", [0.4] * 3, "vision"),
+        "std": at("pixels.std", [0.4] * 3, "vision"),
+    },
+}
+
+
+def spec_classes() -> dict[str, type[Config]]:
+    """Every class of the spec tree."""
+    classes: dict[str, type[Config]] = {}
+
+    def visit(kind: type[Config]) -> None:
+        if kind.__name__ in classes:
+            return
+        classes[kind.__name__] = kind
+        for field in kind.model_fields.values():
+            for inner in configs_in(field.annotation):
+                visit(inner)
+
+    for kind in (TranslatorSpec, CausalLMSpec, EncoderSpec, VisionSpec):
+        visit(kind)
+    return classes
+
+
+def configs_in(annotation: Any) -> Iterator[type[Config]]:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+    for part in typing.get_args(annotation):
+        yield from configs_in(part)
+
+
+FIELDS = [(name, field) for name, kind in spec_classes().items() for field in kind.model_fields]
+
+
+def changed(plain: Plain, changes: Plain) -> Plain:
+    for path, value in changes.items():
+        if path.startswith("*."):
+            stacks = [name for name in BOTH if name in plain]
+            changed(plain, {f"{name}{path[1:]}": value for name in stacks})
+            continue
+        *way, last = path.split(".")
+        part: Any = plain
+        for step in way:
+            part = part[int(step)] if isinstance(part, list) else part.setdefault(step, {})
+        if isinstance(part, list) and int(last) == len(part):
+            part.append(value)
+        elif isinstance(part, list):
+            part[int(last)] = value
+        else:
+            part[last] = value
+    return plain
+
+
+def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
+    """The outputs of every call of a model that engines serve."""
+    ids = torch.randint(4, 20, (3, 6), generator=torch.Generator().manual_seed(1))
+    places = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, -1, -1], [0, -1, -1, -1, -1, -1]])
+    real = places >= 0
+    if model.spec.reads == "images":
+        states = model(images)
+        return [states, *([model.class_logits(states)] if model.classifier else [])]
+    if not model.spec.generates:
+        states = model(ids, places)
+        found = [states[real]]
+        if "masked_lm" in model.heads:
+            found.append(model.masked_lm_logits(states)[real])
+            found.append(model.sequence_logits(states, places))
+            found.append(model.next_sentence_logits(states, places))
+            found += [model.token_logits(states)[real], model.span_logits(states)[real]]
+        return found
+    state, found = model.start(ids, places), []
+    tokens = torch.full((3, 1), 2)
+    if model.spec.reads == "pairs":
+        memory = model.encode(ids, places)
+        found.append(model.logits(model.decode(memory, ids, places))[real])
+    for step in range(3):
+        logits, state = model.step(state, tokens)
+        found.append(logits)
+        if step == 0:
+            rows = torch.tensor([[0, 0], [1, 1], [2, 2]])
+            state, tokens = model.reorder(state, rows), torch.tensor([[5, 6], [7, 5], [6, 8]])
+    return found
+
+
+def test_every_field_has_a_case() -> None:
+    cases = {(name, field) for name, fields in CASES.items() for field in fields}
+    assert set(FIELDS) - cases == set(), "add a case that sets this field to another value"
+    assert cases - set(FIELDS) == set()
+
+
+@pytest.mark.parametrize(("name", "field"), FIELDS, ids=[".".join(each) for each in FIELDS])
+@torch.inference_mode()
+def test_an_engine_honours_the_field_or_names_it(name: str, field: str) -> None:
+    if field not in CASES.get(name, {}):
+        pytest.fail(f"{name}.{field} has no case")
+    spec = parse_spec(changed(*CASES[name][field]), where="a case")
+    try:
+        torch.manual_seed(0)
+        model = build_model(spec).eval()
+    except ModelError:
+        pytest.skip("the definition does not build it")
+    for parameter in model.parameters():
+        parameter.add_(0.05 * torch.randn_like(parameter))
+    engine = prepare(model, Precision("fp32", "cpu"))
+    images = None
+    if spec.reads == "images":
+        images = torch.randn(2, spec.channels, spec.image_size, spec.image_size)
+    for one, two in zip(outputs(engine, images), outputs(model, images), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=2e-5)
+    for refusals in (cpu_refusals(spec), sentence_refusals(spec)):
+        if refusals and spec.generates and spec.reads == "pairs":
+            assert any(concerns(each.field, name, field) for each in refusals), explain(spec)
+    if not sentence_refusals(spec):
+        compare_sentence(engine)
+
+
+def concerns(path: str, name: str, field: str) -> bool:
+    """Whether a refused path is that of a field, or of the part that it describes."""
+    parts = {
+        "ExpertsSpec": "experts",
+        "RotarySpec": "rotary",
+        "AlibiSpec": "position_bias",
+        "T5BiasSpec": "position_bias",
+        "RelativeKeysSpec": "position_bias",
+    }
+    part = "mask" if CASES[name][field][1].keys() == {f"*.{OWN}.part.mask"} else parts.get(name)
+    return path.split(".")[-1] in (field, part, "sublayers", "part")
+
+
+def compare_sentence(engine: Any) -> None:
+    """The NumPy runtime gives the engine's logits, bit for bit."""
+    assert is_untouched(engine)
+    ids, places = torch.tensor([[5, 6, 7, 8, 9]]), torch.arange(5)[None]
+    state = engine.start(ids, places)
+    sentence = share_weights(engine).begin(ids[0].tolist())
+    for step, tokens in enumerate(([2], [5, 6], [7, 8])):
+        logits, state = engine.step(state, torch.tensor([tokens]))
+        assert np.array_equal(sentence.step(tokens), logits[0].numpy()), step
+        if step == 0:
+            state = engine.reorder(state, torch.tensor([[0, 0]]))
+            sentence.choose([0, 0])
+
+
+def test_a_field_that_no_table_knows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = dict(support._BLOCKS[AttentionSpec])
+    del rules["scale"]
+    monkeypatch.setitem(support._BLOCKS, AttentionSpec, rules)
+    assert not cpu_refusals(parse_spec(changed(*case()), where=""))
+    scaled = parse_spec(changed(*own("scale", 0.9)), where="")
+    assert {str(each).split(".part.")[1] for each in cpu_refusals(scaled)} == {
+        "scale: unknown to the engine"
+    }
+
+
+def test_people_are_told_which_engine_and_why() -> None:
+    spec = parse_spec(changed(*case()), where="")
+    assert explain(spec).splitlines() == [
+        "kernels in C, a stack in one call",
+        "a single sentence: NumPy, also without PyTorch",
+    ]
+    text = explain(parse_spec(changed(*own("softcap", 3.0)), where=""))
+    assert "part.softcap: kernels have no soft cap" in text
+    assert "a single sentence: as a batch" in text

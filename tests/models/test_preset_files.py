@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from heedful.errors import ModelError
+from heedful.models.build import count_built, parameter_counts
+from heedful.models.preset_files import (
+    describe_preset,
+    has_spec,
+    preset_names,
+    published_parameters,
+    read_preset,
+    read_preset_spec,
+)
+from heedful.models.shape import TranslatorShape
+
+
+def test_every_preset_builds_a_spec():
+    assert {"tiny", "small", "transformer-base", "transformer-big"} <= set(preset_names())
+    for name in preset_names():
+        assert describe_preset(name)
+        if has_spec(name):
+            assert read_preset_spec(name).plain()
+            continue
+        settings = read_preset(name)
+        assert "description" not in settings
+        assert published_parameters(name) is None
+        TranslatorShape.parse(settings["model"]).expand(100, 100)
+
+
+@pytest.mark.parametrize("name", [name for name in preset_names() if has_spec(name)])
+def test_published_models_have_their_published_size(name):
+    assert count_built(read_preset_spec(name)) == published_parameters(name)
+
+
+def test_a_count_needs_no_memory_and_draws_nothing():
+    state = torch.random.get_rng_state()
+    spec = read_preset_spec("gpt3")
+    counts = parameter_counts(spec)
+    assert sum(counts.values()) == published_parameters("gpt3") > 170e9
+    assert torch.equal(state, torch.random.get_rng_state())
+    width = spec.width
+    assert counts["embedding"] == width * spec.vocabulary
+
+
+def test_presets_of_one_kind_are_not_taken_for_the_other():
+    with pytest.raises(ModelError, match="tiny"):
+        read_preset("gpt2")
+    with pytest.raises(ModelError, match="gpt2"):
+        read_preset_spec("tiny")
+
+
+def test_tiny_is_the_published_model():
+    shape = TranslatorShape.parse(read_preset("tiny")["model"])
+    assert (shape.encoder_layers, shape.decoder_layers, shape.width) == (4, 4, 128)
+    assert (shape.feedforward, shape.num_heads, shape.share_embeddings) == (256, 4, "all")
+
+
+def test_a_misspelt_preset_is_corrected():
+    with pytest.raises(ModelError, match="transformer-base"):
+        read_preset("transformer_base")
