@@ -8,12 +8,14 @@ from typing import Any
 from torch import nn
 
 from heedful.nn.attention import build_attention
+from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.moe import build_feedforward
 from heedful.nn.spec import PartSpec
 
 BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
     "attention": build_attention,
     "feedforward": build_feedforward,
+    "linear_attention": LinearAttention,
 }
 """For each kind of part a function of the model width D and its spec."""
 

@@ -245,7 +245,28 @@ class AttentionSpec(Config):
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
 
 
-PartSpec = Annotated[AttentionSpec | FeedForwardSpec, Field(discriminator="kind")]
+class LinearAttentionSpec(Config):
+    """Attention by a positive feature map instead of softmax (Katharopoulos 2020)."""
+
+    kind: Literal["linear_attention"] = "linear_attention"
+    num_heads: PositiveInt
+    head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
+    bias: bool = True
+    causal: bool = Field(False, description="tokens see themselves and those before them only")
+
+    def check_width(self, width: int) -> None:
+        """Refuse heads that do not share the model width evenly.
+
+        Raises:
+            ValueError: when they do not.
+        """
+        if self.head_width is None and width % self.num_heads:
+            raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
+
+
+PartSpec = Annotated[
+    AttentionSpec | LinearAttentionSpec | FeedForwardSpec, Field(discriminator="kind")
+]
 """The part of a sub-layer. A new one is a spec here, a builder in `heedful.nn.mixer`."""
 
 

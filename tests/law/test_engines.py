@@ -93,6 +93,11 @@ def own(name: str, value: Any, **of: Any) -> Case:
     return at(f"*.{OWN}.part.{name}", value, **of)
 
 
+def linear(**own: Any) -> Case:
+    mixer = {"kind": "linear_attention", "num_heads": 2} | own
+    return at(f"encoder.{OWN}.part", mixer)
+
+
 def mask(**spec: Any) -> Case:
     return own("mask", spec)
 
@@ -187,6 +192,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "rotary": own("rotary", {}),
         "position_bias": own("position_bias", {"kind": "alibi"}),
         "kept_heads": own("kept_heads", [1]),
+    },
+    "LinearAttentionSpec": {
+        "kind": linear(),
+        "num_heads": linear(num_heads=4),
+        "head_width": linear(head_width=24),
+        "bias": linear(bias=False),
+        "causal": linear(causal=True),
     },
     "EverythingSpec": {"kind": mask(kind="everything")},
     "CausalSpec": {"kind": mask(kind="causal")},
@@ -412,6 +424,7 @@ def concerns(path: str, name: str, field: str) -> bool:
     """Whether a refused path is that of a field, or of the part that it describes."""
     parts = {
         "ExpertsSpec": "experts",
+        "LinearAttentionSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

@@ -1,0 +1,200 @@
+"""Linear attention: a kernel in the place of softmax (Katharopoulos 2020).
+
+With φ(x) = elu(x) + 1 a query's output is φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k). The sums over keys do
+not depend on the query, so a whole sequence costs O(L) and a decoding step the same however long
+the text: all a step remembers is one matrix and one vector for each head.
+
+Shapes: B sentences, W beams, L length, H heads, E head width, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.product import Linear
+from heedful.nn.projection import FusedLinear, store_maps_apart
+from heedful.nn.spec import LinearAttentionSpec
+
+_CHUNK = 64
+"""Tokens whose mutual weights are computed as a matrix; between chunks only the sums are kept."""
+
+_SMALLEST = 1e-6
+"""Keeps the output of a query without keys at 0 instead of 0 / 0."""
+
+
+@dataclass(frozen=True)
+class LinearState:
+    """The sums over the tokens so far, for each beam.
+
+    Args:
+        products: Σ φ(k) vᵀ, [B, W, H, E, E] float32.
+        keys: Σ φ(k), [B, W, H, E] float32.
+    """
+
+    products: Tensor
+    keys: Tensor
+
+    def reorder(self, choice: Reordering) -> LinearState:
+        """Return the sums of the chosen beams."""
+        return LinearState(
+            self.products.flatten(0, 1)[choice.rows], self.keys.flatten(0, 1)[choice.rows]
+        )
+
+
+class LinearAttention(nn.Module):
+    """Attention whose weights are products of positive features, of several heads.
+
+    Args:
+        width: model width D.
+        spec: heads, and whether a token sees those after it.
+
+    A capture may ask for `{address}.query`, `.key` and `.value` [B, H, L, E] (features of queries
+    and keys), and over a whole sequence for `.weights` [B, H, L, L], which sum to 1.
+    """
+
+    def __init__(self, width: int, spec: LinearAttentionSpec) -> None:
+        super().__init__()
+        self.num_heads = spec.num_heads
+        self.head_width = spec.head_width or width // spec.num_heads
+        self.causal = spec.causal
+        inner = self.num_heads * self.head_width
+        maps = dict.fromkeys(("query", "key", "value"), inner)
+        self.projection = FusedLinear(width, maps, bias=spec.bias)
+        store_maps_apart(self)
+        self.output = Linear(inner, width, bias=spec.bias)
+        nn.init.xavier_uniform_(self.output.weight)
+        if spec.bias:
+            nn.init.zeros_(self.output.bias)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Attend within x; see `Mixer`."""
+        q, k, v = self._features(x, context)
+        positions = context.positions
+        segments = positions.query_segment
+        if context.wants("weights"):
+            context.keep("weights", self._weights(q, k, context))
+        if self.causal:
+            mixed, _ = self._causal(q, k, v, self._empty(q), segments)
+        else:
+            if segments is not None:
+                raise ModelError(
+                    "Linear attention that sees later tokens cannot tell packed texts apart",
+                    remedy="Use causal = true, or one text in each row",
+                )
+            mixed = _divide(q @ (k.transpose(2, 3) @ v), q @ k.sum(2)[..., None])
+        return self._merge(mixed, x, context)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> LinearState:
+        """Return sums of no tokens; see `Mixer.initial_state`.
+
+        Raises:
+            ModelError: when tokens see those after them, which are not there yet.
+        """
+        if not self.causal:
+            raise ModelError(
+                "Linear attention that sees later tokens cannot go token by token",
+                remedy="Use causal = true for a model that writes",
+            )
+        heads, width = self.num_heads, self.head_width
+        keys = torch.zeros((rows, 1, heads, width), device=like.device)
+        return LinearState(keys.new_zeros((rows, 1, heads, width, width)), keys)
+
+    def step(self, x: Tensor, state: LinearState, context: Context) -> tuple[Tensor, LinearState]:
+        """Add more tokens to the sums, and attend from them; see `Mixer.step`."""
+        q, k, v = self._features(x, context)
+        if state.keys.shape[1] == 1:  # tokens of the only beam, one after the other
+            mixed, state = self._causal(q, k, v, state, None)
+            return self._merge(mixed, x, context), state
+        # [B, H, W, E]: a token of each beam.
+        products = state.products + (k[..., None] * v[..., None, :]).transpose(1, 2)
+        keys = state.keys + k.transpose(1, 2)
+        query = q.transpose(1, 2)
+        above = (query[..., None, :] @ products)[..., 0, :]
+        mixed = _divide(above, (query * keys).sum(-1, keepdim=True)).transpose(1, 2)
+        return self._merge(mixed, x, context), LinearState(products, keys)
+
+    def _features(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Return φ(q), φ(k) and v, [B, H, L, E] float32; padding has keys of 0."""
+        query, key, value = self.projection(x, context.rows)
+        q, k, v = (
+            each.float().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
+            for each in (query, key, value)
+        )
+        real = context.positions.query.reshape(q.shape[0], 1, -1, 1) >= 0
+        q, k = F.elu(q) + 1, (F.elu(k) + 1) * real
+        for name, tensor in {"query": q, "key": k, "value": v}.items():
+            context.offer(name, tensor)
+        return q, k, v
+
+    def _causal(
+        self, q: Tensor, k: Tensor, v: Tensor, state: LinearState, segments: Tensor | None
+    ) -> tuple[Tensor, LinearState]:
+        """Attend to tokens up to each query, chunk by chunk.
+
+        Args:
+            q: [B, H, L, E], features.
+            k: the same of keys.
+            v: the same of values.
+            state: of what stands before, with one beam.
+            segments: [B, L] int64, the text of each token where a row packs several.
+
+        Returns:
+            [B, H, L, E], and the state after these tokens.
+        """
+        products, keys = state.products[:, 0], state.keys[:, 0]
+        outputs = []
+        last = None if segments is None else segments[:, 0]
+        for first in range(0, q.shape[2], _CHUNK):
+            part = slice(first, first + _CHUNK)
+            query, key, value = q[:, :, part], k[:, :, part], v[:, :, part]
+            weights = (query @ key.transpose(2, 3)).tril()
+            before = query
+            if segments is not None and last is not None:
+                here = segments[:, part]
+                weights = weights * (here[:, None, :, None] == here[:, None, None, :])
+                before = query * (here == last[:, None])[:, None, :, None]
+            above = weights @ value + before @ products
+            below = weights.sum(-1, keepdim=True) + before @ keys[..., None]
+            outputs.append(_divide(above, below))
+            if segments is not None and last is not None:  # only the last text goes on
+                goes_on = (here[:, -1] == last)[:, None, None]
+                products, keys, last = products * goes_on[..., None], keys * goes_on, here[:, -1]
+                key = key * (here == last[:, None])[:, None, :, None]
+            products, keys = products + key.transpose(2, 3) @ value, keys + key.sum(2)
+        mixed = torch.cat(outputs, 2) if outputs else v
+        return mixed, LinearState(products[:, None], keys[:, None])
+
+    def _weights(self, q: Tensor, k: Tensor, context: Context) -> Tensor:
+        """Return the weight of every key for every query, [B, H, L, L]."""
+        weights = q @ k.transpose(2, 3)
+        if self.causal:
+            weights = weights.tril()
+        segments = context.positions.query_segment
+        if segments is not None:
+            weights = weights * (segments[:, None, :, None] == segments[:, None, None, :])
+        return _divide(weights, weights.sum(-1, keepdim=True))
+
+    def _empty(self, q: Tensor) -> LinearState:
+        keys = q.new_zeros((q.shape[0], 1, self.num_heads, self.head_width))
+        return LinearState(keys[..., None] * keys[..., None, :], keys)
+
+    def _merge(self, mixed: Tensor, x: Tensor, context: Context) -> Tensor:
+        """Return heads [B, H, L, E] as one vector for each token, in the shape of x."""
+        context.offer("context", mixed)
+        merged = mixed.transpose(1, 2).flatten(-2)
+        if context.rows is not None:
+            merged = context.rows.pack(merged)
+        output: Tensor = self.output(merged.to(x.dtype))
+        return output.view_as(x)
+
+
+def _divide(above: Tensor, below: Tensor) -> Tensor:
+    return above / below.clamp(min=_SMALLEST)
