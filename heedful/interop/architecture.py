@@ -28,6 +28,7 @@ MODEL_TYPES = (
     "bart",
     "marian",
     "vit",
+    "mistral",
 )
 """Each `model_type` is also the name of its module, which is loaded when it is needed."""
 

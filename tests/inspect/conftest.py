@@ -52,6 +52,11 @@ TOYS = {
         SMALL | {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 16},
     ),
     "llama": ("LlamaForCausalLM", "LlamaConfig", ENCODER | {"num_key_value_heads": 2}),
+    "mistral": (
+        "MistralForCausalLM",
+        "MistralConfig",
+        ENCODER | {"num_key_value_heads": 2, "sliding_window": 3},
+    ),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",

@@ -1,0 +1,46 @@
+"""Mistral (Jiang 2023): LLaMA with a sliding window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.config_fields import Fields
+from heedful.interop.llama import decoder_table, read_decoder, window_of, write_decoder
+from heedful.interop.rewrites import scaled_embeddings
+from heedful.models.family import CausalLMSpec
+
+_SIZES = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131072,
+}
+
+
+def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    # Newer models say null and see all that came before; a file always says one or the other.
+    return read_decoder(
+        fields, _SIZES, bias=False, windows=[fields.optional_integer("sliding_window")]
+    )
+
+
+def _write(spec: CausalLMSpec) -> dict[str, Any]:
+    return {
+        "architectures": ["MistralForCausalLM"],
+        **write_decoder(spec),
+        "sliding_window": window_of(spec.decoder.pattern[0]),
+    }
+
+
+ARCHITECTURE = Architecture(
+    model_type="mistral",
+    kind="causal_lm",
+    read=_read,
+    write=_write,
+    tensors=decoder_table,
+    rewrites=(scaled_embeddings,),
+)
