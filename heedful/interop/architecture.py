@@ -29,6 +29,7 @@ MODEL_TYPES = (
     "marian",
     "vit",
     "mistral",
+    "qwen2",
 )
 """Each `model_type` is also the name of its module, which is loaded when it is needed."""
 

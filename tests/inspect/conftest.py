@@ -57,6 +57,7 @@ TOYS = {
         "MistralConfig",
         ENCODER | {"num_key_value_heads": 2, "sliding_window": 3},
     ),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", ENCODER | {"num_key_value_heads": 2}),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",

@@ -1,0 +1,67 @@
+"""Qwen 2 (Yang 2024): LLaMA with biases on queries, keys and values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.config_fields import Fields
+from heedful.interop.llama import (
+    decoder_table,
+    read_decoder,
+    read_windows,
+    write_decoder,
+    write_windows,
+)
+from heedful.interop.rewrites import scaled_embeddings
+from heedful.models.family import CausalLMSpec
+
+SIZES = {
+    "vocab_size": 151936,
+    "hidden_size": 4096,
+    "intermediate_size": 22016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32768,
+    "sliding_window": 4096,
+}
+_FIRST_SLIDING = 28
+
+
+def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    windows = read_qwen_windows(fields, names)
+    return read_decoder(fields, SIZES, bias=True, output_bias=False, windows=windows)
+
+
+def read_qwen_windows(fields: Fields, names: Names) -> list[int | None]:
+    """Return the keys that a query sees in each layer: in the last ones a window, if asked for."""
+    if not fields.flag("use_sliding_window", False):
+        return [None]
+    first = fields.integer("max_window_layers", _FIRST_SLIDING)
+    return read_windows(fields, SIZES, lambda number: number >= first, names)
+
+
+def write_qwen_windows(spec: CausalLMSpec) -> dict[str, Any]:
+    """Return the settings that `read_qwen_windows` reads."""
+    windows = write_windows(spec)
+    if windows["sliding_window"] is None:
+        return {"use_sliding_window": False}
+    return {"use_sliding_window": True, **windows}
+
+
+def _write(spec: CausalLMSpec) -> dict[str, Any]:
+    config = write_decoder(spec) | write_qwen_windows(spec)
+    if spec.decoder.pattern[0].self_attention.head_width is None:
+        del config["head_dim"]  # no setting of theirs, though their model reads it
+    return {"architectures": ["Qwen2ForCausalLM"], **config}
+
+
+ARCHITECTURE = Architecture(
+    model_type="qwen2",
+    kind="causal_lm",
+    read=_read,
+    write=_write,
+    tensors=decoder_table,
+    rewrites=(scaled_embeddings,),
+)
