@@ -30,6 +30,7 @@ MODEL_TYPES = (
     "vit",
     "mistral",
     "qwen2",
+    "qwen3",
 )
 """Each `model_type` is also the name of its module, which is loaded when it is needed."""
 

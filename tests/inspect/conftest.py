@@ -58,6 +58,11 @@ TOYS = {
         ENCODER | {"num_key_value_heads": 2, "sliding_window": 3},
     ),
     "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", ENCODER | {"num_key_value_heads": 2}),
+    "qwen3": (
+        "Qwen3ForCausalLM",
+        "Qwen3Config",
+        ENCODER | {"num_key_value_heads": 2, "head_dim": 4},
+    ),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",

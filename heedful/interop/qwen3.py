@@ -1,0 +1,44 @@
+"""Qwen 3 (Yang 2025): Qwen 2 without its biases, with a norm of each head's queries and keys."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.config_fields import Fields
+from heedful.interop.llama import decoder_table, read_decoder, write_decoder
+from heedful.interop.qwen2 import SIZES, read_qwen_windows, write_qwen_windows
+from heedful.interop.rewrites import scaled_embeddings
+from heedful.models.family import CausalLMSpec
+from heedful.nn.spec import NormSpec
+
+_SIZES = SIZES | {"head_dim": 128}
+
+
+def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    return read_decoder(
+        fields,
+        _SIZES,
+        windows=read_qwen_windows(fields, names),
+        bias=fields.flag("attention_bias", False),
+        query_key_norm=NormSpec(kind="rms", epsilon=fields.number("rms_norm_eps", 1e-6)),
+    )
+
+
+def _write(spec: CausalLMSpec) -> dict[str, Any]:
+    return {
+        "architectures": ["Qwen3ForCausalLM"],
+        **write_decoder(spec),
+        **write_qwen_windows(spec),
+        "attention_bias": spec.decoder.pattern[0].self_attention.bias,
+    }
+
+
+ARCHITECTURE = Architecture(
+    model_type="qwen3",
+    kind="causal_lm",
+    read=_read,
+    write=_write,
+    tensors=decoder_table,
+    rewrites=(scaled_embeddings,),
+)
