@@ -59,7 +59,8 @@ class CausalLM(nn.Module):
         """The number of positions that a token sees, its own and those before it; None if all."""
         here = FAR // 2
         masks = [build_mask(mask) for mask in self._masks()]
-        first = min((mask.bounds(here, here)[0] for mask in masks), default=0)
+        seen = [mask.bounds(here, here) for mask in masks]
+        first = min((keys[0][0] if keys else 0 for keys in seen), default=0)
         return here - first + 1 if first > 0 else None
 
     def _masks(self) -> list[MaskSpec]:

@@ -265,5 +265,4 @@ def _num_scores(request: AttentionRequest) -> int:
 
 def _span(mask: Mask) -> int:
     """How many positions a query far from the start may see."""
-    first, last = mask.bounds(FAR // 2, FAR // 2)
-    return last - first + 1
+    return sum(last - first + 1 for first, last in mask.bounds(FAR // 2, FAR // 2))

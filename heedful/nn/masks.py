@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple, assert_never
+from typing import NamedTuple, TypeAlias, assert_never
 
 from torch import Tensor
 
@@ -29,7 +29,8 @@ from heedful.nn.spec import (
 FAR = 2**62
 """A key position beyond every real one: the upper bound of masks that have none."""
 
-_NOWHERE = (0, -1)
+Intervals: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of positions, first and last inclusive: ascending, with a gap between any two."""
 
 
 class Place(NamedTuple):
@@ -75,10 +76,10 @@ class Mask(ABC):
         return allowed.expand(-1, -1, query.shape[1], key.shape[1])
 
     @abstractmethod
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        """First and last key position that queries at positions `lo` to `hi` could see.
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        """Return the key positions that queries at positions `lo` to `hi` could see.
 
-        Both ends are inclusive, never below 0, and at most `FAR`; first > last means none.
+        Positions lie between 0 and `FAR`; no interval means that no key is visible.
         """
 
     @abstractmethod
@@ -105,8 +106,8 @@ class Everything(Mask):
     def sees(self, query: Place, key: Place) -> Tensor:
         return key.position == key.position
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        return 0, FAR
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),)
 
     def describe(self) -> str:
         return "every key"
@@ -119,8 +120,8 @@ class Causal(Mask):
     def sees(self, query: Place, key: Place) -> Tensor:
         return key.position <= query.position
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        return 0, hi
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, hi),)
 
     def describe(self) -> str:
         return "keys at or before its own position"
@@ -141,8 +142,8 @@ class Window(Mask):
     def sees(self, query: Place, key: Place) -> Tensor:
         return (key.position - query.position).abs() < self.size
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        return max(lo - self.size + 1, 0), hi + self.size - 1
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((max(lo - self.size + 1, 0), hi + self.size - 1),)
 
     def describe(self) -> str:
         return f"keys less than {self.size} positions away"
@@ -160,8 +161,8 @@ class Prefix(Mask):
     def sees(self, query: Place, key: Place) -> Tensor:
         return key.position < self.length
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        return (0, self.length - 1) if self.length > 0 else _NOWHERE
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, self.length - 1),) if self.length > 0 else ()
 
     def describe(self) -> str:
         return f"the first {self.length} positions"
@@ -184,8 +185,8 @@ class SameSegment(Mask):
             )
         return query.segment == key.segment
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        return 0, FAR
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),)
 
     def describe(self) -> str:
         return "keys of its own segment"
@@ -203,11 +204,13 @@ class AllOf(Mask):
             allowed = allowed & part.sees(query, key)
         return allowed
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        every = [part.bounds(lo, hi) for part in self.parts]
-        first = max((first for first, _ in every), default=0)
-        last = min((last for _, last in every), default=FAR)
-        return (first, last) if first <= last else _NOWHERE
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        common: Intervals = ((0, FAR),)
+        for part in self.parts:
+            other = part.bounds(lo, hi)
+            pairs = [(max(a, c), min(b, d)) for a, b in common for c, d in other]
+            common = tuple((first, last) for first, last in pairs if first <= last)
+        return common
 
     def describe(self) -> str:
         return _list([part.describe() for part in self.parts], "that are also", "every key")
@@ -225,12 +228,14 @@ class AnyOf(Mask):
             allowed = allowed | part.sees(query, key)
         return allowed
 
-    def bounds(self, lo: int, hi: int) -> tuple[int, int]:
-        every = [part.bounds(lo, hi) for part in self.parts]
-        some = [(first, last) for first, last in every if first <= last]
-        if not some:
-            return _NOWHERE
-        return min(first for first, _ in some), max(last for _, last in some)
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(each for part in self.parts for each in part.bounds(lo, hi)):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = merged[-1][0], max(merged[-1][1], last)
+            else:
+                merged.append((first, last))
+        return tuple(merged)
 
     def describe(self) -> str:
         return _list([part.describe() for part in self.parts], "and also", "no key")

@@ -23,7 +23,7 @@ from heedful.nn.attend import (
 )
 from heedful.nn.biases import ExplicitBias, T5Bias
 from heedful.nn.kernels import chunked, sdpa
-from heedful.nn.masks import AnyOf, Causal, Everything, Mask, Window
+from heedful.nn.masks import AnyOf, Causal, Everything, Mask, Prefix, Window
 from heedful.nn.positions import Positions
 
 CPU_KERNELS = ["reference", "matmul", "sdpa", "chunked", "decode"]
@@ -234,6 +234,36 @@ def test_chunked_never_holds_all_scores(monkeypatch: pytest.MonkeyPatch) -> None
     assert not kept
 
 
+@pytest.mark.parametrize("part", ["output", "gradients"])
+def test_a_union_of_masks_skips_blocks(monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """Of 8 blocks of queries each sees the prefix, its own block of keys and those beside it."""
+    monkeypatch.setattr(chunked, "QUERY_BLOCK", 16)
+    monkeypatch.setattr(chunked, "KEY_BLOCK", 16)
+    counted, mask = 0, Window(10) | Prefix(3)
+    scores = chunked._scores
+
+    def counting(*arguments: Any) -> Tensor:
+        nonlocal counted
+        counted += 1
+        return scores(*arguments)
+
+    q, k, v = (torch.randn(2, 2, 128, 4, requires_grad=True) for _ in range(3))
+    at = Positions.of_self(torch.arange(128).expand(2, -1))
+    expected = attend(q, k, v, at, mask, kernel="reference")
+    monkeypatch.setattr(chunked, "_scores", counting)
+    found = attend(q, k, v, at, mask, kernel="chunked")
+    seen = {(i, j) for i in range(8) for j in range(8) if abs(i - j) <= 1 or j == 0}
+    if part == "output":
+        torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+        assert counted == len(seen)
+        return
+    counted, up = 0, torch.randn_like(found)
+    gradients = torch.autograd.grad(found, (q, k, v), up)
+    assert counted == len(seen)
+    for one, other in zip(gradients, torch.autograd.grad(expected, (q, k, v), up), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+
+
 def test_decode_reads_only_the_slots_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tokens(queries=1, keys=40)
     at = torch.full((2, 40), -1)
@@ -262,6 +292,8 @@ def test_decode_reads_only_the_slots_in_use(monkeypatch: pytest.MonkeyPatch) -> 
         (100, 100, Causal(), True, {"dropout": 0.1}, "matmul"),
         (2000, 2000, Causal(), False, {}, "sdpa"),
         (2000, 2000, Causal() & Window(64), False, {}, "chunked"),
+        (2000, 2000, Window(64) | Prefix(8), False, {}, "chunked"),
+        (2000, 2000, Causal() & (Window(64) | Prefix(8)), True, {}, "chunked"),
         (300, 300, Causal(), False, {"softcap": 30.0}, "matmul"),
         (12_000, 12_000, Causal(), False, {"softcap": 30.0}, "chunked"),
         (12_000, 12_000, Causal(), False, {"biases": [T5Bias(4)]}, "chunked"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given
@@ -101,38 +103,49 @@ def test_bounds_contain_all_that_is_visible(mask: Mask, lo: int, more: int) -> N
     queries = torch.arange(lo, lo + more + 1)[None]
     keys = torch.arange(40)[None]
     seen = mask.allow(Positions(queries, keys)).any(2).flatten().nonzero().flatten().tolist()
-    first, last = mask.bounds(lo, lo + more)
-    assert first >= 0
-    assert last <= FAR
-    assert all(first <= key <= last for key in seen)
+    bounds = mask.bounds(lo, lo + more)
+    assert all(any(first <= key <= last for first, last in bounds) for key in seen)
+    assert all(0 <= first <= last <= FAR for first, last in bounds)
+    gaps = [after - before for (_, before), (after, _) in pairwise(bounds)]
+    assert all(gap > 1 for gap in gaps)  # ascending and apart
+
+
+@given(masks, st.integers(0, 9))
+def test_bounds_of_a_single_query_are_exact(mask: Mask, place: int) -> None:
+    keys = torch.arange(40)
+    at = Positions(torch.tensor([[place]]), keys[None])
+    bounds = mask.bounds(place, place)
+    within = [any(first <= key <= last for first, last in bounds) for key in keys.tolist()]
+    assert mask.allow(at).flatten().tolist() == within
 
 
 @pytest.mark.parametrize(
     ("mask", "bounds"),
     [
-        (Everything(), (0, FAR)),
-        (Causal(), (0, 9)),
-        (Window(3), (3, 11)),
-        (Window(20), (0, 28)),
-        (Prefix(4), (0, 3)),
-        (SameSegment(), (0, FAR)),
-        (Causal() & Window(3), (3, 9)),
-        (Prefix(2) | (Causal() & Window(3)), (0, 9)),
-        (Causal() | Window(3), (0, 11)),
-        (AllOf(()), (0, FAR)),
+        (Everything(), [(0, FAR)]),
+        (Causal(), [(0, 9)]),
+        (Window(3), [(3, 11)]),
+        (Window(20), [(0, 28)]),
+        (Prefix(4), [(0, 3)]),
+        (SameSegment(), [(0, FAR)]),
+        (Causal() & Window(3), [(3, 9)]),
+        (Prefix(2) | (Causal() & Window(3)), [(0, 1), (3, 9)]),
+        (Prefix(3) | Window(3), [(0, 11)]),
+        (Causal() | Window(3), [(0, 11)]),
+        ((Prefix(2) | Window(3)) & Causal(), [(0, 1), (3, 9)]),
+        ((Prefix(2) | Window(3)) & Prefix(5), [(0, 1), (3, 4)]),
+        (AllOf(()), [(0, FAR)]),
     ],
 )
-def test_bounds_are_tight(mask: Mask, bounds: tuple[int, int]) -> None:
-    assert mask.bounds(5, 9) == bounds
+def test_bounds_are_tight(mask: Mask, bounds: list[tuple[int, int]]) -> None:
+    assert list(mask.bounds(5, 9)) == bounds
 
 
 @pytest.mark.parametrize("mask", [Prefix(2) & Window(3), Prefix(0), AnyOf(())])
 def test_bounds_of_nothing_are_empty_and_do_not_widen_a_union(mask: Mask) -> None:
-    first, last = mask.bounds(5, 9)
-    assert first > last
-    assert (mask | Window(2)).bounds(5, 9) == (4, 10)
-    first, last = (mask & Causal()).bounds(5, 9)
-    assert first > last
+    assert mask.bounds(5, 9) == ()
+    assert (mask | Window(2)).bounds(5, 9) == ((4, 10),)
+    assert (mask & Causal()).bounds(5, 9) == ()
 
 
 def test_masks_are_values() -> None:

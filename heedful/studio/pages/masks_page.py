@@ -62,13 +62,16 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         added = None if bias is None else bias(query * inputs.scale, positions)[0, head]
     real = request.length - request.padding
     last = real - 1 if request.segments == 1 else int(positions.query[0, real - 1])
-    first_key, last_key = mask.bounds(last, last)
     return {
         "visible": visible.int().tolist(),
         "seen": int(visible.sum()),
         "pairs": request.length**2,
         "sentence": f"A query sees {mask.describe()}.",
-        "bounds": [first_key, min(last_key, request.length - 1)],
+        "bounds": [
+            [first_key, min(last_key, request.length - 1)]
+            for first_key, last_key in mask.bounds(last, last)
+            if first_key < request.length
+        ],
         "weights": rounded(weights),
         "added": None if added is None else rounded(added.masked_fill(~visible, 0.0)),
         "positions": positions.query[0].tolist(),

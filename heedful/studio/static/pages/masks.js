@@ -78,7 +78,7 @@ function drawn(host, state) {
     numbers.replaceChildren(facts([
       ["visible pairs", `${number(found.seen)} of ${number(found.pairs)}`, "seen"],
       ["share", `${number((100 * found.seen) / found.pairs, 3)} %`, "share"],
-      ["keys of the last query", found.bounds[0] > found.bounds[1] ? "none" : `${found.bounds[0]} to ${found.bounds[1]}`, "bounds"],
+      ["keys of the last query", found.bounds.map(([first, last]) => `${first} to ${last}`).join(", ") || "none", "bounds"],
     ]));
     heatMap(who.host, {
       values: found.visible, kind: "share", binary: true, ...sides,
