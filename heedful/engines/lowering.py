@@ -16,7 +16,6 @@ from typing import Protocol
 from heedful.kernels.library import ACTIVATIONS, kernels
 from heedful.kernels.structs import AttentionLayer, Layer, Linear, Norm, RotaryTable, StackArgs
 from heedful.models.spec import BlockSpec
-from heedful.nn.frequencies import frequencies, temperature
 from heedful.nn.kinds import GATED
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 
@@ -46,9 +45,9 @@ class RotaryAngles:
     """
 
     def __init__(self, head_width: int, spec: RotarySpec) -> None:
-        speeds = frequencies(head_width, spec)
+        speeds = spec.frequencies(head_width)
         self._frequencies = (c_float * len(speeds))(*speeds)
-        self._temperature = temperature(spec)
+        self._temperature = spec.attention_factor()
         self._interleaved = spec.layout == "pairs"
 
     def at(self, positions: int, rows: int) -> RotaryTable:

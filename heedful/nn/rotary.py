@@ -11,7 +11,6 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.frequencies import frequencies, temperature
 from heedful.nn.spec import RotarySpec
 
 
@@ -31,8 +30,8 @@ class Rotary(nn.Module):
         self.spec = spec
         self.layout = spec.layout
         # Plain numbers: buffers would lose precision when the model is cast to bfloat16.
-        self.frequencies = frequencies(width, spec)
-        self.temperature = temperature(spec)
+        self.frequencies = spec.frequencies(width)
+        self.temperature = spec.attention_factor()
         self.rotated = 2 * len(self.frequencies)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:

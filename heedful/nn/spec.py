@@ -6,11 +6,13 @@ in the model (the model width, the vocabulary) are arguments of the modules, not
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+from heedful.errors import ConfigError
 from heedful.nn.kinds import Activation
 
 
@@ -120,6 +122,69 @@ class RotarySpec(Config):
         if self.scaling in ("yarn", "by_wavelength") and self.original_length is None:
             raise ValueError(f"{self.scaling} scaling needs original_length")
         return self
+
+    def frequencies(self, head_width: int) -> tuple[float, ...]:
+        """Return the angle per position of each pair of channels in radians, the largest first.
+
+        Longer contexts are reached by dividing positions (Chen 2023), by a larger base
+        ("NTK-aware") or by dividing the low frequencies only (YaRN, Peng 2023; by wavelength,
+        LLaMA 3.1).
+
+        Args:
+            head_width: E.
+
+        Raises:
+            ConfigError: when the rotated width is odd or wider than a head.
+        """
+        width = head_width if self.width is None else self.width
+        if width % 2 or width > head_width:
+            raise ConfigError(
+                f"A head of width {head_width} cannot be rotated in {width} channels",
+                remedy="Use an even rotary width, at most the width of a head",
+            )
+        base, factor = self.base, self.factor
+        if self.scaling == "ntk" and width > 2:  # a single pair turns by 1 whatever the base
+            base *= factor ** (width / (width - 2))
+        plain = [base ** (-i / width) for i in range(0, width, 2)]
+        if self.scaling == "linear":
+            return tuple(f / factor for f in plain)
+        if self.scaling in ("yarn", "by_wavelength"):
+            ramp = self._yarn_ramp(width) if self.scaling == "yarn" else self._turns_ramp(plain)
+            return tuple(
+                f / factor * share + f * (1 - share) for f, share in zip(plain, ramp, strict=True)
+            )
+        return tuple(plain)
+
+    def attention_factor(self) -> float:
+        """Return the factor on queries and on keys."""
+        if self.temperature is not None:
+            return self.temperature
+        return 0.1 * math.log(self.factor) + 1.0 if self.scaling == "yarn" else 1.0
+
+    def _turns_ramp(self, frequencies: list[float]) -> list[float]:
+        """As `_yarn_ramp`, but linear in the number of turns (LLaMA 3.1, Grattafiori 2024)."""
+        assert self.original_length is not None
+        turns = [self.original_length * f / (2 * math.pi) for f in frequencies]
+        span = self.beta_fast - self.beta_slow
+        return [min(max((self.beta_fast - t) / span, 0.0), 1.0) for t in turns]
+
+    def _yarn_ramp(self, width: int) -> list[float]:
+        """Return the share of interpolation of each pair: 0 for fast pairs, 1 for slow ones.
+
+        Pairs that turn more than `beta_fast` times over the trained length keep their frequency,
+        those that turn less than `beta_slow` times are interpolated.
+        """
+        assert self.original_length is not None
+        length = self.original_length
+
+        def pair_turning(turns: float) -> float:
+            return width * math.log(length / (turns * 2 * math.pi)) / (2 * math.log(self.base))
+
+        low = max(math.floor(pair_turning(self.beta_fast)), 0)
+        high = min(math.ceil(pair_turning(self.beta_slow)), width - 1)
+        # One pair may be both ends; a step there is the limit of ever steeper ramps.
+        span = max(high - low, 1e-3)
+        return [min(max((pair - low) / span, 0.0), 1.0) for pair in range(width // 2)]
 
 
 class PositionSpec(Config):
