@@ -3,7 +3,8 @@
     python benchmarks/memory.py [--steps 150] [--only tiny]
 
 Trains and decodes with random weights and random texts of many lengths, as the command line would,
-and compares the largest resident size with `heedful.models.cost`. Prints a table and a JSON line.
+and compares the largest resident size with `heedful.models.cost_memory`. Prints a table and a
+JSON line.
 """
 
 from __future__ import annotations
@@ -89,19 +90,21 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
     import torch
 
     from heedful.models import cost
-    from heedful.models.build import build_model, count_built
+    from heedful.models.build import build_model
+    from heedful.models.cost_memory import decoding_peak, training_peak
+    from heedful.nn.work import BFLOAT16, FLOAT32
 
     torch.manual_seed(0)
     spec = spec_of(case.model)
     model = build_model(spec)
-    number_bytes = cost.FLOAT32 if case.precision == "fp32" else cost.BFLOAT16
-    asked = {"parameters": count_built(spec), "number_bytes": number_bytes, "length": 20}
+    number_bytes = FLOAT32 if case.precision == "fp32" else BFLOAT16
+    asked = {"parameters": cost.count_parameters(spec), "number_bytes": number_bytes, "length": 20}
     if case.verb == "train":
         train(case, model, steps)
-        foreseen = cost.training_peak(spec, case.batch_tokens, **asked)
+        foreseen = training_peak(spec, case.batch_tokens, **asked)
     else:
         at_once = decode(case, model, steps)
-        foreseen = cost.decoding_peak(spec, case.batch_tokens, beam=4, at_once=at_once, **asked)
+        foreseen = decoding_peak(spec, case.batch_tokens, beam=4, at_once=at_once, **asked)
     measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     return {"foreseen": foreseen.total, "measured": measured, "parts": asdict(foreseen)}
 

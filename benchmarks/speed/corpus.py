@@ -87,7 +87,7 @@ class Batches:
 
     def operations(self, first: int, count: int) -> int:
         """Floating-point operations to learn from some batches, padding not counted."""
-        from heedful.models.cost_flops import training_cost
+        from heedful.models.cost import training_cost
 
         return sum(
             training_cost(self.spec, len(source) + 1, len(target) + 1).total.total

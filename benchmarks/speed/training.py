@@ -12,7 +12,7 @@ beforehand, and the faster of its attention implementations. All processes live 
 
 Figures are target tokens a second: end tokens count, padding does not. Each ratio is one of two
 blocks on the same batches in the same round. The share is the operations that the model needs for
-the tokens (heedful.models.cost_flops, padding not counted) a second, of what this processor does in
+the tokens (heedful.models.cost, padding not counted) a second, of what this processor does in
 a large product of matrices in bfloat16, measured in the same round.
 """
 

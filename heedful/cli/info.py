@@ -82,7 +82,8 @@ class _Workload:
         import torch
 
         from heedful.memory import available_bytes
-        from heedful.models.cost import BFLOAT16, FLOAT32, decoding_peak, training_peak
+        from heedful.models.cost_memory import decoding_peak, training_peak
+        from heedful.nn.work import BFLOAT16, FLOAT32
         from heedful.pipelines.worker_threads import MOST_AT_ONCE, batches_at_once
 
         number_bytes = FLOAT32 if self.precision == "fp32" else BFLOAT16
@@ -151,9 +152,9 @@ def _report_modules(
     model: str, spec: ModelSpec, facts: dict[str, Any], workload: _Workload, report: Report
 ) -> None:
     """Report another model than a translator: the parameters of each module, and peaks."""
-    from heedful.models.build import parameter_counts
+    from heedful.models.cost import parameters_by_module
 
-    counts = parameter_counts(spec)
+    counts = parameters_by_module(spec)
     total = sum(counts.values())
     operations = _image_operations(spec)
     peaks = workload.peaks(spec, total)
@@ -184,8 +185,7 @@ def _report_modules(
 
 def _image_operations(spec: ModelSpec) -> dict[str, int]:
     """Operations to label an image and to train on one; empty for other models."""
-    from heedful.models.cost import image_work
-    from heedful.models.cost_flops import BACKWARD_PER_FORWARD
+    from heedful.models.cost import BACKWARD_PER_FORWARD, image_work
 
     if spec.kind != "vision":
         return {}
@@ -223,7 +223,8 @@ def _operations(
 def _memory(
     spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int, batch_tokens: int
 ) -> dict[str, int]:
-    from heedful.models.cost import decoding_memory, training_memory
+    from heedful.models.cost import decoding_memory
+    from heedful.models.cost_memory import training_memory
 
     training = training_memory(spec, batch_tokens, batch_tokens)
     decoding = decoding_memory(spec, source_tokens, target_tokens, beam=beam)
@@ -284,7 +285,8 @@ def _show(model: str, facts: dict[str, Any]) -> None:
 
 
 def _show_peaks(peaks: dict[str, Any]) -> None:
-    from heedful.models.cost import Fit, human_bytes
+    from heedful.models.cost import human_bytes
+    from heedful.models.cost_memory import Fit
 
     parts = ("process", "model", "batch", "slack", "total")
     at_once = peaks["batches_at_once"]

@@ -52,26 +52,18 @@ def _facts(name: str) -> dict[str, Any]:
     from heedful.models.cost import count_parameters
     from heedful.models.preset_files import (
         describe_preset,
-        has_spec,
         preset_spec,
         preset_tasks,
         published_parameters,
     )
 
     spec = preset_spec(name)
-    if has_spec(name):
-        from heedful.models.build import count_built
-
-        parameters = count_built(spec)
-    else:
-        assert spec.kind == "translator"
-        parameters = count_parameters(spec)
     return {
         "name": name,
         "description": describe_preset(name),
         "kind": spec.kind,
         "tasks": list(preset_tasks(name)),
-        "parameters": parameters,
+        "parameters": count_parameters(spec),
         "published_parameters": published_parameters(name),
         "vocabulary": spec.vocabularies().get("target"),
     }

@@ -6,7 +6,8 @@ run as one product (`heedful.nn.projection`) are stored apart.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,7 @@ def build_around(
     Raises:
         ModelError: listing the tensors that are missing, unknown or of another shape.
     """
-    with torch.device("meta"), _SkipInit():
-        model = build_model(spec)
+    model = build_on_meta(spec)
     check_weights(canonical_weights(model), weights, where=where)
     # Copies, in memory of PyTorch's alignment: tensors of safetensors are views of the mapped file,
     # which another process may replace, and products over them may round differently.
@@ -95,30 +95,22 @@ class _SkipInit(TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-def count_built(spec: ModelSpec) -> int:
-    """Return how many parameters a model has, each shared one once; takes no memory."""
-    return sum(parameter_counts(spec).values())
+@contextmanager
+def on_meta() -> Iterator[None]:
+    """Build modules without numbers inside this context: on the meta device, none drawn."""
+    with torch.device("meta"), _SkipInit():
+        yield
 
 
-def parameter_counts(spec: ModelSpec) -> dict[str, int]:
-    """Return the number of parameters by module, in the order of the modules.
-
-    The layers of a stack count together; a tensor that several modules share counts for the first.
-    """
-    with torch.device("meta"):
-        model = build_model(spec)
-    counts: dict[str, int] = {}
-    for name, parameter in model.named_parameters():
-        parts = [part for part in name.split(".")[:-1] if not part.isdigit()]
-        module = ".".join(parts[:3])
-        counts[module] = counts.get(module, 0) + parameter.numel()
-    return counts
+def build_on_meta(spec: ModelSpec) -> AnyModel:
+    """Return a model whose tensors have a shape and no numbers; takes no memory."""
+    with on_meta():
+        return build_model(spec)
 
 
 def stored_shapes(spec: ModelSpec) -> dict[str, torch.Size]:
     """Return the canonical names of a model's weights and their shapes; takes no memory."""
-    with torch.device("meta"):
-        return {n: t.shape for n, t in canonical_weights(build_model(spec)).items()}
+    return {n: t.shape for n, t in canonical_weights(build_on_meta(spec)).items()}
 
 
 def canonical_weights(model: nn.Module) -> dict[str, Tensor]:

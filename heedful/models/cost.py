@@ -1,66 +1,457 @@
-"""What a model costs: parameters, floating-point operations and bytes, without building it.
+"""Parameters, floating-point operations and decoding states of a model, from its spec.
 
-Everything here is arithmetic on a `TranslatorSpec`, or on a `VisionSpec`; nothing needs torch.
+The modules are built on the meta device, one block for each of the pattern, and answer for
+themselves (`heedful.nn.work`). PyTorch is imported when something is counted, not before.
+
+Legend: D model width, V vocabulary, S source tokens, T target tokens (the end token among them).
 """
 
 from __future__ import annotations
 
-from heedful.models.cost_flops import (
-    DecodingCost,
-    TrainingCost,
-    Work,
-    decoding_cost,
-    encoding_work,
-    image_work,
-    step_work,
-    training_cost,
-)
-from heedful.models.cost_memory import (
-    BFLOAT16,
-    FLOAT32,
-    DecodingMemory,
-    Fit,
-    TrainingMemory,
-    decoding_memory,
-    human_bytes,
-    largest_batch,
-    training_memory,
-)
-from heedful.models.cost_parameters import Row, count_parameters, parameter_table
-from heedful.models.cost_peak import (
-    LARGEST_DECODING,
-    LARGEST_TRAINING,
-    Peak,
-    decoding_peak,
-    largest,
-    training_peak,
-)
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "BFLOAT16",
-    "FLOAT32",
-    "LARGEST_DECODING",
-    "LARGEST_TRAINING",
-    "DecodingCost",
-    "DecodingMemory",
-    "Fit",
-    "Peak",
-    "Row",
-    "TrainingCost",
-    "TrainingMemory",
-    "Work",
-    "count_parameters",
-    "decoding_cost",
-    "decoding_memory",
-    "decoding_peak",
-    "encoding_work",
-    "human_bytes",
-    "image_work",
-    "largest",
-    "largest_batch",
-    "parameter_table",
-    "step_work",
-    "training_cost",
-    "training_memory",
-    "training_peak",
-]
+from heedful.nn.work import FLOAT32, Work
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from heedful.models.block import Block
+    from heedful.models.build import AnyModel
+    from heedful.models.family import ModelSpec, VisionSpec
+    from heedful.models.spec import StackSpec, TranslatorSpec
+    from heedful.nn.spec import PartSpec
+
+BACKWARD_PER_FORWARD = 2
+"""Each product of the forward pass has two in the backward pass: one for each of its factors."""
+
+
+@lru_cache(maxsize=16)
+def built(spec: ModelSpec) -> AnyModel:
+    """Return the model on the meta device, whose stacks hold each block of their pattern once."""
+    from heedful.models.build import build_on_meta
+
+    once = {
+        name: stack.model_copy(update={"num_layers": len(stack.pattern)})
+        for name, stack in spec.stacks().items()
+    }
+    return build_on_meta(spec.model_copy(update=once))
+
+
+def blocks_of(spec: ModelSpec, name: str) -> list[tuple[Block, int]]:
+    """Return the blocks of a stack's pattern, each with the number of layers that are like it."""
+    blocks: Any = built(spec).stacks()[name].blocks
+    return list(zip(blocks, _repeats(spec.stacks()[name]), strict=True))
+
+
+def _repeats(stack: StackSpec) -> list[int]:
+    rounds, rest = divmod(stack.num_layers, len(stack.pattern))
+    return [rounds + (index < rest) for index in range(len(stack.pattern))]
+
+
+def numel(*modules: nn.Module | None) -> int:
+    """Return the number of parameters of modules, a shared one once for each of them."""
+    return sum(p.numel() for module in modules if module is not None for p in module.parameters())
+
+
+def count_parameters(spec: ModelSpec) -> int:
+    """Return the number of parameters of a model; a shared tensor counts once.
+
+    Fixed tables (sinusoids, rotary frequencies, ALiBi slopes) are not parameters.
+    """
+    return sum(parameters_by_module(spec).values())
+
+
+def parameters_by_module(spec: ModelSpec) -> dict[str, int]:
+    """Return the number of parameters by module, in the order of the modules.
+
+    The layers of a stack count together; a tensor that several modules share counts for the first.
+    """
+    repeats = {name: _repeats(stack) for name, stack in spec.stacks().items()}
+    counts: dict[str, int] = {}
+    for name, parameter in built(spec).named_parameters():
+        path = name.split(".")
+        times = repeats[path[0]][int(path[2])] if path[1:2] == ["blocks"] else 1
+        module = ".".join([part for part in path[:-1] if not part.isdigit()][:3])
+        counts[module] = counts.get(module, 0) + times * parameter.numel()
+    return counts
+
+
+def part_parameters(part: PartSpec, width: int) -> int:
+    """Return the number of parameters of an attention, a feed-forward network or another part.
+
+    Args:
+        part: its spec.
+        width: model width D.
+    """
+    from heedful.models.build import on_meta
+    from heedful.nn.parts import build_part
+
+    with on_meta():
+        return numel(build_part(width, part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of a parameter table.
+
+    Args:
+        part: embeddings, encoder, decoder or output.
+        component: the modules that are counted.
+        each: parameters (numbers, not bytes) of one such component.
+        count: how many of them the model has; 0 for a component that is another one's tensor.
+        note: a remark for people, such as what a tensor is shared with.
+    """
+
+    part: str
+    component: str
+    each: int
+    count: int = 1
+    note: str = ""
+
+    @property
+    def total(self) -> int:
+        """Parameters of all of them together."""
+        return self.each * self.count
+
+
+def parameter_table(spec: TranslatorSpec) -> list[Row]:
+    """Return every component of a translator with its parameters; the totals are the model's."""
+    model: Any = built(spec)
+    source, target, output = (
+        getattr(model, name)
+        for name in ("source_embedding", "target_embedding", "output_projection")
+    )
+    rows = [Row(part="embeddings", component="source pieces", each=numel(source))]
+    if source is target:
+        rows = [Row(part="embeddings", component="source and target pieces", each=numel(source))]
+    else:
+        rows.append(Row(part="embeddings", component="target pieces", each=numel(target)))
+    # Encoder and decoder embed positions and normalise on their own, even with shared pieces.
+    embed = model.source_input
+    kinds = {f"{spec.embedding.positions.kind} positions": embed.positions}
+    for component, module in (kinds | {"segments": embed.segments, "norms": embed.norm}).items():
+        if module is not None:
+            each = numel(module)
+            note = "" if each else "fixed"
+            rows.append(Row(part="embeddings", component=component, each=each, count=2, note=note))
+    for name in spec.stacks():
+        rows += _stack_rows(spec, name)
+    shared = output is target
+    note = "the target embedding's tensor" if shared else ""
+    count = 0 if shared else 1
+    each = numel(output)
+    rows.append(
+        Row(part="output", component="output projection", each=each, count=count, note=note)
+    )
+    if model.output_bias is not None:
+        rows.append(Row(part="output", component="bias", each=model.output_bias.numel()))
+    return rows
+
+
+def _stack_rows(spec: TranslatorSpec, name: str) -> Iterator[Row]:
+    sizes: dict[str, list[tuple[int, int]]] = {}  # parameters and number of each kind of module
+
+    def add(component: str, each: int, count: int = 1) -> None:
+        if each or not component.startswith("position bias"):
+            sizes.setdefault(component, []).append((each, count))
+
+    norms = []
+    for block, layers in blocks_of(spec, name):
+        for sublayer in block.sublayers:
+            part = getattr(block, sublayer.name)
+            bias = numel(getattr(part, "position_bias", None))
+            component = sublayer.name.replace("feedforward", "feed-forward").replace("_", "-")
+            add(component, numel(part) - bias, layers)
+            add("position bias", bias, layers)
+        norms += [
+            (numel(module), layers)
+            for child, module in block.named_children()
+            if child.endswith("_norm")
+        ]
+    for each, count in norms:
+        add("norms", each, count)
+    stack: Any = built(spec).stacks()[name]
+    if stack.final_norm is not None:
+        add("final norm", numel(stack.final_norm))
+    add("position bias of all layers", numel(stack.position_bias))
+    for component, counts in sizes.items():
+        each, count, note = counts[0][0], sum(count for _, count in counts), ""
+        if any(size != each for size, _ in counts):
+            each, count = sum(size * count for size, count in counts), 1
+            note = f"all layers, {'pruned' if spec.stacks()[name].is_pruned else 'which differ'}"
+        yield Row(part=name, component=component, each=each, count=count, note=note)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingCost:
+    """Operations for one sentence pair of a training batch.
+
+    Args:
+        source_tokens: S.
+        target_tokens: T.
+        encoder: forward work of the encoder.
+        decoder: forward work of the decoder and the output layer.
+    """
+
+    source_tokens: int
+    target_tokens: int
+    encoder: Work
+    decoder: Work
+
+    @property
+    def forward(self) -> Work:
+        """Forward work for the pair."""
+        return self.encoder + self.decoder
+
+    @property
+    def total(self) -> Work:
+        """Forward and backward work for the pair."""
+        return self.forward.times(1 + BACKWARD_PER_FORWARD)
+
+    @property
+    def per_target_token(self) -> float:
+        """Forward and backward operations for the pair, divided by its target tokens."""
+        return self.total.total / self.target_tokens
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingCost:
+    """Operations for translating one sentence with a cache.
+
+    Args:
+        source_tokens: S.
+        target_tokens: T, which is also the number of steps.
+        beam: hypotheses carried along.
+        encoding: the encoder, and the keys and values that cross-attention reads; done once.
+        first_step: the first step, all hypotheses together.
+        last_step: the last step, all hypotheses together.
+        steps: all steps together.
+    """
+
+    source_tokens: int
+    target_tokens: int
+    beam: int
+    encoding: Work
+    first_step: Work
+    last_step: Work
+    steps: Work
+
+    @property
+    def total(self) -> Work:
+        """Everything for the sentence."""
+        return self.encoding + self.steps
+
+
+def training_cost(spec: TranslatorSpec, source_tokens: int, target_tokens: int) -> TrainingCost:
+    """Return the operations to learn from one pair of these lengths, in tokens."""
+    decoder = _stack_work(spec, "decoder", target_tokens, target_tokens, source_tokens)
+    reading = _reading_work(spec, source_tokens)
+    return TrainingCost(
+        source_tokens=source_tokens,
+        target_tokens=target_tokens,
+        encoder=encoding_work(spec, source_tokens),
+        decoder=decoder + reading + _output_work(spec, target_tokens),
+    )
+
+
+def encoding_work(spec: ModelSpec, tokens: int) -> Work:
+    """Return the forward work of the encoder for one text."""
+    return _stack_work(spec, "encoder", tokens, tokens)
+
+
+def text_work(spec: ModelSpec, tokens: int) -> Work:
+    """Return the forward work of a language model for one text, with the scores of each token."""
+    return _stack_work(spec, "decoder", tokens, tokens) + _output_work(spec, tokens)
+
+
+def image_work(spec: VisionSpec) -> Work:
+    """Return the forward work for one image; `output` is the classifier with what is before it."""
+    from heedful.nn.work import weight_work
+
+    model: Any = built(spec)
+    patches = spec.num_states - (spec.pooling == "first")
+    heads = [module for module in (model.pooler, model.classifier) if module is not None]
+    own = Work(weights=patches * weight_work(model.patches), output=weight_work(*heads))
+    return own + encoding_work(spec, spec.num_states)
+
+
+def step_work(spec: ModelSpec, source_tokens: int, step: int, beam: int = 1) -> Work:
+    """Return the forward work of one decoding step with a cache.
+
+    Args:
+        spec: a model that generates.
+        source_tokens: S, the keys of cross-attention; of no concern to other models.
+        step: 1 for the first; the number of tokens that a hypothesis then has.
+        beam: hypotheses. They share a row, whose tokens all are scored against all of them; in
+            long searches somewhat fewer, as tokens that none needs any more are dropped.
+    """
+    token = _stack_work(spec, "decoder", 1, step * beam, source_tokens) + _output_work(spec, 1)
+    return token.times(beam)
+
+
+def decoding_cost(
+    spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int = 1
+) -> DecodingCost:
+    """Return the operations to translate one sentence of these lengths, in tokens."""
+    first = step_work(spec, source_tokens, 1, beam)
+    last = step_work(spec, source_tokens, target_tokens, beam)
+    # Steps differ only in the length of the past, so their sum is that of an arithmetic series.
+    both = (first + last).times(target_tokens)
+    return DecodingCost(
+        source_tokens=source_tokens,
+        target_tokens=target_tokens,
+        beam=beam,
+        encoding=encoding_work(spec, source_tokens) + _reading_work(spec, source_tokens),
+        first_step=first,
+        last_step=last,
+        steps=Work(
+            weights=both.weights // 2, attention=both.attention // 2, output=both.output // 2
+        ),
+    )
+
+
+def _stack_work(
+    spec: ModelSpec, name: str, queries: int, keys: int, memory_tokens: int = 0
+) -> Work:
+    """Return the work of new tokens in all layers; the memory has been read already."""
+    return _sum(
+        part.work(queries, memory_tokens if hasattr(part, "read") else keys).times(layers)
+        for part, layers in parts_of(spec, name)
+    )
+
+
+def _reading_work(spec: ModelSpec, memory_tokens: int) -> Work:
+    """Return the work of reading a memory in all layers of the decoder."""
+    return _sum(
+        part.read_work(memory_tokens).times(layers)
+        for part, layers in parts_of(spec, "decoder")
+        if hasattr(part, "read")
+    )
+
+
+def _output_work(spec: ModelSpec, tokens: int) -> Work:
+    model: Any = built(spec)
+    return Work(output=2 * numel(model.output_projection) * tokens)
+
+
+def parts_of(spec: ModelSpec, name: str) -> Iterator[tuple[Any, int]]:
+    """Yield the parts of a stack's blocks, each with the number of layers that are like it."""
+    for block, layers in blocks_of(spec, name):
+        for part in block.parts():
+            yield part, layers
+
+
+def _sum(works: Iterable[Work]) -> Work:
+    return sum(works, Work())
+
+
+def state_bytes(
+    spec: ModelSpec, tokens: int, *, memory_tokens: int = 0, number_bytes: int = FLOAT32
+) -> tuple[int, int]:
+    """Return the bytes that the decoder remembers of one text and of the memory it reads.
+
+    Args:
+        spec: a model that generates.
+        tokens: of one hypothesis.
+        memory_tokens: of the source.
+        number_bytes: of keys and values: `FLOAT32` or `BFLOAT16`.
+    """
+    own = cross = 0
+    for part, layers in parts_of(spec, "decoder"):
+        if hasattr(part, "read"):
+            cross += layers * part.state_bytes(memory_tokens, number_bytes)
+        elif hasattr(part, "initial_state"):
+            own += layers * part.state_bytes(tokens, number_bytes)
+    return own, cross
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecodingMemory:
+    """Bytes of decoding with a cache.
+
+    Args:
+        weights: the parameters.
+        cross_per_source_token: keys and values of every layer for one source token; all
+            hypotheses of a sentence share them.
+        self_per_target_token: keys and values of every layer for one token of one hypothesis.
+        cross_cache: of the whole batch.
+        self_cache: of the whole batch.
+    """
+
+    weights: int
+    cross_per_source_token: int
+    self_per_target_token: int
+    cross_cache: int
+    self_cache: int
+
+    @property
+    def total(self) -> int:
+        """Weights and caches, in bytes."""
+        return self.weights + self.cross_cache + self.self_cache
+
+
+def decoding_memory(
+    spec: ModelSpec,
+    source_tokens: int,
+    target_tokens: int,
+    *,
+    sentences: int = 1,
+    beam: int = 1,
+    number_bytes: int = FLOAT32,
+) -> DecodingMemory:
+    """Return the bytes of decoding `sentences` of these lengths together, with their states.
+
+    Args:
+        spec: a model that generates.
+        source_tokens: of each sentence, padding among them; of a translator only.
+        target_tokens: of each hypothesis when it is longest.
+        sentences: decoded together.
+        beam: hypotheses for each sentence.
+        number_bytes: of weights, keys and values: `FLOAT32` or `BFLOAT16`.
+    """
+
+    def states(tokens: int, memory_tokens: int) -> tuple[int, int]:
+        return state_bytes(spec, tokens, memory_tokens=memory_tokens, number_bytes=number_bytes)
+
+    own, cross = states(target_tokens, source_tokens)
+    (none, _), (one, per_source_token) = states(0, 0), states(1, 1)
+    return DecodingMemory(
+        weights=count_parameters(spec) * number_bytes,
+        cross_per_source_token=per_source_token,
+        self_per_target_token=one - none,
+        cross_cache=cross * sentences,
+        self_cache=own * sentences * beam,
+    )
+
+
+def human_bytes(count: int) -> str:
+    """Return bytes with a decimal unit: 1 GB is 10⁹ bytes."""
+    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
+    while abs(size) >= 999.5 and len(units) > 1:
+        size /= 1000
+        del units[0]
+    digits = 0 if units[0] == "B" or abs(size) >= 99.95 else 1
+    return f"{size:.{digits}f} {units[0]}"
+
+
+def largest(fits: Callable[[int], bool], most: int | None = None) -> int:
+    """Return the largest number that fits, where smaller ones fit too; 0 if not even 1 does.
+
+    Args:
+        fits: whether a number does.
+        most: not to be passed.
+    """
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while (most is None or high <= most) and fits(high):
+        low, high = high, 2 * high
+    if most is not None:
+        high = min(high, most + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

@@ -1,37 +1,59 @@
-"""How many bytes a model needs, to learn and to translate, counted from its spec.
+"""Bytes that a model needs to learn and to decode, from its spec, and the peak of a process.
 
-Weights, gradients, optimiser moments and caches are exact. Activations are an estimate: the
-tensors that the backward pass needs. `heedful.models.cost_peak` adds what passes.
-
-Legend: D model width, H heads, K key/value heads, E head width, F feed-forward width, N layers.
+Weights, gradients, moments and states are exact. Activations are an estimate: the tensors that the
+backward pass needs, as the built parts say. The peak adds what only a process has: PyTorch itself,
+what its kernels keep for each shape, passing results, and the holes of the heap. Its factors were
+measured on a processor (`benchmarks/memory.py`); on a GPU the process is not counted.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
-from heedful.kernels.library import has_row_kernels
-from heedful.models.cost_parameters import (
+from heedful.kernels.library import has_gemm, has_row_kernels
+from heedful.models.cost import (
+    blocks_of,
+    built,
     count_parameters,
-    is_gated,
-    key_value_width,
-    layers_of,
-    norms_per_block,
-    query_width,
+    human_bytes,
+    parts_of,
+    state_bytes,
 )
-from heedful.models.family import CausalLMSpec, EncoderSpec, ModelSpec, VisionSpec
-from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
-from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
+from heedful.nn.work import BFLOAT16, FLOAT32, Saved
 
-FLOAT32 = 4
-"""Bytes of a float32; weights are trained in it at every precision."""
-
-BFLOAT16 = 2
-"""Bytes of a bfloat16 or float16."""
+if TYPE_CHECKING:
+    from heedful.models.family import ModelSpec
+    from heedful.models.spec import SubLayerSpec
+    from heedful.nn.spec import NormSpec
 
 _LOGIT_CHUNK = 1 << 22
 """Logits that the fused loss holds at a time, twice (`heedful.nn.losses`)."""
+
+PROCESS = 330_000_000
+"""Python with PyTorch and the tokenizers loaded."""
+
+PRIMITIVES = {False: 60_000_000, True: 130_000_000}
+"""Kernels that are kept ready for shapes of ever new batches and their scratch memory, with the
+caches as the command line bounds them (`heedful.cli.main`); whether products are oneDNN's."""
+
+FEW_PRIMITIVES = 30_000_000
+"""The same where shapes stay: in training on windows of one length, and in decoding."""
+
+SLACK = 0.1
+"""Holes of the heap, whose freed memory is kept for what comes next."""
+
+LARGEST_TRAINING = 25_000
+"""Positions of the paper's batches (Vaswani 2017, section 5.1); `auto` picks no larger ones."""
+
+LARGEST_DECODING = 16_384
+"""Larger batches decode no faster on a processor; `auto` picks no larger ones."""
+
+_LONGEST_KEPT = {FLOAT32: 64, BFLOAT16: 256}
+"""Longest sequences whose attention weights a processor's kernel keeps (`heedful.nn.attend`)."""
+
+_SCORES = 4
+"""Tensors of all pieces' scores that a search step holds at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,31 +87,6 @@ class TrainingMemory:
     def total(self) -> int:
         """All of it, in bytes."""
         return self.fixed + self.casts + self.activations + self.loss
-
-
-@dataclass(frozen=True, kw_only=True)
-class DecodingMemory:
-    """Bytes of decoding with a cache.
-
-    Args:
-        weights: the parameters.
-        cross_per_source_token: keys and values of every layer for one source token; all
-            hypotheses of a sentence share them.
-        self_per_target_token: keys and values of every layer for one token of one hypothesis.
-        cross_cache: of the whole batch.
-        self_cache: of the whole batch.
-    """
-
-    weights: int
-    cross_per_source_token: int
-    self_per_target_token: int
-    cross_cache: int
-    self_cache: int
-
-    @property
-    def total(self) -> int:
-        """Weights and caches, in bytes."""
-        return self.weights + self.cross_cache + self.self_cache
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +124,7 @@ def training_memory(
     kept_weights_length: int = 0,
     parameters: int | None = None,
 ) -> TrainingMemory:
-    """Bytes of one training step with Adam.
+    """Return the bytes of one training step with Adam.
 
     Args:
         spec: the model.
@@ -137,24 +134,24 @@ def training_memory(
         moving_average: whether an average of the weights is kept beside them.
         kept_weights_length: longest sentence in tokens if the kernel keeps its attention weights
             (`reference`, `matmul`); 0 for kernels that recompute them (`sdpa`, `chunked`, `flex`).
-        parameters: learned numbers; counted if unset, which only a translator's can be here.
+        parameters: learned numbers; counted if unset.
     """
     if parameters is None:
-        assert isinstance(spec, TranslatorSpec)
         parameters = count_parameters(spec)
     weights = parameters * FLOAT32
     mixed = activation_bytes < FLOAT32
     activations = 0
-    read = [source_tokens, target_tokens] if isinstance(spec, TranslatorSpec) else [target_tokens]
-    for stack, tokens in zip(stacks_of(spec), read, strict=True):
-        kept = _stack_kept(stack, spec.width, kept_weights_length, mixed=mixed)
-        activations += tokens * kept.plus(_embedding_kept(spec)).bytes(activation_bytes)
-    if isinstance(spec, TranslatorSpec):
-        # Every layer's cross-attention keeps keys and values of the source, and, where products
-        # have fewer bits, what it made them from.
-        each = _memory_numbers(spec) + (spec.width if mixed else 0)
-        activations += source_tokens * spec.decoder.num_layers * each * activation_bytes
-    vocabulary = predicted_vocabulary(spec)
+    for name in spec.stacks():
+        reads_source = name == "encoder" and spec.reads == "pairs"
+        kept = _stack_saved(spec, name, kept_weights_length, mixed=mixed)
+        kept = kept.plus(_embedding_saved(spec, name))
+        tokens = source_tokens if reads_source else target_tokens
+        activations += tokens * kept.bytes(activation_bytes)
+        for part, layers in parts_of(spec, name):
+            if hasattr(part, "read"):  # every layer keeps what it made of the source
+                read = part.read_saved(mixed).bytes(activation_bytes)
+                activations += source_tokens * layers * read
+    vocabulary = spec.predicted_vocabulary
     tables = spec.width * vocabulary
     return TrainingMemory(
         weights=weights,
@@ -167,113 +164,114 @@ def training_memory(
     )
 
 
-def largest_batch(
-    spec: TranslatorSpec,
-    available: int,
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """Bytes at the worst moment.
+
+    Args:
+        process: whatever is computed.
+        model: weights and, in training, what there is one of for each.
+        batch: what grows with the batch.
+        slack: holes of the heap.
+    """
+
+    process: int
+    model: int
+    batch: int
+    slack: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.process + self.needed
+
+    @property
+    def needed(self) -> int:
+        """What a process that has loaded PyTorch still takes."""
+        return self.model + self.batch + self.slack
+
+
+def training_peak(
+    spec: ModelSpec,
+    tokens: int,
     *,
-    activation_bytes: int = FLOAT32,
+    length: int,
+    parameters: int,
+    number_bytes: int = FLOAT32,
     moving_average: bool = False,
-) -> int:
-    """The most tokens on each side of a training batch that fit; 0 if not even one does.
+    accumulated: bool = False,
+    device: str = "cpu",
+) -> Peak:
+    """Return the most memory that training with Adam takes.
 
     Args:
         spec: the model.
-        available: bytes.
-        activation_bytes: as for `training_memory`.
-        moving_average: as for `training_memory`.
+        tokens: positions of a batch on each side, padding among them.
+        length: of the longest text of a usual batch, in tokens.
+        parameters: learned numbers.
+        number_bytes: of products: `FLOAT32`, or `BFLOAT16` for mixed precision.
+        moving_average: whether an average of the weights is kept.
+        accumulated: whether updates have several batches, so that gradients wait.
+        device: `cpu` or another.
     """
+    kept = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
+    memory = training_memory(
+        spec,
+        tokens,
+        tokens,
+        activation_bytes=number_bytes,
+        moving_average=moving_average,
+        kept_weights_length=kept,
+        parameters=parameters,
+    )
+    passing = tokens * _passing(spec) * number_bytes
+    half = number_bytes < FLOAT32
+    if half and device == "cpu" and has_gemm("bfloat16", spec.width):
+        # Kernels that read the weights as they are: nothing is cast, and no plans are made.
+        half, memory = False, replace(memory, casts=0)
+    model, batch = _at_once(memory, passing, accumulated=accumulated)
+    casts = parameters * number_bytes if half else 0
+    # Gradients come as activations go, but hardly ever fit into the holes that those leave.
+    misfits = casts + (0 if accumulated else memory.gradients)
+    of_one_length = spec.generates and spec.reads == "texts"  # windows
+    primitives = FEW_PRIMITIVES if of_one_length else PRIMITIVES[half]
+    return _peak(model, batch, primitives, device, misfits)
 
-    def fits(tokens: int) -> bool:
-        memory = training_memory(
-            spec,
-            tokens,
-            tokens,
-            activation_bytes=activation_bytes,
-            moving_average=moving_average,
-        )
-        return memory.total <= available
 
-    if not fits(1):
-        return 0
-    low, high = 1, 2
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
-
-
-def decoding_memory(
-    spec: TranslatorSpec,
-    source_tokens: int,
-    target_tokens: int,
+def decoding_peak(
+    spec: ModelSpec,
+    tokens: int,
     *,
-    sentences: int = 1,
+    length: int,
+    parameters: int,
     beam: int = 1,
     number_bytes: int = FLOAT32,
-) -> DecodingMemory:
-    """Bytes of translating `sentences` of these lengths together, with caches.
+    device: str = "cpu",
+    at_once: int = 1,
+) -> Peak:
+    """Return the most memory that translating, continuing or labelling texts takes.
 
     Args:
         spec: the model.
-        source_tokens: of each sentence, padding among them.
-        target_tokens: of each hypothesis when it is longest.
-        sentences: translated together.
-        beam: hypotheses for each sentence.
-        number_bytes: of weights and caches: `FLOAT32` or `BFLOAT16`.
+        tokens: positions of a batch: texts × longest × hypotheses.
+        length: of the texts, in tokens.
+        parameters: learned numbers.
+        beam: hypotheses of each text.
+        number_bytes: of products: `FLOAT32` or `BFLOAT16`.
+        device: `cpu` or another.
+        at_once: batches in work side by side.
     """
-    cross = own = 0
-    for block in layers_of(spec.decoder, spec.width):
-        assert block.cross_attention is not None
-        cross += 2 * key_value_width(block.cross_attention, spec.width) * number_bytes
-        own += 2 * key_value_width(block.self_attention, spec.width) * number_bytes
-    return DecodingMemory(
-        weights=count_parameters(spec) * number_bytes,
-        cross_per_source_token=cross,
-        self_per_target_token=own,
-        cross_cache=cross * sentences * source_tokens,
-        self_cache=own * sentences * beam * target_tokens,
-    )
-
-
-def stacks_of(spec: ModelSpec) -> list[StackSpec]:
-    """The stacks of a model: the encoder's first where there are two."""
-    found = (getattr(spec, "encoder", None), getattr(spec, "decoder", None))
-    return [stack for stack in found if stack is not None]
-
-
-def predicted_vocabulary(spec: ModelSpec) -> int:
-    """V of what is predicted; a model that labels predicts among too few to matter."""
-    if isinstance(spec, TranslatorSpec):
-        return spec.target_vocabulary
-    if isinstance(spec, CausalLMSpec | EncoderSpec):
-        return spec.vocabulary
-    return 1
-
-
-def human_bytes(count: int) -> str:
-    """Bytes with a decimal unit: 1 GB is 10⁹ bytes."""
-    size, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while abs(size) >= 999.5 and len(units) > 1:
-        size /= 1000
-        del units[0]
-    digits = 0 if units[0] == "B" or abs(size) >= 99.95 else 1
-    return f"{size:.{digits}f} {units[0]}"
-
-
-class _Kept(NamedTuple):
-    """What is kept per token: numbers, those always in float32, dropout's marks of a byte each."""
-
-    numbers: int
-    marks: int
-    wide: int = 0
-
-    def plus(self, other: _Kept, times: int = 1) -> _Kept:
-        return _Kept(*(mine + times * its for mine, its in zip(self, other, strict=True)))
-
-    def bytes(self, number_bytes: int) -> int:
-        return self.numbers * number_bytes + self.marks + self.wide * FLOAT32
+    read = tokens // beam
+    batch = read * _passing(spec) * FLOAT32
+    if spec.generates:
+        hypotheses = max(1, tokens // length)
+        fixed, _ = state_bytes(spec, 0, number_bytes=number_bytes)
+        own, cross = state_bytes(spec, tokens, memory_tokens=read, number_bytes=number_bytes)
+        # A reordered or grown cache stands beside the one it is made from for a while.
+        batch += 2 * (own + (hypotheses - 1) * fixed) + cross
+        batch += _SCORES * hypotheses * spec.predicted_vocabulary * FLOAT32
+    casts = parameters * number_bytes if number_bytes < FLOAT32 else 0
+    return _peak(parameters * FLOAT32 + casts, at_once * batch, FEW_PRIMITIVES, device)
 
 
 def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
@@ -286,80 +284,64 @@ def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> 
     return chunks + states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
-def _embedding_kept(spec: ModelSpec) -> _Kept:
-    """Kept before the first block."""
-    if isinstance(spec, VisionSpec):
-        return _Kept(0, spec.width if spec.dropout else 0, spec.width)
-    embedding = spec.embedding
-    return _Kept(
-        0,
-        spec.width if embedding.dropout else 0,
-        _norm_kept(embedding.norm, spec.width) if embedding.norm else 0,
-    )
+def _embedding_saved(spec: ModelSpec, name: str) -> Saved:
+    """Return the numbers kept before the first block of a stack."""
+    module: Any = built(spec).input_modules()[name]
+    marks = spec.width if module.dropout.probability else 0
+    if spec.reads == "images":
+        return Saved(0, marks, spec.width)
+    norm = spec.embedding.norm
+    return Saved(0, marks, _norm_saved(norm, spec.width) if norm else 0)
 
 
-def _stack_kept(stack: StackSpec, width: int, length: int, *, mixed: bool) -> _Kept:
-    final = _Kept(0, 0, _norm_kept(stack.final_norm, width) if stack.final_norm else 0)
-    own = stack.block.self_attention
-    if own.position_bias is None:  # one that all blocks share is added as its own would be
-        own = own.model_copy(update={"position_bias": stack.shared_position_bias})
-    block = stack.block.replace(self_attention=own)
-    return final.plus(_block_kept(block, width, length, mixed=mixed), stack.num_layers)
+def _stack_saved(spec: ModelSpec, name: str, length: int, *, mixed: bool) -> Saved:
+    stack = spec.stacks()[name]
+    final = stack.final_norm
+    kept = Saved(0, 0, _norm_saved(final, spec.width) if final else 0)
+    shared = stack.shared_position_bias is not None
+    for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
+        for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
+            inside = part.saved(length, mixed=mixed, shared_bias=shared)
+            kept = kept.plus(inside.plus(_sublayer_saved(sublayer, spec.width)), layers)
+    return kept
 
 
-def _block_kept(block: BlockSpec, width: int, length: int, *, mixed: bool) -> _Kept:
-    own, cross = block.self_attention, block.cross_attention
-    kept = _attention_kept(own, width, length, mixed=mixed)
-    kept = kept.plus(_Kept(2 * key_value_width(own, width), 0))
-    if own.rotary is not None and _made_anew(own, width):
-        # Values are read where the projection left them, beside what was turned since.
-        kept = kept.plus(_Kept(query_width(own, width) + key_value_width(own, width), 0))
-    if cross is not None:
-        kept = kept.plus(_attention_kept(cross, width, length, mixed=mixed))
-    kept = kept.plus(_feedforward_kept(block.feedforward))
-    # Each part keeps its input, each norm what it normalises, each dropout its marks unless kernels
-    # in C make them anew. Sums of the residual stream, and so what norms read, are float32 at every
-    # precision.
-    if has_row_kernels(width):
-        part = _Kept(width, 0, width)
-    else:
-        part = _Kept(width, width if block.dropout else 0, _norm_kept(block.norm, width))
-    return kept.plus(part, norms_per_block(block))
+def _sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
+    """Return the numbers kept around a part: its input, the norms' inputs, dropout's marks.
+
+    Sums of the residual stream, and so the inputs of norms, are float32 at every precision.
+    """
+    norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
+    if has_row_kernels(width):  # kernels in C make marks anew
+        return Saved(width, 0, norms * width)
+    return Saved(width, width if spec.dropout else 0, norms * _norm_saved(spec.norm, width))
 
 
-def _norm_kept(spec: NormSpec, width: int) -> int:
-    """What comes in; the RMS norm, made of several operations, also the result before scaling."""
+def _norm_saved(spec: NormSpec, width: int) -> int:
+    """Return the input; of the RMS norm, made of several operations, also the result unscaled."""
     return 2 * width if spec.kind == "rms" else width
 
 
-def _feedforward_kept(spec: FeedForwardSpec) -> _Kept:
-    # ReLU's derivative is read off its result; other activations need what went in as well.
-    from_result = spec.activation in ("relu", "reglu")
-    copies = (1 if from_result else 2) + (2 if is_gated(spec) else 0)
-    # What goes into `down` is kept either way; only ReLU's result is then kept beside it.
-    if spec.dropout and spec.activation == "relu":
-        copies += 1
-    return _Kept(copies * spec.width, spec.width if spec.dropout else 0)
+def _passing(spec: ModelSpec) -> int:
+    """Return the most numbers of a position in results that pass: those of a feed-forward layer."""
+    parts = [part for name in spec.stacks() for part, _ in parts_of(spec, name)]
+    return max(getattr(part, "peak_numbers", 0) for part in parts) + 4 * spec.width
 
 
-def _attention_kept(spec: AttentionSpec, width: int, length: int, *, mixed: bool) -> _Kept:
-    """Queries, the heads' outputs, and the weights over `length` keys unless they are made anew.
+def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tuple[int, int]:
+    """Return the bytes of the model and of the batch at the worst moment.
 
-    Softmax keeps its result in float32; the product with the values keeps what it reads.
+    Gradients come as activations go, so that only the more of both counts, unless gradients of
+    other batches are there already.
     """
-    weights = 0 if _made_anew(spec, width) else spec.num_heads * length
-    copied = weights if mixed or spec.dropout else 0
-    marks = weights if spec.dropout else 0
-    return _Kept(2 * query_width(spec, width) + copied, marks, weights)
+    model = memory.weights + memory.moments + memory.moving_average + memory.casts
+    batch = memory.activations + memory.loss + passing
+    if accumulated:
+        return model + memory.gradients, batch
+    return model, max(batch, memory.gradients + passing)
 
 
-def _made_anew(spec: AttentionSpec, width: int) -> bool:
-    """Whether kernels in C serve (`heedful.nn.kernels.native`), which keep no weights."""
-    plain = not spec.dropout and spec.softcap is None and spec.position_bias is None
-    return plain and has_row_kernels(spec.head_width or width // spec.num_heads)
-
-
-def _memory_numbers(spec: TranslatorSpec) -> int:
-    cross = spec.decoder.block.cross_attention
-    assert cross is not None
-    return 2 * key_value_width(cross, spec.width)
+def _peak(model: int, batch: int, primitives: int, device: str, misfits: int = 0) -> Peak:
+    process = PROCESS + primitives if device == "cpu" else 0
+    slack = misfits + round(SLACK * (model + batch))
+    return Peak(process=process, model=model, batch=batch, slack=slack)

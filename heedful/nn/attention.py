@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from heedful.kernels.library import HeadAddresses
+from heedful.kernels.library import HeadAddresses, has_row_kernels
 from heedful.nn.attend import (
     attend,
     attention_bias,
@@ -33,6 +33,7 @@ from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.residual import ResidualNorm
 from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
+from heedful.nn.work import Saved, Work, weight_work
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
@@ -223,6 +224,32 @@ class Attention(nn.Module):
         second = Parameters(self.output.weight, self.output.bias)
         return fused_sublayer(x, y, first, heads, second, after)
 
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of queries that look at keys; see `Costed`."""
+        rows = queries * self.heads_left
+        pairs = 4 * rows * self.head_width * keys  # a score and a weighted value for each
+        if self.position_bias is not None:
+            pairs += self.position_bias.work(rows)
+        return Work(weights=queries * weight_work(self.projection, self.output), attention=pairs)
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of the keys and values of tokens."""
+        return 2 * self.key_heads_left * self.head_width * tokens * number_bytes
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return queries, outputs of the heads, and weights unless they are recomputed."""
+        # Softmax keeps its result in float32; the product with the values keeps its own input.
+        weights = 0 if self._recomputes(shared_bias) else self.heads_left * length
+        copied = weights if mixed or self.dropout else 0
+        queries = self.heads_left * self.head_width
+        return Saved(2 * queries + copied, weights if self.dropout else 0, weights)
+
+    def _recomputes(self, shared_bias: bool) -> bool:
+        """Return whether kernels in C serve (`nn/kernels/native.py`), which keep no weights."""
+        biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
+        plain = not self.dropout and self.softcap is None and not biased
+        return plain and has_row_kernels(self.head_width)
+
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
         return x.view(*x.shape[:2], num_heads, self.head_width).transpose(1, 2)
 
@@ -326,6 +353,15 @@ class SelfAttention(Attention):
         memory = KeyValues(state.keys, state.values)
         return self._attend(q, memory, positions, context).view_as(x), state
 
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Add the keys and values, which are made of the same tokens."""
+        key_value = 2 * self.key_heads_left * self.head_width
+        kept = super().saved(length, mixed=mixed, shared_bias=shared_bias).plus(Saved(key_value))
+        if self.rotary is not None and self._recomputes(shared_bias):
+            # Values are read where the projection left them, beside what was rotated since.
+            kept = kept.plus(Saved(self.heads_left * self.head_width + key_value // 2))
+        return kept
+
     def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, L, E], keys and values [B, K, L, E], rotated to their places."""
         positions, rows = context.positions.query, context.rows
@@ -366,6 +402,15 @@ class CrossAttention(Attention):
         (query,) = self.projection(x, context.rows)
         assert context.memory_positions is not None
         return self._attend(self.queries_of(query), state, context.memory_positions, context), state
+
+    def read_work(self, tokens: int) -> Work:
+        """Return the operations of reading a memory of so many tokens."""
+        return Work(weights=tokens * weight_work(self.memory_projection))
+
+    def read_saved(self, mixed: bool) -> Saved:
+        """Return what a token of the memory leaves: its key and value, and their input if cast."""
+        width = self.output.out_features if mixed else 0
+        return Saved(2 * self.key_heads_left * self.head_width + width)
 
     def _split(self, memory: ProjectedMemory) -> KeyValues:
         return self._laid_out(self.memory_projection.parts(memory.projected, memory.rows))

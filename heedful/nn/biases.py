@@ -33,6 +33,10 @@ class Bias(nn.Module):
         """
         raise NotImplementedError
 
+    def work(self, queries: int) -> int:
+        """Return the operations of matrix products for so many queries of one head."""
+        return 0
+
 
 class Alibi(Bias):
     """A penalty that grows with distance, with a fixed slope per head (Press 2022).
@@ -144,6 +148,10 @@ class RelativeKeys(Bias):
         # One product with every vector, then a pick: Lk vectors per query would not fit.
         products = query.to(precision) @ self.weight.to(precision).T
         return products.gather(-1, clipped[:, None].expand(-1, query.shape[1], -1, -1))
+
+    def work(self, queries: int) -> int:
+        """Return the operations of each query's product with every vector."""
+        return 2 * self.weight.numel() * queries
 
 
 class ExplicitBias(Bias):

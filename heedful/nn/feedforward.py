@@ -15,6 +15,7 @@ from heedful.nn.mixer import Context
 from heedful.nn.product import Linear, fed, is_plain, unwatched
 from heedful.nn.residual import ResidualNorm
 from heedful.nn.spec import FeedForwardSpec
+from heedful.nn.work import Saved, Work, weight_work
 
 
 def relu(x: Tensor) -> Tensor:
@@ -100,6 +101,26 @@ class FeedForward(nn.Module):
         up = Parameters(self.up.weight, self.up.bias)
         down = Parameters(self.down.weight, self.down.bias)
         return fused_sublayer(x, y, up, self.kind, down, after)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens; see `Costed`."""
+        return Work(weights=queries * weight_work(self))
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return the numbers of a token kept inside; see `Costed`."""
+        # ReLU's derivative is read off its result; other activations need their input as well.
+        from_result = self.activation is relu
+        copies = (1 if from_result else 2) + (2 if self.gate is not None else 0)
+        # The input of `down` is kept either way; only ReLU's result is then kept beside it.
+        if self.dropout.probability and from_result and self.gate is None:
+            copies += 1
+        width = self.up.out_features
+        return Saved(copies * width, width if self.dropout.probability else 0)
+
+    @property
+    def peak_numbers(self) -> int:
+        """The numbers of a token that stand side by side while it passes, at most."""
+        return (2 if self.gate is None else 3) * self.up.out_features
 
 
 def linear(in_width: int, out_width: int, bias: bool) -> Linear:

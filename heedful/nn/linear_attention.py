@@ -20,6 +20,7 @@ from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.product import Linear
 from heedful.nn.projection import FusedLinear, store_maps_apart
 from heedful.nn.spec import LinearAttentionSpec
+from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _CHUNK = 64
 """Tokens whose mutual weights are computed as a matrix; between chunks only the sums are kept."""
@@ -120,6 +121,29 @@ class LinearAttention(nn.Module):
         above = (query[..., None, :] @ products)[..., 0, :]
         mixed = _divide(above, (query * keys).sum(-1, keepdim=True)).transpose(1, 2)
         return self._merge(mixed, x, context), LinearState(products, keys)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens, whatever number stands before them; see `Costed`."""
+        width, pairs = self.head_width, 0
+        if self.causal:  # scores and sums within a chunk; sums of those before, read and added to
+            whole, rest = divmod(queries, _CHUNK)
+            pairs = 4 * (whole * _CHUNK**2 + rest**2) * width
+        per_head = pairs + queries * (4 * width**2 + 2 * width)
+        return Work(
+            weights=queries * weight_work(self.projection, self.output),
+            attention=self.num_heads * per_head,
+        )
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of the sums, float32 however many tokens they are of."""
+        return self.num_heads * self.head_width * (self.head_width + 1) * FLOAT32
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return features, sums and the weights within chunks, as counted in runs; see `Costed`."""
+        inner = self.num_heads * self.head_width
+        if not self.causal:
+            return Saved(8 * inner, 0, inner)
+        return Saved(10 * inner + self.num_heads * _CHUNK, 0, 2 * inner)
 
     def _features(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return φ(q), φ(k) and v, [B, H, L, E] float32; padding has keys of 0."""

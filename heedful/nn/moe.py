@@ -25,6 +25,7 @@ D model width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 from weakref import WeakKeyDictionary
 
 import torch
@@ -35,6 +36,7 @@ from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context
 from heedful.nn.spec import ExpertsSpec, FeedForwardSpec
+from heedful.nn.work import Saved, Work, weight_work
 
 PENALTIES = "**.penalty"
 """The addresses of all that a model's layers add to the loss in training."""
@@ -146,6 +148,24 @@ class MixtureOfExperts(nn.Module):
         if self.renormalize:
             weights = weights / weights.sum(-1, keepdim=True)
         return Routes(probabilities, experts, weights)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens in the router and in the experts of each."""
+        expert = self._expert.work(queries, keys).times(self.per_token)
+        return expert + Work(weights=queries * weight_work(self.router))
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return the numbers kept by one expert; see `Costed`."""
+        return self._expert.saved(length, mixed=mixed, shared_bias=shared_bias)
+
+    @property
+    def peak_numbers(self) -> int:
+        """The numbers of a token that stand side by side while it passes one expert."""
+        return self._expert.peak_numbers
+
+    @property
+    def _expert(self) -> FeedForward:
+        return cast("FeedForward", self.experts[0])
 
     def _mix(self, tokens: Tensor, routes: Routes) -> Tensor:
         """The weighted sum [T, D] of what each token's experts make of it."""

@@ -10,14 +10,9 @@ from torch import nn
 
 from heedful.errors import RunError
 from heedful.memory import available_bytes
-from heedful.models.cost import (
-    BFLOAT16,
-    FLOAT32,
-    LARGEST_DECODING,
-    decoding_peak,
-    human_bytes,
-    largest,
-)
+from heedful.models.cost import human_bytes, largest
+from heedful.models.cost_memory import LARGEST_DECODING, decoding_peak
+from heedful.nn.work import BFLOAT16, FLOAT32
 from heedful.pipelines.worker_threads import batches_at_once
 
 if TYPE_CHECKING:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,17 +9,11 @@ from heedful.device import resolve_precision
 from heedful.errors import ConfigError, RunError
 from heedful.interop.hugging_face import describe_any
 from heedful.memory import available_bytes
-from heedful.models.build import count_built
-from heedful.models.cost import (
-    BFLOAT16,
-    FLOAT32,
-    LARGEST_TRAINING,
-    human_bytes,
-    largest,
-    training_peak,
-)
+from heedful.models.cost import count_parameters, human_bytes, largest
+from heedful.models.cost_memory import LARGEST_TRAINING, training_peak
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.nn.work import BFLOAT16, FLOAT32
 from heedful.train.run_config import settings_of_run
 
 if TYPE_CHECKING:
@@ -64,7 +57,7 @@ def check_size(
         spec: ModelSpec = encoder_spec(settings.model, 1, 1, ())
     else:
         spec = likely_spec(settings)
-    parameters = estimated_parameters(spec)
+    parameters = count_parameters(spec)
     needed = _BYTES_OF_A_PARAMETER * parameters
     if available is None:
         available = available_bytes(device)
@@ -76,25 +69,6 @@ def check_size(
             where=f"model.{name}",
             remedy="Take fewer layers, or a smaller width",
         )
-
-
-def estimated_parameters(spec: ModelSpec) -> int:
-    """Count a model's parameters from the first layers of each stack alone."""
-    stacks = spec.stacks()
-
-    def count(rounds: Mapping[str, int]) -> int:
-        short = {
-            name: stack.model_copy(update={"num_layers": rounds[name] * len(stack.pattern)})
-            for name, stack in stacks.items()
-        }
-        return count_built(spec.model_copy(update=short))
-
-    once = dict.fromkeys(stacks, 1)
-    total = base = count(once)
-    for name, stack in stacks.items():
-        repeats = -(-stack.num_layers // len(stack.pattern))
-        total += (repeats - 1) * (count(once | {name: 2}) - base)
-    return total
 
 
 def with_budget(
@@ -120,7 +94,7 @@ def with_budget(
     if available is None:
         available = available_bytes(device)
     spec = likely_spec(settings)
-    parameters = count_built(spec)
+    parameters = count_parameters(spec)
     precision = resolve_precision(settings.precision, device, width=spec.width)
     number_bytes = FLOAT32 if precision.name == "fp32" else BFLOAT16
     usable = round(available * (1 - MARGIN))

@@ -13,14 +13,22 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.kernels import library
-from heedful.models import cost
-from heedful.models.family import VisionSpec
+from heedful.models import cost, cost_memory
+from heedful.models.causal_lm import CausalLM
+from heedful.models.family import CausalLMSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.models.vision import VisionModel
 from heedful.nn.losses import smoothed_cross_entropy
-from heedful.nn.spec import AttentionSpec, EmbeddingSpec, NormSpec, PositionSpec
+from heedful.nn.spec import (
+    AttentionSpec,
+    EmbeddingSpec,
+    LinearAttentionSpec,
+    NormSpec,
+    PositionSpec,
+)
+from heedful.nn.work import BFLOAT16, Work
 
 SMALL = TranslatorShape(
     width=32, encoder_layers=2, decoder_layers=3, num_heads=4, feedforward=48, dropout=0.0
@@ -243,28 +251,113 @@ def test_caches_are_as_large_as_foreseen(name: str) -> None:
     for _ in range(steps):
         _, state = model.step(state, torch.ones(sentences, beam, dtype=torch.int64))
     memory = cost.decoding_memory(spec, source_length, steps, sentences=sentences, beam=beam)
-    crossed = sum(m.keys.numel() + m.values.numel() for m in state.memory)
-    cached = sum(c.keys.numel() + c.values.numel() for c in state.caches)
+    states = [each for block in state.decoder.blocks for each in block]
+    sizes = [0 if s is None else s.keys.numel() + s.values.numel() for s in states]
+    cached, crossed = sum(sizes[0::3]), sum(sizes[1::3])  # self, cross and feed-forward
     assert memory.cross_cache == 4 * crossed
     assert memory.self_cache == 4 * cached
     assert memory.cross_per_source_token == 4 * crossed // (sentences * source_length)
     assert memory.weights == 4 * cost.count_parameters(spec)
 
 
+LINEAR = CausalLMSpec.parse(
+    {
+        "width": 32,
+        "vocabulary": 70,
+        "decoder": {
+            "num_layers": 5,
+            "pattern": [
+                {"sublayers": [
+                    {"name": "linear_attention", "part": {
+                        "kind": "linear_attention", "num_heads": 4, "head_width": 6, "causal": True,
+                    }},
+                    {"name": "feedforward", "part": {"kind": "feedforward", "width": 48}},
+                ]},
+                {"sublayers": [
+                    {"name": "self_attention", "part": {
+                        "kind": "attention", "num_heads": 2, "mask": {"kind": "causal"},
+                    }},
+                    {"name": "feedforward", "part": {"kind": "feedforward", "width": 40}},
+                ]},
+            ],
+        },
+    }
+)  # fmt: skip
+"""Layers 0, 2 and 4 are linear attention, 1 and 3 softmax attention."""
+
+
+def test_linear_attention_in_a_language_model_costs_what_a_count_by_hand_says() -> None:
+    linear, softmax = (32 * 72 + 72) + (24 * 32 + 32), 4 * (32 * 32 + 32)
+    networks = 3 * (2 * 32 * 48 + 48 + 32) + 2 * (2 * 32 * 40 + 40 + 32)
+    norms = 5 * 2 * 2 * 32
+    parameters = 70 * 32 + 3 * linear + 2 * softmax + networks + norms
+    assert cost.count_parameters(LINEAR) == parameters
+    # Multiply-adds of a token after 8 others, itself among 9: matrices without biases, then sums.
+    matrices = 3 * (32 * 72 + 24 * 32 + 2 * 32 * 48) + 2 * (4 * 32 * 32 + 2 * 32 * 40)
+    within = 3 * 4 * (6 + 6)  # its own score, its own value
+    sums = 3 * 4 * (6 * 6 + 6 + 6 * 6)  # sums of values and of keys read, its own added
+    scores = 2 * 2 * (16 * 9 + 9 * 16)
+    work = cost.step_work(LINEAR, 0, 9)
+    assert work == Work(
+        weights=2 * matrices, attention=2 * (within + sums + scores), output=2 * 32 * 70
+    )
+    memory = cost.decoding_memory(LINEAR, 0, 50, sentences=2, beam=3, number_bytes=BFLOAT16)
+    state, cache = 3 * 4 * (6 * 6 + 6) * 4, 2 * (2 * 32 * 2)  # the sums are float32 all the same
+    assert memory.weights == 2 * parameters
+    assert memory.self_per_target_token == cache
+    assert memory.self_cache == 2 * 3 * (state + 50 * cache)
+    assert memory.cross_cache == memory.cross_per_source_token == 0
+
+
+@pytest.mark.parametrize("length", [5, 64, 150])
+@pytest.mark.usefixtures("counted")
+@torch.no_grad()
+def test_operations_and_state_of_linear_attention_are_those_of_a_run(length: int) -> None:
+    spec = LINEAR.model_copy(
+        update={"decoder": LINEAR.decoder.with_block(LINEAR.decoder.pattern[0])}
+    )
+    model = CausalLM(spec).eval()
+    ids, positions = batch(1, length, 70)
+    with FlopCounterMode(display=False) as counter:
+        model.logits(model(ids, positions))
+    assert counter.get_total_flops() == cost.text_work(spec, length).total
+    state = model.start(ids, positions)
+    with FlopCounterMode(display=False) as counter:
+        model.step(state, ids[:, :1])
+    assert counter.get_total_flops() == cost.step_work(spec, 0, length + 1).total
+    states = [block[0] for block in state.decoder.blocks]
+    numbers = sum(state.products.numel() + state.keys.numel() for state in states)
+    assert (4 * numbers, 0) == cost.state_bytes(spec, length)
+
+
+@pytest.mark.parametrize("heads", [4, 8])
+def test_activations_of_linear_attention_are_near(heads: int) -> None:
+    part = LinearAttentionSpec(num_heads=heads, head_width=16, causal=True)
+    block = LINEAR.decoder.pattern[0].replace(linear_attention=part)
+    spec = LINEAR.model_copy(update={"decoder": LINEAR.decoder.with_block(block)})
+    memory = cost_memory.training_memory(spec, 0, 4 * 128)
+    kept = saved_bytes(CausalLM(spec), 4, 64, batch(4, 128, 70))
+    assert memory.activations == pytest.approx(kept, rel=0.05)
+
+
 def kept_bytes(spec: TranslatorSpec, rows: int, length: int) -> int:
-    """What autograd really keeps of a forward pass, parameters and small things apart."""
-    model = Translator(spec)
+    texts = batch(rows, length, 70)
+    return saved_bytes(Translator(spec), rows, length, (*texts, *texts))
+
+
+def saved_bytes(model: Any, rows: int, length: int, inputs: tuple[torch.Tensor, ...]) -> int:
+    """Return what autograd really keeps of a pass, parameters and small things apart."""
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
     kept: dict[int, torch.UntypedStorage] = {}
 
     def pack(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.nbytes() >= rows * length * spec.width and storage.data_ptr() not in own:
+        if storage.nbytes() >= rows * length * model.spec.width and storage.data_ptr() not in own:
             kept[storage.data_ptr()] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = model(*batch(rows, length, 70), *batch(rows, length, 70))
+        hidden = model(*inputs)
     total = sum(storage.nbytes() for storage in kept.values())
     assert hidden.requires_grad
     return total
@@ -277,41 +370,28 @@ def test_the_estimate_of_activations_is_near(name: str, dropout: float) -> None:
     spec = TINY.model_copy(update=SHAPES[name] | everywhere).expand(70, 70)
     rows, length = 4, 24
     tokens = rows * length
-    memory = cost.training_memory(spec, tokens, tokens, kept_weights_length=length)
+    memory = cost_memory.training_memory(spec, tokens, tokens, kept_weights_length=length)
     assert memory.activations == pytest.approx(kept_bytes(spec, rows, length), rel=0.05)
 
 
 def test_fixed_memory_of_training() -> None:
     spec = spec_of({})
     parameters = cost.count_parameters(spec)
-    plain = cost.training_memory(spec, 10, 10)
-    averaged = cost.training_memory(spec, 10, 10, moving_average=True)
+    plain = cost_memory.training_memory(spec, 10, 10)
+    averaged = cost_memory.training_memory(spec, 10, 10, moving_average=True)
     assert plain.fixed == 16 * parameters
     assert averaged.fixed == averaged.total - averaged.activations - averaged.loss
     assert averaged.total - plain.total == 4 * parameters
-    half = cost.training_memory(spec, 10, 10, activation_bytes=cost.BFLOAT16)
+    half = cost_memory.training_memory(spec, 10, 10, activation_bytes=BFLOAT16)
     # What norms read is float32 all the same, and products keep the weights they read.
     assert plain.activations < 2 * half.activations < 2 * plain.activations
     assert half.casts == 2 * (parameters - 70 * spec.width)
     assert half.total - half.fixed == half.casts + half.activations + half.loss
 
 
-@pytest.mark.parametrize("available", [50_000_000, 10**9, 123_456_789])
-def test_the_largest_batch_fits_and_one_more_does_not(available: int) -> None:
-    spec = TINY.expand(1000, 1000)
-    tokens = cost.largest_batch(spec, available)
-    assert tokens > 0
-    assert cost.training_memory(spec, tokens, tokens).total <= available
-    assert cost.training_memory(spec, tokens + 1, tokens + 1).total > available
-
-
-def test_nothing_fits_into_too_little() -> None:
-    assert cost.largest_batch(TINY.expand(1000, 1000), 1000) == 0
-
-
 def test_fit_says_what_is_needed() -> None:
-    assert cost.Fit(needed=10**9, available=2 * 10**9).fits
-    tight = cost.Fit(needed=2_500_000_000, available=16_000_000)
+    assert cost_memory.Fit(needed=10**9, available=2 * 10**9).fits
+    tight = cost_memory.Fit(needed=2_500_000_000, available=16_000_000)
     assert not tight.fits
     assert tight.describe() == "Does not fit: 2.5 GB needed, 16.0 MB available"
 
@@ -338,6 +418,6 @@ def test_attention_is_quadratic_and_the_rest_is_not() -> None:
     assert twice.weights == 2 * once.weights
 
 
-def test_costs_need_no_torch() -> None:
-    code = "import sys, heedful.models.cost; sys.exit('torch' in sys.modules)"
+def test_importing_costs_needs_no_torch() -> None:
+    code = "import sys, heedful.models.cost_memory; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,11 +15,12 @@ from torch.utils._pytree import tree_leaves
 
 from heedful.data.batches import PairBatch, RowBatch, WindowBatch
 from heedful.device import Precision
-from heedful.models import cost
-from heedful.models.build import build_model, count_built
+from heedful.models import cost, cost_memory
+from heedful.models.build import build_model
 from heedful.models.family import MaskedLMHeadSpec, ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+from heedful.nn.work import BFLOAT16, FLOAT32
 from heedful.train.objective import CausalLMObjective, MaskedObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
@@ -29,7 +30,7 @@ SHAPE = TranslatorShape(
     width=64, encoder_layers=3, decoder_layers=3, num_heads=4, feedforward=192, dropout=0.1
 )
 VOCABULARY, ROWS, LENGTH = 400, 24, 24
-NUMBER_BYTES = {"fp32": cost.FLOAT32, "bf16": cost.BFLOAT16}
+NUMBER_BYTES = {"fp32": FLOAT32, "bf16": BFLOAT16}
 
 
 class Tracker(TorchDispatchMode):
@@ -106,11 +107,11 @@ def test_the_peak_of_a_step_is_foreseen(task: Any, precision: Any) -> None:
     with tracker:
         for step in (1, 2):
             assert updater.update([batch], step, 1e-3) is not None
-    foreseen = cost.training_peak(
+    foreseen = cost_memory.training_peak(
         spec,
         ROWS * LENGTH,
         length=LENGTH,
-        parameters=count_built(spec),
+        parameters=cost.count_parameters(spec),
         number_bytes=NUMBER_BYTES[precision],
     )
     assert foreseen.model + foreseen.batch == pytest.approx(own + tracker.most, rel=0.15)
@@ -125,10 +126,10 @@ def test_the_largest_that_fits(limit: int, most: int | None) -> None:
 def test_a_longer_cache_and_more_hypotheses_take_more() -> None:
     spec = SHAPE.expand(VOCABULARY, VOCABULARY)
     asked: dict[str, Any] = {"length": 20, "parameters": cost.count_parameters(spec)}
-    small = cost.decoding_peak(spec, 1000, beam=4, **asked)
-    large = cost.decoding_peak(spec, 2000, beam=4, **asked)
+    small = cost_memory.decoding_peak(spec, 1000, beam=4, **asked)
+    large = cost_memory.decoding_peak(spec, 2000, beam=4, **asked)
     assert large.batch == pytest.approx(2 * small.batch, rel=0.01)
-    assert large.total - large.needed == cost.decoding_peak(spec, 1, **asked).process
-    on_gpu = cost.decoding_peak(spec, 1000, beam=4, device="cuda", **asked)
+    assert large.total - large.needed == cost_memory.decoding_peak(spec, 1, **asked).process
+    on_gpu = cost_memory.decoding_peak(spec, 1000, beam=4, device="cuda", **asked)
     assert on_gpu.process == 0
     assert on_gpu.total == small.needed

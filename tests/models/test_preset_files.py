@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.models.build import count_built, parameter_counts
+from heedful.models.cost import count_parameters, parameters_by_module
 from heedful.models.preset_files import (
     describe_preset,
     has_spec,
@@ -31,13 +31,13 @@ def test_every_preset_builds_a_spec():
 
 @pytest.mark.parametrize("name", [name for name in preset_names() if has_spec(name)])
 def test_published_models_have_their_published_size(name):
-    assert count_built(read_preset_spec(name)) == published_parameters(name)
+    assert count_parameters(read_preset_spec(name)) == published_parameters(name)
 
 
 def test_a_count_needs_no_memory_and_draws_nothing():
     state = torch.random.get_rng_state()
     spec = read_preset_spec("gpt3")
-    counts = parameter_counts(spec)
+    counts = parameters_by_module(spec)
     assert sum(counts.values()) == published_parameters("gpt3") > 170e9
     assert torch.equal(state, torch.random.get_rng_state())
     width = spec.width

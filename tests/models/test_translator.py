@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.data.batches import PairBatch
-from heedful.models.cost_parameters import count_parameters
+from heedful.models.cost import count_parameters
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator

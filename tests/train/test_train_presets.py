@@ -12,12 +12,9 @@ import torch
 from heedful.data.text_file import LONGEST_WORD
 from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Recorder, Warning
-from heedful.models.build import build_model, count_built
 from heedful.models.preset_files import has_spec, preset_names, preset_tasks, read_preset_spec
-from heedful.models.shape import TranslatorShape
-from heedful.models.shape_to_spec import encoder_spec
 from heedful.train import warm_start
-from heedful.train.memory_budget import check_size, estimated_parameters
+from heedful.train.memory_budget import check_size
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.tasks import prepare_task
@@ -144,13 +141,6 @@ def test_rotary_scaling_needs_rotary_positions(tmp_path: Path) -> None:
     task = prepare_task(tmp_path, scaled, None, Events([]))
     with pytest.raises(ConfigError, match="no rotary positions"):
         task.new_model()
-
-
-def test_parameters_are_estimated_from_the_first_layers() -> None:
-    shape = TranslatorShape(width=16, num_heads=2, feedforward=24, encoder_layers=5)
-    for spec in (shape.expand(30, 30), encoder_spec(shape, 30, 20, ())):
-        assert estimated_parameters(spec) == count_built(spec)
-        assert count_built(spec) == sum(p.numel() for p in build_model(spec).parameters())
 
 
 def test_a_model_that_never_fits_is_refused_before_it_is_built(tmp_path: Path) -> None:

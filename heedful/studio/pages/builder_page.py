@@ -10,16 +10,17 @@ from pydantic import Field
 from heedful.config import Config, dump_toml
 from heedful.errors import ConfigError
 from heedful.models.cost import (
-    FLOAT32,
     count_parameters,
     decoding_cost,
     decoding_memory,
     parameter_table,
+    parameters_by_module,
     training_cost,
-    training_memory,
 )
+from heedful.models.cost_memory import training_memory
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
+from heedful.nn.work import FLOAT32
 from heedful.studio.page import Call, NoSettings, Page
 from heedful.text.tokenizer_spec import TokenizerSpec
 
@@ -144,9 +145,7 @@ def _memory(spec: TranslatorSpec, request: BuildRequest) -> dict[str, dict[str, 
 
 def _other(request: BuildRequest) -> dict[str, Any]:
     """Return the parameters of a language model, and the memory of training without a batch."""
-    from heedful.models.build import parameter_counts
-
-    counts = parameter_counts(_family_spec(request))
+    counts = parameters_by_module(_family_spec(request))
     total = sum(counts.values())
     weights = total * FLOAT32
     return {

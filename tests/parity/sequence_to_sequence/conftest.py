@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from heedful.models.build import canonical_weights, load_weights
-from heedful.models.cost_parameters import count_parameters
+from heedful.models.cost import count_parameters
 from heedful.models.translator import Translator
 from heedful.search.dispatch import search
 from heedful.search.hypothesis import Specials

@@ -1,0 +1,109 @@
+"""The answers of a part about its cost: operations, and numbers kept for the gradients.
+
+A multiply-add counts as two operations. Counted are the matrix products: with weights, between
+queries and keys, between attention weights and values. Left out are norms, activations, softmax
+and look-ups, which do work proportional to D per token where the products do D². Every pair of
+query and key counts, also one that a mask hides, since that is what a dense kernel computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FLOAT32 = 4
+"""Bytes of a float32; weights are trained in it at every precision."""
+
+BFLOAT16 = 2
+"""Bytes of a bfloat16 or float16."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """Operations by their cause.
+
+    Args:
+        weights: products with the blocks' weight matrices; linear in the number of tokens.
+        attention: products between tokens (scores, and sums of values); quadratic in length.
+        output: the projection to the vocabulary.
+    """
+
+    weights: int = 0
+    attention: int = 0
+    output: int = 0
+
+    @property
+    def total(self) -> int:
+        """All operations."""
+        return self.weights + self.attention + self.output
+
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            weights=self.weights + other.weights,
+            attention=self.attention + other.attention,
+            output=self.output + other.output,
+        )
+
+    def times(self, factor: int) -> Work:
+        """Return the same work done `factor` times."""
+        return Work(
+            weights=self.weights * factor,
+            attention=self.attention * factor,
+            output=self.output * factor,
+        )
+
+
+class Saved(NamedTuple):
+    """Numbers of a token that the forward pass leaves for the backward pass.
+
+    Args:
+        numbers: of the precision of products.
+        marks: of dropout, a byte each.
+        wide: in float32 at every precision.
+    """
+
+    numbers: int = 0
+    marks: int = 0
+    wide: int = 0
+
+    def plus(self, other: Saved, times: int = 1) -> Saved:
+        """Return the sum of this and `times` the other."""
+        return Saved(*(mine + times * its for mine, its in zip(self, other, strict=True)))
+
+    def bytes(self, number_bytes: int) -> int:
+        """Return the bytes of a token whose products have numbers of `number_bytes`."""
+        return self.numbers * number_bytes + self.marks + self.wide * FLOAT32
+
+
+class Costed(Protocol):
+    """The questions about cost that every part of a block answers.
+
+    A part that keeps a state has also `state_bytes(tokens, number_bytes)`; a cross mixer has
+    `read_work(tokens)` and `read_saved(mixed)` for the memory it reads.
+    """
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of new tokens of one sentence.
+
+        Args:
+            queries: number of new tokens.
+            keys: number of tokens they look at, themselves among them.
+        """
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return the numbers of a token kept for the backward pass beside the part's input.
+
+        Args:
+            length: tokens of a text if the kernel keeps its attention weights; 0 if not.
+            mixed: whether products have fewer bits than float32.
+            shared_bias: whether all blocks share a position bias.
+        """
+
+
+def weight_work(*modules: nn.Module) -> int:
+    """Return the operations of a token in linear maps: two for each number of their matrices."""
+    matrices = (p for module in modules for p in module.parameters() if p.dim() == 2)
+    return 2 * sum(matrix.numel() for matrix in matrices)
