@@ -126,6 +126,7 @@ _SENTENCES: _Rules = {
         **_honour("kind", "width", "source_vocabulary", "target_vocabulary", "max_length"),
         **_honour("embedding", "encoder", "decoder", "output_bias", "output_scale"),
         "share_embeddings": _one_of("all", "inputs", "target", "none", reason="no such sharing"),
+        "logits_softcap": _one_of(None, reason="only the definition caps logits"),
     },
     EmbeddingSpec: {
         **_honour("scale", "norm", "dropout", "positions"),

@@ -42,7 +42,8 @@ class Contributions(Result):
         vectors: [parts, rows, D] float32; they add up to the stack's output.
         tokens: the piece at each row whose score is split up; None where none can be.
         scores: [parts, rows] float32, the share of each part in the score of that token.
-        bias: [rows] float32, the output's own bias; the score is the sum of all.
+        bias: [rows] float32, the output's own bias; the score, before a soft cap of logits, is the
+            sum of all.
     """
 
     rows: tuple[str, ...]

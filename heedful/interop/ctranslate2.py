@@ -332,6 +332,8 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
     problems = list(_in_embedding(spec))
     if spec.kind == "translator" and spec.output_scale not in (None, spec.width**-0.5):
         problems.append(f"output_scale = {spec.output_scale}")
+    if spec.logits_softcap is not None:
+        problems.append("logits_softcap")
     try:
         for side, stack in spec.stacks().items():
             problems += _in_stack(stack, side)

@@ -12,6 +12,7 @@ from heedful.models.family import CausalLMSpec
 from heedful.models.stack import Stack, StackState
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.kernels.request import soft_cap
 from heedful.nn.masks import FAR, build_mask
 from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
@@ -73,7 +74,8 @@ class CausalLM(nn.Module):
 
     def logits(self, states: Tensor) -> Tensor:
         """States [..., D] to scores of every token [..., V]."""
-        return self.output_projection.logits(states, self.output_bias)
+        logits = self.output_projection.logits(states, self.output_bias)
+        return soft_cap(logits, self.spec.logits_softcap)
 
     def forward(
         self,

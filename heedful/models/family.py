@@ -33,6 +33,9 @@ class CausalLMSpec(CommonSpec):
     decoder: StackSpec
     tied: bool = Field(True, description="the output projection is the embedding table")
     output_bias: bool = False
+    logits_softcap: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="logits become softcap · tanh(logit / softcap) (Gemma 2)"
+    )
     max_length: PositiveInt | None = Field(
         None, description="longest text in tokens it was made for; unlimited if unset"
     )

@@ -432,6 +432,9 @@ class TranslatorSpec(CommonSpec):
     output_scale: Annotated[float, Field(gt=0)] | None = Field(
         None, description="factor on the decoder's states before the output projection"
     )
+    logits_softcap: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="logits become softcap · tanh(logit / softcap) (Gemma 2)"
+    )
     max_length: PositiveInt = Field(
         256, description="longest source in tokens that is translated in one piece"
     )

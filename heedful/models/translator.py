@@ -14,6 +14,7 @@ from heedful.models.spec import TranslatorSpec
 from heedful.models.stack import Stack, StackState
 from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.kernels.request import soft_cap
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
 
@@ -77,11 +78,14 @@ class Translator(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Decoder states [..., D] to scores of every target piece [..., V]."""
-        return self.output_projection.logits(hidden, self.output_bias)
+        logits = self.output_projection.logits(hidden, self.output_bias)
+        return soft_cap(logits, self.spec.logits_softcap)
 
     def output_over(self, ids: Tensor) -> Output:
-        """What scores some target pieces, ids [V'], as `logits` scores all: for many calls."""
-        return self.output_projection.logits_over(ids, self.output_bias)
+        """Return a function that scores target pieces `ids` [V'] as `logits` scores all."""
+        output = self.output_projection.logits_over(ids, self.output_bias)
+        softcap = self.spec.logits_softcap
+        return output if softcap is None else lambda hidden: soft_cap(output(hidden), softcap)
 
     def encode(
         self, source: Tensor, source_positions: Tensor, capture: Capture | None = None

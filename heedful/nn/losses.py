@@ -8,7 +8,7 @@ loss and, at once, its gradient. Padding never gets logits because only real pos
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -46,6 +46,7 @@ def smoothed_cross_entropy(
     targets: Tensor,
     label_smoothing: float = 0.0,
     bias: Tensor | None = None,
+    softcap: float | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Summed loss of predicting `targets` from `hidden @ weight.T + bias` (Szegedy 2016).
 
@@ -57,12 +58,14 @@ def smoothed_cross_entropy(
         targets: [n] int64 in [0, V).
         label_smoothing: ε, the share of the target spread over the vocabulary.
         bias: [V] or None.
+        softcap: if given, logits become softcap · tanh(logit / softcap).
 
     Returns:
         The smoothed loss, differentiable, and the plain negative log-likelihood, for reporting;
         both summed over positions, in nats, float32.
     """
-    found = _fused(hidden[None], weight, bias, targets, label_smoothing, 0.0)
+    strengths = _Strengths(label_smoothing, 0.0, softcap)
+    found = _fused(hidden[None], weight, bias, targets, strengths)
     return found.loss, found.nll
 
 
@@ -73,6 +76,7 @@ def consistent_cross_entropy(
     label_smoothing: float,
     consistency: float,
     bias: Tensor | None = None,
+    softcap: float | None = None,
 ) -> FusedLoss:
     """Cross-entropy of two passes over the same positions, and how far they disagree.
 
@@ -83,11 +87,18 @@ def consistent_cross_entropy(
         label_smoothing: as in `smoothed_cross_entropy`.
         consistency: weight of KL(p‖q) + KL(q‖p).
         bias: [V] or None.
+        softcap: as in `smoothed_cross_entropy`.
 
     Returns:
         The losses of both passes plus the weighted divergence; the nll of both; the divergence.
     """
-    return _fused(hidden, weight, bias, targets, label_smoothing, consistency)
+    return _fused(hidden, weight, bias, targets, _Strengths(label_smoothing, consistency, softcap))
+
+
+class _Strengths(NamedTuple):
+    smoothing: float
+    consistency: float
+    softcap: float | None
 
 
 def _fused(
@@ -95,15 +106,14 @@ def _fused(
     weight: Tensor,
     bias: Tensor | None,
     targets: Tensor,
-    label_smoothing: float,
-    consistency: float,
+    strengths: _Strengths,
 ) -> FusedLoss:
     device = hidden.device.type
     own = product_dtype(hidden, weight, bias) is not None
     dtype = asked_dtype(hidden)
     with torch.autocast(device, enabled=False):
         sums = _FusedLoss.apply(  # type: ignore[no-untyped-call]
-            hidden, weight, bias, targets, (label_smoothing, consistency), dtype, own
+            hidden, weight, bias, targets, strengths, dtype, own
         )
     return FusedLoss(*sums)
 
@@ -116,13 +126,13 @@ class _FusedLoss(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        strengths: tuple[float, float],
+        strengths: _Strengths,
         dtype: torch.dtype,
         own: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        smoothing, consistency = strengths
+        consistency = strengths.consistency
         cast = weight.to(dtype), None if bias is None else bias.to(dtype)
-        output = _Output(*cast, smoothing)
+        output = _Output(*cast, strengths.smoothing, strengths.softcap)
         products = _OwnProducts(weight, bias, dtype) if own else _Products(*cast, weight.dtype)
         passes = hidden.to(dtype).unbind(0)
         needs = ctx.needs_input_grad[:3]
@@ -141,7 +151,7 @@ class _FusedLoss(torch.autograd.Function):
             logits, probabilities = [], []
             for number, one in enumerate(passes):
                 out = buffers[2 * number][: one[part].shape[0]]
-                logits.append(products.logits(one[part], out))
+                logits.append(output.capped(products.logits(one[part], out)))
                 probabilities.append(output.softmax(logits[-1], buffers[2 * number + 1]))
             for one, x, p in zip(passes, logits, probabilities, strict=True):
                 part_loss, part_nll = output.losses(one[part], x, p, targets[part])
@@ -157,6 +167,7 @@ class _FusedLoss(torch.autograd.Function):
                 gradient = output.gradient(p, targets[part])
                 if apart:
                     gradient.add_(apart[number], alpha=consistency)
+                gradient = output.uncapped_gradient(gradient, logits[number])
                 if grad_hidden is not None:
                     products.for_hidden(gradient, grad_hidden[number, part])
                 if grad_weight is not None:
@@ -231,10 +242,13 @@ class _Output:
     takes five times as long on a processor. What is summed is taken from few elements of each row.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, smoothing: float) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor | None, smoothing: float, softcap: float | None
+    ) -> None:
         self.weight = weight
         self.bias = bias
         self.smoothing = smoothing
+        self.softcap = softcap
         self.wide = torch.promote_types(weight.dtype, torch.float32)
         self.mean_weight = weight.mean(0, dtype=self.wide)
         self.mean_bias = 0.0 if bias is None else bias.mean(dtype=self.wide)
@@ -242,6 +256,12 @@ class _Output:
     def buffers(self, rows: int, count: int) -> list[Tensor]:
         """Uninitialised [rows, V] tensors."""
         return [self.weight.new_empty(rows, self.weight.shape[0]) for _ in range(count)]
+
+    def capped(self, logits: Tensor) -> Tensor:
+        """Squash logits [r, V] into (−softcap, softcap), in place."""
+        if self.softcap is None:
+            return logits
+        return logits.div_(self.softcap).tanh_().mul_(self.softcap)
 
     def softmax(self, logits: Tensor, out: Tensor) -> Tensor:
         """[r, V] to [r, V], in the first rows of `out`."""
@@ -258,7 +278,10 @@ class _Output:
         nll = (log_total - right).sum()
         if not self.smoothing:
             return nll, nll
-        mean_logit = hidden.to(self.wide) @ self.mean_weight + self.mean_bias
+        if self.softcap is None:
+            mean_logit = hidden.to(self.wide) @ self.mean_weight + self.mean_bias
+        else:
+            mean_logit = logits.mean(-1, dtype=self.wide)
         uniform = (log_total - mean_logit).sum()
         return (1.0 - self.smoothing) * nll + self.smoothing * uniform, nll
 
@@ -271,6 +294,15 @@ class _Output:
         probabilities[right] = self.smoothing - probabilities.sum(-1)
         return probabilities
 
+    def uncapped_gradient(self, gradient: Tensor, logits: Tensor) -> Tensor:
+        """Turn a gradient by capped logits into that by the products; overwrites both."""
+        if self.softcap is None:
+            return gradient
+        if self.smoothing:
+            gradient -= self.smoothing / gradient.shape[-1]
+        slope = logits.div_(self.softcap).square_().neg_().add_(1.0)
+        return gradient.mul_(slope)
+
     def spread(
         self,
         hidden: Tensor,
@@ -278,8 +310,11 @@ class _Output:
         grad_weight: Tensor | None,
         grad_bias: Tensor | None,
     ) -> None:
-        """Add the gradient of the share ε/V of every piece, which is the same for all logits."""
-        if not self.smoothing:
+        """Add the gradient of the share ε/V of every piece, which is the same for all logits.
+
+        Under a cap it is not, and `uncapped_gradient` has added it.
+        """
+        if not self.smoothing or self.softcap is not None:
             return
         share = self.smoothing / self.weight.shape[0]
         if grad_hidden is not None:

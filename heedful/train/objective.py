@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
 
 import torch
 import torch.nn.functional as F
@@ -89,8 +89,9 @@ class TranslationObjective:
             model, batch.source, batch.source_positions, target_input, batch.target_positions
         )
         smoothing = self.settings.label_smoothing if model.training else 0.0
-        output = (model.output_weight, model.output_bias)
-        return _token_loss(states[real], *output, batch.target_output[real], smoothing, added)
+        return _token_loss(
+            states[real], _Output.of(model), batch.target_output[real], smoothing, added
+        )
 
     def _sampled_share(self, step: int) -> float:
         grown = min(1.0, step / self.settings.scheduled_sampling_steps)
@@ -116,6 +117,7 @@ class TranslationObjective:
             self.settings.label_smoothing,
             self.settings.r_drop / 2,
             bias=model.output_bias,
+            softcap=model.spec.logits_softcap,
         )
         extras = {"nll": found.nll / 2, "divergence": found.divergence}
         return LossSum(found.loss / 2 + tokens * added, tokens, extras)
@@ -142,9 +144,7 @@ class CausalLMObjective:
             states, targets = states[real], targets[real]
         smoothing = self.label_smoothing if model.training else 0.0
         states, targets = states.flatten(end_dim=-2), targets.flatten()
-        return _token_loss(
-            states, model.output_weight, model.output_bias, targets, smoothing, added
-        )
+        return _token_loss(states, _Output.of(model), targets, smoothing, added)
 
 
 class MaskedObjective:
@@ -163,8 +163,8 @@ class MaskedObjective:
         states, added = with_penalty(model, batch.ids, batch.positions, None)
         head = model.heads["masked_lm"]
         smoothing = self.label_smoothing if model.training else 0.0
-        features, output = head.features(states[real]), (head.projection.weight, head.bias)
-        return _token_loss(features, *output, batch.targets[real], smoothing, added)
+        features, output = head.features(states[real]), _Output(head.projection.weight, head.bias)
+        return _token_loss(features, output, batch.targets[real], smoothing, added)
 
 
 Scorer = Callable[[Any, Any], tuple[Tensor, Tensor | float]]
@@ -207,16 +207,28 @@ def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tens
     return states, 0.0 if capture is None else penalty(capture)
 
 
+class _Output(NamedTuple):
+    """The output projection: weight [V, D], bias [V], the soft cap of its logits."""
+
+    weight: Tensor
+    bias: Tensor | None
+    softcap: float | None = None
+
+    @classmethod
+    def of(cls, model: Any) -> Self:
+        return cls(model.output_weight, model.output_bias, model.spec.logits_softcap)
+
+
 def _token_loss(
     states: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
+    output: _Output,
     targets: Tensor,
     smoothing: float,
     added: Tensor | float,
 ) -> LossSum:
     """The summed cross-entropy of tokens [T] from states [T, D], with what layers add to it."""
-    loss, nll = smoothed_cross_entropy(states, weight, targets, smoothing, bias)
+    weight, bias, softcap = output
+    loss, nll = smoothed_cross_entropy(states, weight, targets, smoothing, bias, softcap)
     tokens = len(targets)
     return LossSum(loss + tokens * added, tokens, {"nll": nll})
 

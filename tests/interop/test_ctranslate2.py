@@ -206,6 +206,7 @@ REFUSED = {
     ),
     "softcap": lambda n: in_attentions(shape().expand(n, n), softcap=30.0),
     "output_scale": lambda n: changed(shape().expand(n, n), "", output_scale=0.5),
+    "logits_softcap": lambda n: changed(shape().expand(n, n), "", logits_softcap=3.0),
     "num_segments": lambda n: changed(shape().expand(n, n), "embedding", num_segments=2),
     "rotary.scaling": lambda n: rotary(n, scaling="ntk", factor=2.0),
     "rotary.temperature": lambda n: rotary(n, temperature=1.5),

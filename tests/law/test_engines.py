@@ -139,6 +139,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "decoder": at("decoder.num_layers", 3),
         "output_bias": at("output_bias", True),
         "output_scale": at("output_scale", 0.7),
+        "logits_softcap": at("logits_softcap", 0.5),
         "max_length": at("max_length", 12),
     },
     "EmbeddingSpec": {
@@ -257,6 +258,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "decoder": at("decoder.num_layers", 1, "causal_lm"),
         "tied": at("tied", False, "causal_lm"),
         "output_bias": at("output_bias", True, "causal_lm"),
+        "logits_softcap": at("logits_softcap", 0.5, "causal_lm"),
         "max_length": at("max_length", 12, "causal_lm"),
     },
     "EncoderSpec": {

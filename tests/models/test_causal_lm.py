@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.config import read_toml_text
+from heedful.data.batches import WindowBatch
 from heedful.device import Precision
 from heedful.engines.prepare import prepare
 from heedful.errors import ModelError
@@ -29,6 +30,7 @@ from heedful.nn.spec import (
     SegmentSpec,
     WindowSpec,
 )
+from heedful.train.objective import CausalLMObjective, Context
 
 VOCABULARY, WINDOW = 30, 4
 LEARNED = {"embedding": EmbeddingSpec(positions=PositionSpec(kind="learned", max_length=24))}
@@ -215,6 +217,20 @@ def test_an_output_bias_is_added_to_every_score():
     expected = states @ model.output_projection.weight.T + model.output_bias
     close(model.logits(states), expected)
     assert model.output_bias.abs().max() > 0.1
+
+
+def test_the_loss_is_that_of_capped_logits():
+    model = build("untied, output bias")
+    model.spec = model.spec.model_copy(update={"logits_softcap": 0.5})
+    ids = torch.randint(0, VOCABULARY, (2, 6))
+    positions, targets = torch.arange(6).expand(2, 6), ids.roll(-1, 1)
+    batch = WindowBatch(ids, positions, torch.zeros_like(ids), targets, torch.arange(2), 12)
+    found = CausalLMObjective(0.0).loss(model, batch, Context(1)).loss_sum
+    scores = model(ids, positions) @ model.output_weight.T + model.output_bias
+    capped = 0.5 * (scores / 0.5).tanh()
+    close(model.logits(model(ids, positions)), capped)
+    loss = torch.nn.functional.cross_entropy(capped.flatten(0, 1), targets.flatten())
+    close(found / 12, loss)
 
 
 def test_tying_ties_and_windows_are_known():

@@ -12,7 +12,6 @@ from heedful.models.cost import count_parameters
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
-from heedful.nn.dropout import Dropout
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings
 
@@ -170,8 +169,14 @@ def unusual(**changes) -> Translator:
         feedforward=24,
         positions="learned",
         max_length=20,
+        dropout=0.0,
     )
-    extras = {"share_embeddings": "inputs", "output_bias": True, "output_scale": 0.25}
+    extras = {
+        "share_embeddings": "inputs",
+        "output_bias": True,
+        "output_scale": 0.25,
+        "logits_softcap": 0.8,
+    }
     model = Translator(shape.expand(30, 30).model_copy(update=extras | changes))
     if model.output_bias is not None:
         torch.nn.init.normal_(model.output_bias)
@@ -179,7 +184,7 @@ def unusual(**changes) -> Translator:
 
 
 @torch.no_grad()
-def test_scale_and_bias_of_the_output_in_a_pass_and_in_steps():
+def test_scale_bias_and_cap_of_the_output_in_a_pass_and_in_steps():
     model = unusual()
     batch = (
         torch.randint(4, 30, (2, 5)),
@@ -187,10 +192,14 @@ def test_scale_and_bias_of_the_output_in_a_pass_and_in_steps():
         torch.randint(4, 30, (2, 6)),
         torch.arange(6).expand(2, 6),
     )
-    plain = unusual(output_bias=False, output_scale=None)
+    plain = unusual(output_bias=False, output_scale=None, logits_softcap=None)
     plain.load_state_dict({k: v for k, v in model.state_dict().items() if k != "output_bias"})
     whole = model.logits(model(*batch))
-    torch.testing.assert_close(whole, plain.logits(plain(*batch)) / 4 + model.output_bias)
+    uncapped = plain.logits(plain(*batch)) / 4 + model.output_bias
+    torch.testing.assert_close(whole, 0.8 * (uncapped / 0.8).tanh())
+    few = torch.tensor([7, 4, 20])
+    restricted, _ = model.step(model.start(*batch[:2]), batch[2][:, :1], model.output_over(few))
+    torch.testing.assert_close(restricted[:, 0], whole[:, 0, few], rtol=1e-4, atol=1e-5)
     state = model.start(*batch[:2])
     for t in range(6):
         logits, state = model.step(state, batch[2][:, t : t + 1])
@@ -200,9 +209,6 @@ def test_scale_and_bias_of_the_output_in_a_pass_and_in_steps():
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
 def test_the_loss_is_that_of_the_logits(r_drop):
     model = unusual().train()
-    for module in model.modules():
-        if isinstance(module, Dropout):
-            module.probability = 0.0
     positions = positions_of([4, 2], 4, left=False)
     ids = torch.randint(4, 30, (3, 2, 4))
     batch = PairBatch(ids[0], positions, ids[1], ids[2], positions, torch.arange(2), 6)

@@ -13,11 +13,13 @@ from heedful.nn import losses
 from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
 
 
-def by_the_formula(hidden, weight, targets, smoothing, bias=None):
+def by_the_formula(hidden, weight, targets, smoothing, bias=None, softcap=None):
     """-sum over positions of sum over pieces of q(piece) · log p(piece)."""
     logits = hidden.double() @ weight.double().T
     if bias is not None:
         logits = logits + bias.double()
+    if softcap is not None:
+        logits = softcap * (logits / softcap).tanh()
     log_p = logits - logits.exp().sum(-1, keepdim=True).log()
     vocabulary = weight.shape[0]
     q = torch.full_like(log_p, smoothing / vocabulary)
@@ -32,12 +34,13 @@ def by_the_formula(hidden, weight, targets, smoothing, bias=None):
     vocabulary=st.integers(2, 40),
     smoothing=st.sampled_from([0.0, 0.1, 0.5]),
     with_bias=st.booleans(),
+    softcap=st.sampled_from([None, 0.7, 5.0]),
     chunk=st.integers(1, 100),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=40)
 def test_values_and_gradients_follow_the_formula(
-    rows, vocabulary, smoothing, with_bias, chunk, seed
+    rows, vocabulary, smoothing, with_bias, softcap, chunk, seed
 ):
     torch.manual_seed(seed)
     hidden = torch.randn(rows, 6, requires_grad=True)
@@ -48,11 +51,11 @@ def test_values_and_gradients_follow_the_formula(
     kept = losses._CHUNK_ELEMENTS
     losses._CHUNK_ELEMENTS = chunk
     try:
-        loss, nll = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
+        loss, nll = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias, softcap)
     finally:
         losses._CHUNK_ELEMENTS = kept
     gradients = torch.autograd.grad(3 * loss, leaves)
-    expected_loss, expected_nll = by_the_formula(hidden, weight, targets, smoothing, bias)
+    expected_loss, expected_nll = by_the_formula(hidden, weight, targets, smoothing, bias, softcap)
     expected = torch.autograd.grad(3 * expected_loss, leaves)
     torch.testing.assert_close(loss.double(), expected_loss, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(nll.double(), expected_nll, rtol=1e-5, atol=1e-5)
@@ -101,11 +104,14 @@ def test_no_gradient_is_made_when_none_is_wanted(monkeypatch):
     vocabulary=st.integers(2, 40),
     smoothing=st.sampled_from([0.0, 0.1]),
     consistency=st.sampled_from([0.0, 0.5, 3.0]),
+    softcap=st.sampled_from([None, 0.7, 5.0]),
     chunk=st.integers(1, 100),
     seed=st.integers(0, 1000),
 )
 @settings(max_examples=40)
-def test_two_passes_follow_the_formula(rows, vocabulary, smoothing, consistency, chunk, seed):
+def test_two_passes_follow_the_formula(
+    rows, vocabulary, smoothing, consistency, softcap, chunk, seed
+):
     torch.manual_seed(seed)
     hidden = torch.randn(2, rows, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(vocabulary, 6, dtype=torch.float64, requires_grad=True)
@@ -114,11 +120,16 @@ def test_two_passes_follow_the_formula(rows, vocabulary, smoothing, consistency,
     kept = losses._CHUNK_ELEMENTS
     losses._CHUNK_ELEMENTS = chunk
     try:
-        found = consistent_cross_entropy(hidden, weight, targets, smoothing, consistency, bias)
+        found = consistent_cross_entropy(
+            hidden, weight, targets, smoothing, consistency, bias, softcap
+        )
     finally:
         losses._CHUNK_ELEMENTS = kept
-    pairs = [by_the_formula(one, weight, targets, smoothing, bias) for one in hidden]
-    p, q = ((one @ weight.T + bias).exp() for one in hidden)
+    pairs = [by_the_formula(one, weight, targets, smoothing, bias, softcap) for one in hidden]
+    p, q = (one @ weight.T + bias for one in hidden)
+    if softcap is not None:
+        p, q = softcap * (p / softcap).tanh(), softcap * (q / softcap).tanh()
+    p, q = p.exp(), q.exp()
     p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
     divergence = (p * (p / q).log()).sum() + (q * (q / p).log()).sum()
     loss = pairs[0][0] + pairs[1][0] + consistency * divergence
