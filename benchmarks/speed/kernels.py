@@ -30,9 +30,10 @@ from heedful.nn.attend import KERNELS, attend, make_request
 from heedful.nn.dropout import dropout
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.masks import Causal
+from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.product import linear as trained
-from heedful.nn.residual import add_residual
+from heedful.nn.residual import ResidualNorm, residual_norm
 from heedful.search.candidates import best_candidates, log_totals
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
@@ -175,9 +176,12 @@ def _of_training(rows: int) -> Iterator[Work]:
         lambda: torch.autograd.grad(norm(y).sum(), y),
     )
     change = torch.randn(rows, WIDTH, dtype=torch.bfloat16, requires_grad=True)
+    after, context = ResidualNorm(norm, dropout=0.1), Context(Positions.of_self(torch.arange(1)))
     yield Work(
         f"dropout, sum and norm, {rows} x {WIDTH}, forward and backward",
-        lambda: torch.autograd.grad(add_residual(y, change, 0.1, norm, True).sum(), (y, change)),
+        lambda: torch.autograd.grad(
+            residual_norm(y, change, after, context, training=True)[0].sum(), (y, change)
+        ),
     )
 
 

@@ -207,9 +207,14 @@ _LONG_WORD = re.compile(rf"\S{{{LONGEST_WORD + 1},}}")
 
 
 class LongWords:
-    """Takes words out of texts that a tokenizer cannot be trained on, and says where they were."""
+    """Takes words out of texts that a tokenizer cannot be trained on, and says where they were.
 
-    def __init__(self) -> None:
+    Args:
+        tokenizer: its kind; one of characters is trained on words of any length.
+    """
+
+    def __init__(self, tokenizer: str) -> None:
+        self.are_harmless = tokenizer == "characters"
         self.places: dict[str, int] = {}
 
     def without(self, text: str, place: str) -> str:
@@ -219,7 +224,7 @@ class LongWords:
             text: to train a tokenizer on.
             place: of the text, such as "file:line".
         """
-        if len(text) <= LONGEST_WORD or _LONG_WORD.search(text) is None:
+        if self.are_harmless or len(text) <= LONGEST_WORD or _LONG_WORD.search(text) is None:
             return text
         self.places[place] = max(map(len, _LONG_WORD.findall(text)))
         return _LONG_WORD.sub("", text)

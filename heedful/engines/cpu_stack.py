@@ -23,6 +23,7 @@ from heedful.models.spec import StackSpec
 from heedful.models.stack import Stack
 from heedful.nn.beam_cache import BeamCache
 from heedful.nn.mixer import Context
+from heedful.nn.product import unwatched
 from heedful.nn.unpadding import RealRows, rows_in_front
 
 
@@ -76,7 +77,7 @@ class CpuStack(EnginePart, Stack):
     @property
     def _uses_definition(self) -> bool:
         blocks = cast("Iterable[Block]", self.blocks)
-        return self.by_definition or any(block.cut for block in blocks)
+        return self.by_definition or any(block.cut for block in blocks) or not unwatched(*blocks)
 
     def _run(
         self, x: Tensor, context: Context, states: Sequence[BlockState]

@@ -29,4 +29,4 @@ def is_untouched(model: Translator) -> bool:
         return False
     if not all(isinstance(each, CpuStack) and each.is_whole for each in stacks):
         return False
-    return unwatched(model.source_input, model.target_input, *stacks, output.packed)
+    return unwatched(model.source_input, model.target_input, output.packed)

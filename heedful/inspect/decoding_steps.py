@@ -316,4 +316,6 @@ def _cache_size(state: Any) -> CacheSize:
 
 
 def _memory_bytes(state: Any) -> int:
-    return sum(layer.keys.nbytes + layer.values.nbytes for layer in getattr(state, "memory", ()))
+    model_state = getattr(state, "inner", state)
+    memories = [each for states in model_state.decoder.blocks for each in states[1:] if each]
+    return sum(each.keys.nbytes + each.values.nbytes for each in memories)

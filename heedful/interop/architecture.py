@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -104,11 +105,12 @@ class Architecture(Generic[S]):
         except UserError as error:  # a value has no name there
             return [error.what]
         ours, theirs = (dict(_leaves(_canonical(each))) for each in (self.compared(spec), again))
-        return [
+        lines = (  # one where layers differ alike
             f"{_shown_path(path)} is {_show(ours, path)} here and {_show(theirs, path)} there"
             for path in sorted(ours.keys() | theirs.keys())
             if ours.get(path) != theirs.get(path)
-        ]
+        )
+        return list(dict.fromkeys(lines))
 
     def fits(self, spec: ModelSpec) -> bool:
         """Return whether a written config.json says all of a spec."""
@@ -206,6 +208,8 @@ def _canonical(spec: CommonSpec) -> dict[str, Any]:
     masks of packed texts, and the longest text of a language model, which is advice.
     """
     plain = spec.plain()
+    for name, stack in spec.stacks().items():
+        plain[name]["pattern"] = [block.plain() for block in stack.blocks]
     if not spec.generates:
         return plain
     if spec.reads == "texts":
@@ -257,7 +261,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 def _shown_path(path: tuple[str, ...]) -> str:
     shown = ".".join(key for key in path if key not in ("sublayers", "part"))
-    return shown.replace("pattern.0.", "block.")
+    return re.sub(r"pattern\.\d+", "block", shown)
 
 
 def _show(values: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:

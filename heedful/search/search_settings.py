@@ -144,6 +144,10 @@ def table_length(specs: Sequence[TranslatorSpec]) -> int | None:
     return min((length for length in lengths if length is not None), default=None)
 
 
+_ANY_VOCABULARY = 1000
+"""Hypotheses that a search may keep even where the vocabulary is smaller."""
+
+
 def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
     """Refuse a beam, or a number of samples, that no search could finish.
 
@@ -158,7 +162,7 @@ def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
     vocabulary = min(spec.predicted_vocabulary for spec in specs)
     name = "n_best" if settings.sampling else "beam"
     width = settings.n_best if settings.sampling else settings.beam
-    if not settings.sampling and width > vocabulary:
+    if not settings.sampling and width > max(vocabulary, _ANY_VOCABULARY):
         raise ConfigError(
             f"The beam is wider than the model's vocabulary of {vocabulary:,} tokens",
             where=f"beam = {width}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -84,7 +84,7 @@ class Setup:
     settings: RunSettings
     saved_tokenizers: TokenizerPair | None
     events: Events
-    long_words: LongWords = field(default_factory=LongWords)
+    long_words: LongWords
 
     @property
     def cache(self) -> Path:

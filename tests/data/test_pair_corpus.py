@@ -108,7 +108,9 @@ def test_every_form_holds_the_same_pairs(
     expected = [(line, *pair) for line, pair in enumerate(pairs, start=1)]
     for spec in specs:
         assert read(spec) == expected
-        assert list(CorpusTexts([spec, spec], "target", LongWords())) == [t for _, t in pairs] * 2
+        assert (
+            list(CorpusTexts([spec, spec], "target", LongWords("bpe"))) == [t for _, t in pairs] * 2
+        )
 
 
 @pytest.mark.parametrize("swapped", [False, True])

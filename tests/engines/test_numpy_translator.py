@@ -519,12 +519,13 @@ def test_what_is_taken_away_is_missed(write: Write, part: str) -> None:
     assert content(whole.translate([line], **options)[0]) == content(before[0])
 
 
-def test_who_watches_a_module_is_called(write: Write) -> None:
+@pytest.mark.parametrize("count", [1, 3])
+def test_hooks_on_a_block_are_called(write: Write, count: int) -> None:
     whole = heedful.load(write(), device="cpu")
-    seen: list[object] = []
-    whole.models[0].decoder.register_forward_hook(lambda *given: seen.append(given))
-    assert whole.translate(["ab"])
-    assert seen
+    calls: list[object] = []
+    whole.models[0].decoder.blocks[-1].register_forward_hook(lambda *hook: calls.append(hook))
+    assert whole.translate(["ab"] * count)
+    assert calls
 
 
 def test_progress_is_told_of_one_sentence_and_memory_may_run_out(

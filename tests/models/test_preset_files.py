@@ -44,9 +44,7 @@ def test_a_count_needs_no_memory_and_draws_nothing():
     assert counts["embedding"] == width * spec.vocabulary
 
 
-def test_presets_of_one_kind_are_not_taken_for_the_other():
-    with pytest.raises(ModelError, match="tiny"):
-        read_preset("gpt2")
+def test_a_size_of_translators_is_no_published_model():
     with pytest.raises(ModelError, match="gpt2"):
         read_preset_spec("tiny")
 

@@ -100,7 +100,7 @@ def test_captures_show_attention_and_do_not_change_the_answer():
 
 def test_every_parameter_learns_and_experts_fit_in():
     changes = spec().plain()["encoder"]
-    changes["block"]["feedforward"]["experts"] = {"num_experts": 3, "per_token": 2}
+    changes["pattern"][0]["sublayers"][1]["part"]["experts"] = {"num_experts": 3, "per_token": 2}
     model = build(encoder=changes, pooler=True, labels=["a", "b", "c"], dropout=0.1).train()
     images = torch.randn(4, 2, 12, 12)
     logits = model.class_logits(model(images))

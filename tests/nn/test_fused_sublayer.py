@@ -64,7 +64,7 @@ pytestmark = [
 def any_size(monkeypatch):
     """Matrices are multiplied by kernels in C however small they are, and many rows repeat."""
     monkeypatch.setattr(library, "min_gemm_width", lambda kind: 2)
-    monkeypatch.setattr(library, "_NARROWEST_IN_ONE", 2)
+    monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", 2)
     monkeypatch.setattr(product, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(unpadding, "_STEPS", 4)
 
@@ -932,9 +932,9 @@ def test_few_rows_and_narrow_maps_go_one_by_one(monkeypatch):
     monkeypatch.setattr(product, "_FEWEST_ROWS", 81)
     assert fused_sublayer(*case) is None
     monkeypatch.setattr(product, "_FEWEST_ROWS", 80)
-    monkeypatch.setattr(library, "_NARROWEST_IN_ONE", WIDTH)
+    monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", WIDTH)
     assert fused_sublayer(*case) is not None
-    monkeypatch.setattr(library, "_NARROWEST_IN_ONE", WIDTH + 1)
+    monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", WIDTH + 1)
     assert fused_sublayer(*case) is None
 
 

@@ -14,6 +14,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.family import CausalLMSpec
 from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.stack import Stack
 from heedful.nn.spec import (
     AllOfSpec,
     AttentionSpec,
@@ -170,14 +171,14 @@ def test_a_ring_goes_on_past_its_window_in_constant_memory(monkeypatch):
     model = build(2, window=True)
     prompt = [5, 9, 2, 8, 1, 7, 3] * 40  # read in several chunks
     sizes = set()
-    read = CausalLM._read
+    step = Stack.step
 
     def watched(self, *arguments):
-        states, caches = read(self, *arguments)
-        sizes.update(cache.keys.shape[2] for cache in caches)
-        return states, caches
+        states, state = step(self, *arguments)
+        sizes.update(cache.keys.shape[2] for caches in state.blocks for cache in caches if cache)
+        return states, state
 
-    monkeypatch.setattr(CausalLM, "_read", watched)
+    monkeypatch.setattr(Stack, "step", watched)
     (ring,) = generate(model, [prompt], max_length=30)
     assert sizes == {WINDOW + 128}  # a chunk of 128, and the slot for padding
     (growing,) = generate(model, [prompt], max_length=30, cache="growing")

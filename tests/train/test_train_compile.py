@@ -25,6 +25,8 @@ from heedful.models.translator import Translator
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.feedforward import FeedForward
+from heedful.nn.mixer import Context
+from heedful.nn.positions import Positions
 from heedful.nn.spec import FeedForwardSpec
 from heedful.train.compiled_pass import MOST_FORMS, CompiledPass
 from heedful.train.compute_plan import FEWEST_UPDATES, choose_compiling, lacking_here
@@ -190,7 +192,8 @@ class Small(nn.Module):
         self, ids: Tensor, positions: Tensor, segments: Any = None, capture: Capture | None = None
     ) -> Tensor:
         x: Tensor = self.table(ids)
-        x = x + self.feedforward(x, capture, "feedforward")
+        context = Context(Positions.of_self(positions), capture=capture)
+        x = x + self.feedforward(x, context.at("feedforward"))
         for length in range(self.forms):  # each of which only one graph can answer
             if ids.shape[1] == length:
                 x = x * 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heedful.data.text_file import LongWords
 from heedful.train.task import Setup, Task
 
 if TYPE_CHECKING:
@@ -50,4 +51,5 @@ def prepare_task(
         "answer": answering.prepare,
     }
     settings.check_for_task()
-    return prepare[settings.task](Setup(run_dir, settings, tokenizers, events))
+    long_words = LongWords(settings.tokenizer.kind)
+    return prepare[settings.task](Setup(run_dir, settings, tokenizers, events, long_words))

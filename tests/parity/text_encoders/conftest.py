@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from heedful.config import merge
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.encoder import EncoderModel
+from heedful.models.family import EncoderSpec
 from heedful.nn.capture import Capture
+from heedful.nn.spec import NormSpec
 
 LENGTHS, WIDTH = [7, 4, 1], 8
+PARTS = {"self_attention", "feedforward"}
 
 
 def write_toy(cls, config, directory, **options):
@@ -156,3 +161,24 @@ def text_encoders():
         run_ours=run_ours,
         agree=agree,
     )
+
+
+@pytest.fixture
+def changed():
+    """A function of a spec and changes: of its settings, of `block`, or of a part by its name."""
+
+    def change(spec: EncoderSpec, changes: dict[str, Any]) -> EncoderSpec:
+        own = {k: v for k, v in changes.items() if k not in ("block", *PARTS)}
+        block = spec.encoder.block
+        common = dict(changes.get("block", {}))
+        if "norm" in common:
+            common["norm"] = NormSpec.parse(common["norm"])
+        parts = {
+            name: type(block.part(name)).parse(merge(block.part(name).plain(), changes[name]))
+            for name in PARTS & changes.keys()
+        }
+        stack = spec.encoder.with_block(block.replace(**common, **parts))
+        values = merge(spec.with_stacks({"encoder": stack}).plain(), own)
+        return EncoderSpec.parse({k: v for k, v in values.items() if v is not None})
+
+    return change

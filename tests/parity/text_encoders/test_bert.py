@@ -7,13 +7,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from heedful.config import merge
 from heedful.errors import UserError
 from heedful.interop.bert import ARCHITECTURE as bert
 from heedful.interop.bert import NAMES as BERT
 from heedful.interop.roberta import ARCHITECTURE as roberta
 from heedful.models.build import canonical_weights
-from heedful.models.family import EncoderSpec
 from heedful.models.preset_files import read_preset_spec
 
 SIZES = {
@@ -241,23 +239,21 @@ def test_without_names_the_class_tells_of_the_pooler():
         {"embedding": {"norm": {"epsilon": 1e-3}}},
         {"embedding": {"positions": {"unused_rows": 2}}},
         {"encoder": {"final_norm": {}}},
-        {"encoder": {"block": {"norm_placement": "pre"}}},
-        {"encoder": {"block": {"norm": {"kind": "rms"}}}},
-        {"encoder": {"block": {"self_attention": {"mask": {"kind": "causal"}}}}},
-        {"encoder": {"block": {"feedforward": {"activation": "geglu"}}}},
-        {"encoder": {"block": {"feedforward": {"dropout": 0.1}}}},
+        {"block": {"norm_placement": "before"}},
+        {"block": {"norm": {"kind": "rms"}}},
+        {"self_attention": {"mask": {"kind": "causal"}}},
+        {"feedforward": {"activation": "geglu"}},
+        {"feedforward": {"dropout": 0.1}},
         {"heads": [{"kind": "token", "labels": ["a"]}, {"kind": "span"}]},
         {"heads": [{"kind": "sequence", "labels": ["a"], "source": "first", "dropout": 0.1}]},
         {"heads": [{"kind": "masked_lm", "activation": "relu", "norm": {"epsilon": 1e-12}}]},
     ],
     ids=str,
 )
-def test_what_they_cannot_say_does_not_fit(change):
+def test_what_they_cannot_say_does_not_fit(change, changed):
     spec = bert.read_config({**SIZES, "architectures": ["BertModel"]}, where="")
     assert bert.fits(spec)
-    other = EncoderSpec.parse(
-        {k: v for k, v in merge(spec.plain(), change).items() if v is not None}
-    )
+    other = changed(spec, change)
     assert other != spec
     assert not bert.fits(other)
 

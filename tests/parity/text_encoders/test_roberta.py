@@ -7,12 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from heedful.config import merge
 from heedful.errors import ModelError, UserError
 from heedful.interop.bert import ARCHITECTURE as bert
 from heedful.interop.roberta import ARCHITECTURE as roberta
 from heedful.models.build import canonical_weights
-from heedful.models.family import EncoderSpec
 from heedful.models.preset_files import read_preset_spec
 
 SIZES = {
@@ -176,15 +174,15 @@ def test_what_has_no_counterpart_is_refused(change, told):
         {"heads": [{"kind": "sequence", "labels": ["a"], "source": "pooled", "dropout": 0.1}]},
         {
             "heads": [{"kind": "masked_lm", "activation": "gelu", "norm": {"epsilon": 1e-5}}],
-            "encoder": {"block": {"norm": {"epsilon": 1e-6}}},
+            "block": {"norm": {"epsilon": 1e-6}},
         },
     ],
     ids=str,
 )
-def test_what_they_cannot_say_does_not_fit(change):
+def test_what_they_cannot_say_does_not_fit(change, changed):
     spec = roberta.read_config({**SIZES, "architectures": ["RobertaModel"]}, where="")
     assert roberta.fits(spec)
-    assert not roberta.fits(EncoderSpec.parse(merge(spec.plain(), change)))
+    assert not roberta.fits(changed(spec, change))
 
 
 def test_a_text_longer_than_the_table_is_refused(case):
