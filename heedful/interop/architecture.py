@@ -249,7 +249,7 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
     """Yield the values of nested plain data that hold no others, each with its path."""
     if isinstance(value, dict):
         items = list(value.items())
-    elif isinstance(value, list) and all(isinstance(item, dict) for item in value):
+    elif value and isinstance(value, list) and all(isinstance(item, dict) for item in value):
         # Sub-layers and heads are told by their names, blocks of a pattern by their numbers.
         items = [(str(item.get("name", number)), item) for number, item in enumerate(value)]
     else:
