@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -77,6 +77,8 @@ class Setup:
         settings: of the run.
         saved_tokenizers: those of the run when it is resumed.
         events: told about progress and doubtful data.
+
+    Attributes:
         long_words: takes out words that a tokenizer cannot be trained on.
     """
 
@@ -84,7 +86,10 @@ class Setup:
     settings: RunSettings
     saved_tokenizers: TokenizerPair | None
     events: Events
-    long_words: LongWords
+    long_words: LongWords = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "long_words", LongWords(self.settings.tokenizer.kind))
 
     @property
     def cache(self) -> Path:

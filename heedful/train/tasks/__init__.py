@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.data.text_file import LongWords
 from heedful.train.task import Setup, Task
 
 if TYPE_CHECKING:
@@ -51,5 +50,4 @@ def prepare_task(
         "answer": answering.prepare,
     }
     settings.check_for_task()
-    long_words = LongWords(settings.tokenizer.kind)
-    return prepare[settings.task](Setup(run_dir, settings, tokenizers, events, long_words))
+    return prepare[settings.task](Setup(run_dir, settings, tokenizers, events))
