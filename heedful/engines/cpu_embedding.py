@@ -78,24 +78,16 @@ def embed(
     return x if done else None
 
 
-def norm_struct(norm: nn.Module) -> Norm:
-    """A norm as kernels take it; its tensors must outlive the structure."""
-    weight, bias, epsilon = norm_parts(norm)
-    assert weight is not None
-    assert (bias is None) == isinstance(norm, RMSNorm)
-    return Norm(address(weight), address(bias), epsilon)
-
-
 def norm_rows(x: Tensor, norm: nn.Module) -> Tensor:
     """Norm x [..., D]; the module itself does it where kernels do not serve."""
-    weight, bias, _ = norm_parts(norm)
+    weight, bias, epsilon = norm_parts(norm)
     whole = (bias is None) == isinstance(norm, RMSNorm)
     if weight is None or not whole or not _serves(x, weight):
         y: Tensor = norm(x)
         return y
     x = x.contiguous()
     y, width = torch.empty_like(x), x.shape[-1]
-    struct = norm_struct(norm)
+    struct = Norm(address(weight), address(bias), epsilon)
     kernels().heedful_norm(struct, x.data_ptr(), x.numel() // width, width, y.data_ptr())
     return y
 

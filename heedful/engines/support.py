@@ -92,6 +92,7 @@ _BLOCKS: _Rules = {
     NormSpec: {
         **_honour("epsilon"),
         "kind": _one_of("layer", "rms", reason="kernels have no such norm"),
+        "unit_offset": _one_of(False, reason="kernels take a norm's weight as its factor"),
     },
     RotarySpec: {  # `frequencies` and `temperature` are those of the definition
         **_honour("base", "width", "scaling", "factor", "original_length"),
@@ -101,13 +102,16 @@ _BLOCKS: _Rules = {
 }
 """Blocks by kernels in C, one at a time."""
 
+_ONE_NORM = {**_BLOCKS[NormSpec], **_honour("unit_offset")}
+"""A norm that the definition hands to kernels, with its factor."""
+
 _STACKS: _Rules = {
     StackSpec: {
         **_honour("num_layers", "final_norm", "final_dropout"),
         "pattern": _BY_DEFINITION,  # each block has rules of its own
         "shared_position_bias": _BY_DEFINITION,
     },
-    NormSpec: _BLOCKS[NormSpec],
+    NormSpec: _ONE_NORM,
 }
 
 _EMBEDDINGS: _Rules = {
@@ -116,7 +120,7 @@ _EMBEDDINGS: _Rules = {
         "num_segments": _BY_DEFINITION,
         "positions": _BY_DEFINITION,
     },
-    NormSpec: _BLOCKS[NormSpec],
+    NormSpec: _ONE_NORM,
 }
 
 _SENTENCES: _Rules = {

@@ -338,11 +338,14 @@ def unsupported(spec: TranslatorSpec | CausalLMSpec) -> list[str]:
         for side, stack in spec.stacks().items():
             problems += _in_stack(stack, side)
             problems += _in_positions(spec, stack, side)
-        epsilons = {norm.epsilon for stack in spec.stacks().values() for norm in _norms(stack)}
+        norms = [norm for stack in spec.stacks().values() for norm in _norms(stack)]
     except ModelError as error:  # blocks that differ, or are not a Transformer's
         return [*problems, error.what]
     if spec.embedding.norm is not None:
-        epsilons.add(spec.embedding.norm.epsilon)
+        norms.append(spec.embedding.norm)
+    if any(norm.unit_offset for norm in norms):
+        problems.append("norms with unit_offset")
+    epsilons = {norm.epsilon for norm in norms}
     if len(epsilons) > 1:
         values = ", ".join(map(str, sorted(epsilons)))
         problems.append(f"norms with different epsilons: {values}")

@@ -9,24 +9,39 @@ from heedful.nn.spec import NormSpec
 
 
 class RMSNorm(nn.Module):
-    """Divide by the root mean square, then scale (Zhang and Sennrich 2019). Computed in float32."""
+    """Divide by the root mean square, then scale (Zhang and Sennrich 2019). Computed in float32.
 
-    def __init__(self, width: int, epsilon: float) -> None:
+    Args:
+        width: D.
+        epsilon: added to the mean square.
+        unit_offset: scale by 1 + weight, as Gemma does. The offset is not added to the stored
+            weight: 1 + w has fewer bits for a small w, and an export must give w back.
+    """
+
+    def __init__(self, width: int, epsilon: float, *, unit_offset: bool = False) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.ones(width))
+        self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
         self.epsilon = epsilon
+        self.unit_offset = unit_offset
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., D] in, the same shape and dtype out."""
         wide = x.float()
         inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
+        if self.unit_offset:  # rounded once, after the product, as in Gemma
+            return (wide * inverse * (1.0 + self.weight.float())).to(x.dtype)
         return (wide * inverse).to(x.dtype) * self.weight
+
+    @property
+    def factor(self) -> Tensor:
+        """[D], by which each normed channel is multiplied."""
+        return 1.0 + self.weight if self.unit_offset else self.weight
 
 
 def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
-    """Weight, bias and epsilon of a norm, as far as it has them."""
+    """Factor, bias and epsilon of a norm, as far as it has them."""
     if isinstance(norm, RMSNorm):
-        return norm.weight, None, norm.epsilon
+        return norm.factor, None, norm.epsilon
     if isinstance(norm, nn.LayerNorm):
         return norm.weight, norm.bias, norm.eps
     return None, None, 0.0
@@ -35,5 +50,5 @@ def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, fl
 def build_norm(spec: NormSpec, width: int) -> nn.Module:
     """The norm a spec describes, over a last axis of `width`."""
     if spec.kind == "rms":
-        return RMSNorm(width, spec.epsilon)
+        return RMSNorm(width, spec.epsilon, unit_offset=spec.unit_offset)
     return nn.LayerNorm(width, eps=spec.epsilon)

@@ -217,6 +217,13 @@ class NormSpec(Config):
 
     kind: Literal["layer", "rms"] = "layer"
     epsilon: Annotated[float, Field(gt=0)] = 1e-5
+    unit_offset: bool = Field(False, description="the factor is 1 + weight (rms only; Gemma)")
+
+    @model_validator(mode="after")
+    def _only_rms_has_an_offset(self) -> Self:
+        if self.unit_offset and self.kind != "rms":
+            raise ValueError("unit_offset needs kind = 'rms'")
+        return self
 
 
 class ExpertsSpec(Config):

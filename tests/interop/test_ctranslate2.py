@@ -213,6 +213,9 @@ REFUSED = {
     "epsilons": lambda n: changed(
         shape().expand(n, n), "encoder.block", norm=NormSpec(epsilon=0.1)
     ),
+    "unit_offset": lambda n: changed(
+        shape().expand(n, n), "embedding", norm=NormSpec(kind="rms", unit_offset=True)
+    ),
     "final_norm": lambda n: changed(shape().expand(n, n), "decoder", final_norm=NormSpec()),
     "position_bias": lambda n: shape(positions="alibi").expand(n, n),
     "embedding.positions with rotary": lambda n: changed(

@@ -73,6 +73,7 @@ def base(kind: str, **own: Any) -> Plain:
 
 ROTARY: Plain = {"scaling": "yarn", "factor": 4.0, "original_length": 4}
 LEARNED: Plain = {"kind": "learned", "max_length": 40}
+OFFSET: Plain = {"kind": "rms", "unit_offset": True}
 EXPERTS: Plain = {"num_experts": 4}
 BOTH = ("encoder", "decoder")
 OWN, CROSSED, FED = (f"pattern.0.sublayers.{number}" for number in range(3))
@@ -158,6 +159,14 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "NormSpec": {
         "kind": at(f"*.{OWN}.norm", {"kind": "rms"}),
         "epsilon": at(f"*.{OWN}.norm", {"epsilon": 0.5}),
+        "unit_offset": (
+            base("translator"),
+            {
+                "embedding.norm": OFFSET,
+                f"*.{OWN}.norm": OFFSET,
+                "*.final_norm": OFFSET,
+            },
+        ),
     },
     "StackSpec": {
         "num_layers": at("*.num_layers", 3),

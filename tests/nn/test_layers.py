@@ -24,6 +24,12 @@ def test_norms_by_hand():
     given = torch.tensor(x, dtype=torch.float32)
     np.testing.assert_allclose(layer(given).detach().numpy(), centred, rtol=1e-5)
     np.testing.assert_allclose(rms(given).detach().numpy(), scaled, rtol=1e-5)
+    offset = build_norm(NormSpec(kind="rms", epsilon=1e-6, unit_offset=True), 4)
+    np.testing.assert_allclose(offset(given).detach().numpy(), scaled, rtol=1e-5)
+    torch.nn.init.constant_(offset.weight, 0.5)
+    np.testing.assert_allclose(offset(given).detach().numpy(), 1.5 * scaled, rtol=1e-5)
+    with pytest.raises(ValueError, match="unit_offset"):
+        NormSpec(unit_offset=True)
 
 
 def _erf_gelu(x):

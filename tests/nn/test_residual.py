@@ -43,7 +43,10 @@ def nothing_captured():
 def norm_of(kind: str, width: int, seed: int) -> nn.Module | None:
     if kind == "none":
         return None
-    norm = nn.LayerNorm(width, eps=1e-5) if kind == "layer" else RMSNorm(width, 1e-6)
+    if kind == "layer":
+        norm = nn.LayerNorm(width, eps=1e-5)
+    else:
+        norm = RMSNorm(width, 1e-6, unit_offset=kind == "offset")
     torch.manual_seed(seed)
     for parameter in norm.parameters():
         nn.init.normal_(parameter)
@@ -56,6 +59,7 @@ def by_definition(whole, norm):
         return whole
     weight = norm.weight.double()
     if isinstance(norm, RMSNorm):
+        weight = weight + norm.unit_offset
         return whole / (whole.square().mean(-1, keepdim=True) + norm.epsilon).sqrt() * weight
     apart = whole - whole.mean(-1, keepdim=True)
     return apart / (apart.square().mean(-1, keepdim=True) + norm.eps).sqrt() * weight + norm.bias
@@ -64,7 +68,7 @@ def by_definition(whole, norm):
 @given(
     rows=st.integers(1, 40),
     width=st.sampled_from([16, 48, 128]),
-    kind=st.sampled_from(["none", "layer", "rms"]),
+    kind=st.sampled_from(["none", "layer", "rms", "offset"]),
     half=st.booleans(),
     seed=st.integers(0, 99),
 )
@@ -91,7 +95,7 @@ def test_sum_norm_and_gradients_are_those_of_the_formula(rows, width, kind, half
 @given(
     rows=st.integers(1, 40),
     width=st.sampled_from([16, 48, 128]),
-    kind=st.sampled_from(["layer", "rms"]),
+    kind=st.sampled_from(["layer", "rms", "offset"]),
     halves=st.sampled_from(["", "change", "products", "change, products", "x, change, products"]),
     wanted=st.sampled_from(["sum", "norm", "sum, norm"]),
     frozen=st.sampled_from(["", "x", "change"]),
