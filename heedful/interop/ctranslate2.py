@@ -215,7 +215,7 @@ class _Builder:
     ) -> None:
         """The table of pieces, its scale, what is added for positions, its norm."""
         table.weight = self._array(name)
-        stack.scale_embeddings = spec.embedding.scale
+        stack.scale_embeddings = bool(spec.embedding.scale)
         if hasattr(stack, "position_encodings"):
             stack.position_encodings.encodings = self._positions(spec, place)
         if spec.embedding.norm is not None:

@@ -94,7 +94,7 @@ def scaled_embeddings(spec: Text) -> Rewritten[Text] | None:
 
     The products are the very ones that the model computes, so nothing is rounded otherwise.
     """
-    if not spec.embedding.scale:
+    if spec.embedding.scale is not True:
         return None
     factor = math.sqrt(spec.width)
     tied = spec.ties().get("output_projection.weight")

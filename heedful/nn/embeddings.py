@@ -62,6 +62,10 @@ class InputEmbedding(nn.Module):
     def __init__(self, width: int, spec: EmbeddingSpec) -> None:
         super().__init__()
         self.scale = math.sqrt(width) if spec.scale else 1.0
+        self._rounded: dict[torch.dtype, float] = {}
+        if spec.scale == "rounded":  # products of 16 bits would take all of sqrt(width)
+            exact = torch.tensor(self.scale, device="cpu")
+            self._rounded = {d: float(exact.to(d)) for d in (torch.bfloat16, torch.float16)}
         self.positions = _build_positions(spec.positions, width)
         self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
         self.norm = build_norm(spec.norm, width) if spec.norm else None
@@ -97,7 +101,7 @@ class InputEmbedding(nn.Module):
         """Scaled vectors of tokens, plus those of segments and positions: what the norm takes."""
         x: Tensor = table(ids)
         if self.scale != 1.0:
-            x = x * self.scale
+            x = x * self._rounded.get(x.dtype, self.scale)
         if self.segments is not None:
             x = x + self.segments(torch.zeros_like(ids) if segments is None else segments)
         if self.positions is not None:

@@ -345,7 +345,9 @@ PartSpec = Annotated[
 class EmbeddingSpec(Config):
     """Token embedding: scaled by sqrt(width) or not, with positions, an optional norm, dropout."""
 
-    scale: bool = True
+    scale: bool | Literal["rounded"] = Field(
+        True, description="times sqrt(width); rounded: to the type of the table first (Gemma)"
+    )
     num_segments: PositiveInt | None = Field(
         None, description="kinds of segment that have a learned vector each (Devlin 2019)"
     )

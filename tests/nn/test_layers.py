@@ -93,6 +93,16 @@ def test_embedding_is_scaled_and_padding_has_no_position():
     torch.testing.assert_close(plain(ids, positions, table)[0, 2], table.weight[3])
 
 
+def test_a_rounded_scale_is_a_number_of_the_tables_type():
+    spec = EmbeddingSpec(scale="rounded", positions=PositionSpec(kind="none"))
+    embed, table = InputEmbedding(12, spec), TokenEmbedding(10, 12)
+    ids, positions = torch.tensor([[3]]), torch.tensor([[0]])
+    torch.testing.assert_close(embed(ids, positions, table)[0, 0], table.weight[3] * math.sqrt(12))
+    table.bfloat16()
+    expected = (table.weight[3].double() * 3.46875).bfloat16()  # of sqrt(12) = 3.4641…
+    assert torch.equal(embed(ids, positions, table)[0, 0], expected)
+
+
 def test_embedding_starts_with_unit_variance_after_its_scale():
     torch.manual_seed(0)
     table = TokenEmbedding(2000, 64)
