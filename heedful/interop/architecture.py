@@ -196,7 +196,7 @@ def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
 
 
 def _load(model_type: str) -> Architecture[Any]:
-    module = importlib.import_module(f"heedful.interop.{model_type}")
+    module = importlib.import_module(f"heedful.interop.architectures.{model_type}")
     architecture: Architecture[Any] = module.ARCHITECTURE
     return architecture
 

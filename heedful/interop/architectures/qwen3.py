@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architectures.llama import decoder_table, read_decoder, write_decoder
+from heedful.interop.architectures.qwen2 import SIZES, read_qwen_windows, write_qwen_windows
 from heedful.interop.config_fields import Fields
-from heedful.interop.llama import decoder_table, read_decoder, write_decoder
-from heedful.interop.qwen2 import SIZES, read_qwen_windows, write_qwen_windows
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.family import CausalLMSpec
 from heedful.nn.spec import NormSpec

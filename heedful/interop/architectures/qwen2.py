@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
-from heedful.interop.config_fields import Fields
-from heedful.interop.llama import (
+from heedful.interop.architectures.llama import (
     decoder_table,
     read_decoder,
     read_windows,
     write_decoder,
     write_windows,
 )
+from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.family import CausalLMSpec
 

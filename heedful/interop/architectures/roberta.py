@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heedful.interop.bert import BertNames
+from heedful.interop.architectures.bert import BertNames
 
 ARCHITECTURE = BertNames(
     model_type="roberta",

@@ -5,8 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architectures.llama import (
+    decoder_table,
+    read_decoder,
+    window_of,
+    write_decoder,
+)
 from heedful.interop.config_fields import Fields
-from heedful.interop.llama import decoder_table, read_decoder, window_of, write_decoder
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.models.family import CausalLMSpec
 

@@ -1,0 +1,1 @@
+"""Hugging Face's architectures: a module for each, of the name of its `model_type`."""
