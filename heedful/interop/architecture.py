@@ -1,39 +1,29 @@
 """Hugging Face's architectures: config.json and tensors of each, both ways, and the list of all.
 
-A module of this package describes one architecture by an `Architecture` of the name ARCHITECTURE;
-MODEL_TYPES registers it. To add an architecture is to write its module and that one word.
+Each module of `heedful.interop.architectures` describes one by an `Architecture` of the name
+ARCHITECTURE. Modules are found by their files, and loaded when one is needed.
 """
 
 from __future__ import annotations
 
 import importlib
 import json
+import pkgutil
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from heedful.errors import ModelError, UserError, suggest
+from heedful.interop import architectures
 from heedful.interop.config_fields import Fields, sizes_checked
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
 from heedful.models.family import ModelSpec
 from heedful.models.spec import CommonSpec
 
-MODEL_TYPES = (
-    "bert",
-    "roberta",
-    "gpt2",
-    "llama",
-    "t5",
-    "bart",
-    "marian",
-    "vit",
-    "mistral",
-    "qwen2",
-    "qwen3",
-)
-"""Each `model_type` is also the name of its module, which is loaded when it is needed."""
+MODEL_TYPES = tuple(sorted(module.name for module in pkgutil.iter_modules(architectures.__path__)))
+"""The `model_type` of every architecture, which is also the name of its module."""
 
 Names = Collection[str]
 S = TypeVar("S", bound=CommonSpec)
@@ -196,7 +186,7 @@ def _architectures(first: str | None) -> Iterator[Architecture[Any]]:
 
 
 def _load(model_type: str) -> Architecture[Any]:
-    module = importlib.import_module(f"heedful.interop.architectures.{model_type}")
+    module = importlib.import_module(f"{architectures.__name__}.{model_type}")
     architecture: Architecture[Any] = module.ARCHITECTURE
     return architecture
 
