@@ -159,8 +159,7 @@ def _classify_images(
 
 def _named_images(what: Sequence[str]) -> Iterator[NamedImage]:
     """Every image of files and folders."""
-    from heedful.data.image_corpus import is_idx, read_images
-    from heedful.data.image_files import image_files
+    from heedful.data.image_files import image_files, is_idx, read_images
 
     for word in what:
         path = Path(word)

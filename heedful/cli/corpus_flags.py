@@ -116,8 +116,7 @@ class Corpus:
         if self.data is None:
             raise UserError("There is no text", where="heedful", remedy="Give --data FILE")
         from heedful.data.corpus_spec import CorpusSpec
-        from heedful.data.tagged_corpus import TaggedReader
-        from heedful.data.text_corpus import DocumentReader, labelled_reader
+        from heedful.data.text_corpus import DocumentReader, TaggedReader, labelled_reader
 
         heads = getattr(subject.model, "heads", {})
         if "sequence" in heads:

@@ -321,7 +321,7 @@ def _labels(
 def _tags(
     pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
 ) -> _Scored:
-    from heedful.data.tagged_corpus import TaggedReader
+    from heedful.data.text_corpus import TaggedReader
     from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
 
     sentences = list(TaggedReader(data, columns.word, columns.tag))
@@ -332,7 +332,7 @@ def _tags(
 def _answers(
     pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
 ) -> _Scored:
-    from heedful.data.question_corpus import QuestionReader
+    from heedful.data.text_corpus import QuestionReader
     from heedful.train.tasks.pipeline_scores import answer_scores
 
     questions = list(QuestionReader(data))

@@ -1,13 +1,13 @@
-"""Texts out of files: whole files, paragraphs, lines or JSONL; and texts with a label each."""
+"""Corpora of single files: texts, labelled texts, tagged sentences (CoNLL), questions (SQuAD)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from heedful.data.corpus_spec import CorpusSpec
+from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.text_file import CorpusFile, TextFile, file_form, parse_json, single_file
 from heedful.errors import DataError
 
@@ -203,3 +203,260 @@ def _checked(text: str, label: str, where: str, remedy: str) -> tuple[str, str]:
         if not content:
             raise DataError(f"The {name} is empty", where=where, remedy=remedy)
     return text, label
+
+
+_TAGS_REMEDY = (
+    "Each line must be a word and its tag, with a tab or a space between them; an empty line ends "
+    "a sentence"
+)
+_TAGS_JSONL_REMEDY = 'Each line must be an object like {"tokens": ["…"], "tags": ["…"]}'
+
+
+class TaggedSentence(NamedTuple):
+    """Words, the tag of each, and the number of the line it stands on, counted from 1."""
+
+    words: Sequence[str]
+    tags: Sequence[str]
+    lines: Sequence[int]
+
+    @property
+    def line(self) -> int:
+        """The line at which the sentence begins."""
+        return self.lines[0]
+
+    @property
+    def text(self) -> str:
+        """The words with a space between each two."""
+        return " ".join(self.words)
+
+
+@dataclass(frozen=True)
+class TaggedReader(CorpusFile):
+    """The sentences of one file.
+
+    Args:
+        path: plain or gzip; `.jsonl` holds a sentence a line, any other file a word a line.
+        word_column: of a line, counted from 1.
+        tag_column: of a line, counted from 1; the last if None.
+    """
+
+    word_column: int = 1
+    tag_column: int | None = None
+
+    def __iter__(self) -> Iterator[TaggedSentence]:
+        """The sentences.
+
+        Raises:
+            DataError: naming file and line, for what is not words with tags; or when there is none.
+        """
+        sentences = self._from_json() if self.is_jsonl else self._from_columns()
+        return self.at_least_one(sentences, "sentence")
+
+    def _from_columns(self) -> Iterator[TaggedSentence]:
+        rows: list[list[str]] = []
+        file = TextFile(self.path)
+        width: int | None = None
+        for line in file:
+            if not line.strip():
+                if rows:
+                    yield self._sentence(rows, file.lines)
+                rows = []
+                continue
+            # A comment stands before a sentence; "#" in it, or before a tab, is a word.
+            if line.startswith("#") and not rows and "\t" not in line:
+                continue
+            columns = line.split("\t") if "\t" in line else [c for c in line.split(" ") if c]
+            width = len(columns) if width is None else width
+            rows.append(self._checked(columns, width, f"{self.path}:{file.lines}"))
+        if rows:
+            yield self._sentence(rows, file.lines + 1)
+
+    def _sentence(self, rows: list[list[str]], after: int) -> TaggedSentence:
+        words, tags = zip(*rows, strict=True)
+        return TaggedSentence(words, tags, range(after - len(rows), after))
+
+    def _checked(self, columns: list[str], width: int, where: str) -> list[str]:
+        """The word and the tag of a line."""
+        if len(columns) != width:
+            raise DataError(
+                f"The line has {len(columns)} columns, the first of the file has {width}",
+                where=where,
+                remedy=_TAGS_REMEDY,
+            )
+        wanted = (self.word_column, self.tag_column or len(columns))
+        if max(wanted) > len(columns) or wanted[0] == wanted[1]:
+            raise DataError(
+                f"The line has {len(columns)} column{'s' * (len(columns) != 1)}; words should be "
+                f"in column {wanted[0]} and tags in column {wanted[1]}",
+                where=where,
+                remedy=f"{_TAGS_REMEDY}, or set data.word_column and data.tag_column",
+            )
+        word, tag = (columns[number - 1].strip() for number in wanted)
+        for name, content in (("word", word), ("tag", tag)):
+            if not content:
+                raise DataError(f"The {name} is empty", where=where, remedy=_TAGS_REMEDY)
+        return [word, tag]
+
+    def _from_json(self) -> Iterator[TaggedSentence]:
+        file = TextFile(self.path)
+        for line in file:
+            if line.strip():
+                words, tags = _words_and_tags(line, f"{self.path}:{file.lines}")
+                yield TaggedSentence(words, tags, [file.lines] * len(words))
+
+
+def tagged_reader(spec: CorpusSpec, data: DataSpec) -> TaggedReader:
+    """The reader of a corpus of tagged sentences.
+
+    Raises:
+        DataError: when the corpus is one of sentence pairs.
+    """
+    path = single_file(spec, "A tagger is trained on single files, not on pairs")
+    return TaggedReader(path, data.word_column, data.tag_column)
+
+
+def _words_and_tags(line: str, where: str) -> tuple[list[str], list[str]]:
+    item = parse_json(line, where, _TAGS_JSONL_REMEDY)
+    words, tags = (_texts(item, name, where) for name in ("tokens", "tags"))
+    if not words or len(words) != len(tags):
+        raise DataError(
+            f"There are {len(words)} tokens and {len(tags)} tags",
+            where=where,
+            remedy=_TAGS_JSONL_REMEDY,
+        )
+    if not all(value.strip() for value in (*words, *tags)):
+        raise DataError("A token or a tag is empty", where=where, remedy=_TAGS_JSONL_REMEDY)
+    return words, tags
+
+
+def _texts(item: Any, name: str, where: str) -> list[str]:
+    """A list of texts; tags are often written as numbers, of which True is none."""
+    values = item.get(name) if isinstance(item, dict) else None
+    kinds = (str, int) if name == "tags" else (str,)
+    if not isinstance(values, list) or any(type(value) not in kinds for value in values):
+        raise DataError(
+            f"There is no list of texts under {name!r}", where=where, remedy=_TAGS_JSONL_REMEDY
+        )
+    return [str(value) for value in values]
+
+
+_QUESTIONS_REMEDY = (
+    'Each line must be an object like {"question": "…", "context": "…", "answers": [{"text": "…", '
+    '"start": 0}]}; answers is empty where the context holds none'
+)
+_SQUAD_REMEDY = "Give a file in the form of SQuAD 1.1 or 2.0, or one called .jsonl"
+
+
+class GivenAnswer(NamedTuple):
+    """A part of a context, and the index of its first character there."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, a context, and the answers that people found in it.
+
+    Args:
+        question: what is asked.
+        context: where the answer stands.
+        answers: none where the context does not answer.
+        where: file and line, or file and the question's id.
+    """
+
+    question: str
+    context: str
+    answers: tuple[GivenAnswer, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class QuestionReader(CorpusFile):
+    """The questions of one file.
+
+    Args:
+        path: plain or gzip; `.jsonl` holds a question a line, any other file is SQuAD's JSON.
+    """
+
+    def __iter__(self) -> Iterator[Question]:
+        """The questions.
+
+        Raises:
+            DataError: naming file and line or question, for what cannot be used; or when there is
+                none.
+        """
+        questions = self._lines() if self.is_jsonl else self._articles()
+        return self.at_least_one(questions, "question")
+
+    def _lines(self) -> Iterator[Question]:
+        for where, line in self.filled_lines():
+            item = parse_json(line, where, _QUESTIONS_REMEDY)
+            context = _field(item, "context", str, where, _QUESTIONS_REMEDY)
+            yield _question(item, context, "start", where, _QUESTIONS_REMEDY)
+
+    def _articles(self) -> Iterator[Question]:
+        path = str(self.path)
+        text = "\n".join(TextFile(self.path))
+        whole = parse_json(text, path, _SQUAD_REMEDY, "The file")
+        for article in _field(whole, "data", list, path, _SQUAD_REMEDY):
+            for paragraph in _field(article, "paragraphs", list, path, _SQUAD_REMEDY):
+                context = _field(paragraph, "context", str, path, _SQUAD_REMEDY)
+                for item in _field(paragraph, "qas", list, path, _SQUAD_REMEDY):
+                    where = f"{path}, question {_field(item, 'id', str, path, _SQUAD_REMEDY)}"
+                    if item.get("is_impossible") is True:
+                        item = {**item, "answers": []}
+                    yield _question(item, context, "answer_start", where, _SQUAD_REMEDY)
+
+
+def question_reader(spec: CorpusSpec) -> QuestionReader:
+    """The reader of a corpus of questions.
+
+    Raises:
+        DataError: when the corpus is one of sentence pairs.
+    """
+    message = "Question answering is trained on single files, not on pairs"
+    return QuestionReader(single_file(spec, message))
+
+
+def _field(item: Any, name: str, kind: type, where: str, remedy: str) -> Any:
+    value = item.get(name) if isinstance(item, dict) else None
+    if type(value) is not kind:
+        raise DataError(f"There is no {_KINDS[kind]} under {name!r}", where=where, remedy=remedy)
+    return value
+
+
+_KINDS = {str: "text", list: "list", int: "number"}
+
+
+def _question(item: Any, context: str, start_name: str, where: str, remedy: str) -> Question:
+    asked = _field(item, "question", str, where, remedy)
+    for name, text in (("question", asked), ("context", context)):
+        if not text.strip():
+            raise DataError(f"The {name} is empty", where=where, remedy=remedy)
+    answers = []
+    for answer in _field(item, "answers", list, where, remedy):
+        text = _field(answer, "text", str, where, remedy)
+        start = _field(answer, start_name, int, where, remedy)
+        answers.append(_checked_answer(GivenAnswer(text, start), context, where))
+    return Question(asked, context, tuple(answers), where)
+
+
+def _checked_answer(answer: GivenAnswer, context: str, where: str) -> GivenAnswer:
+    there = context[max(answer.start, 0) :][: len(answer.text)]
+    if not answer.text.strip():
+        raise DataError(
+            "An answer is empty",
+            where=where,
+            remedy="Leave the list of answers empty where the context holds none",
+        )
+    if answer.start < 0 or there != answer.text:
+        found = context.find(answer.text)
+        raise DataError(
+            f"The answer {answer.text!r} does not stand at character {answer.start} of its "
+            f"context, where there is {there!r}",
+            where=where,
+            remedy="Count characters from 0, not bytes"
+            + (f"; it first stands at {found}" if found >= 0 else ""),
+        )
+    return answer

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from heedful.data.batches import NO_TARGET
-from heedful.data.masking import Masking
-from heedful.data.tagged_corpus import TaggedSentence
+from heedful.data.corruption import Masking
+from heedful.data.text_corpus import TaggedSentence
 from heedful.errors import DataError, ModelError, suggest
 from heedful.inspect.readings import (
     Reading,

@@ -5,14 +5,31 @@ Training and `heedful tag` and `answer` both come here, so a model reads what it
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from heedful.data.encoder_rows import Window, overlapping
 from heedful.errors import DataError
 from heedful.pipelines.encoder_input import EncoderInput, frame
 from heedful.pipelines.predictions import first_pieces
 from heedful.text.text_tokenizer import TextTokenizer
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive pieces of a long text that are read together.
+
+    Args:
+        start: number of the first.
+        end: number of the one after the last.
+        own_start: first of the pieces that have no more context in another window.
+        own_end: the one after the last of these.
+    """
+
+    start: int
+    end: int
+    own_start: int
+    own_end: int
 
 
 @dataclass(frozen=True)
@@ -46,7 +63,7 @@ def parts_of(
         ids: of the text.
         longest: most tokens of an input, its frame counted; None for any number.
         where: what to call the text in errors.
-        stride: see `heedful.data.encoder_rows.overlapping`.
+        stride: see `overlapping`.
         before: ids of a text that stands before the window in every input, such as a question.
 
     Raises:
@@ -99,3 +116,21 @@ def answer_pieces(spans: Sequence[tuple[int, int]], start: int, end: int) -> tup
     """
     held = [i for i, (low, high) in enumerate(spans) if low < end and start < high]
     return (held[0], held[-1]) if held else None
+
+
+def overlapping(count: int, room: int | None, stride: int | None = None) -> list[Window]:
+    """The windows of a text. Each piece is one window's own.
+
+    Args:
+        count: pieces of the text.
+        room: most pieces of a window; None holds every text whole.
+        stride: pieces from the beginning of one window to that of the next; half of the room if
+            unset. The last window begins earlier where it would be shorter than the others.
+    """
+    if room is None or count <= room:
+        return [Window(0, count, 0, count)]
+    step = max(1, room // 2) if stride is None else min(stride, room)
+    starts = [*range(0, count - room, step), count - room]
+    cuts = [(start + room + after) // 2 for start, after in itertools.pairwise(starts)]
+    bounds = [0, *cuts, count]
+    return [Window(s, s + room, *bounds[i : i + 2]) for i, s in enumerate(starts)]

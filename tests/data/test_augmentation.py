@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.augmentation import ERASED_AREA, Augmentation, draws
 from heedful.data.corpus_spec import AugmentSpec
+from heedful.data.encoded_images import ERASED_AREA, Augmentation, draws
 
 ALL = AugmentSpec(shift=2, rotate=20, scale=0.2, flip=True, erase=0.5)
 

@@ -11,11 +11,13 @@ from pathlib import Path
 import babel.dates
 import pytest
 
-from heedful.data.demo_corpus import DemoCorpus, generate_demo, write_demo
-from heedful.data.demo_locales import (
+from heedful.data.demo_corpus import (
+    DemoCorpus,
     find_locale,
+    generate_demo,
     join_date_time,
     write_date,
+    write_demo,
     write_list,
     write_measure,
     write_named_price,

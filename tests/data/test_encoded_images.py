@@ -15,8 +15,14 @@ from PIL import Image
 
 from heedful.data.corpus_spec import CorpusSpec, ImageSpec
 from heedful.data.encoded_images import EncodedImages, encode_images
-from heedful.data.image_corpus import image_reader, is_idx, read_images, read_labelled, read_labels
-from heedful.data.image_files import read_image
+from heedful.data.image_files import (
+    image_reader,
+    is_idx,
+    read_image,
+    read_images,
+    read_labelled,
+    read_labels,
+)
 from heedful.errors import ConfigError, DataError
 
 

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
-from heedful.data.question_corpus import QuestionReader
-from heedful.data.tagged_corpus import TaggedReader, tagged_reader
+from heedful.data.text_corpus import QuestionReader, TaggedReader, tagged_reader
 from heedful.errors import DataError
 
 CONLL = "# sent_id = 1\n# text = x\nThe\tDT\ncat\tNN\n\n\n#\tSYM\n# no word\nof\tIN\n"

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from heedful.data.batch_plan import plan_epoch, plan_once
 from heedful.data.batches import NO_TARGET
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
-from heedful.data.encoded_texts import EncodedTexts, encode_texts
-from heedful.data.encoder_rows import cut_texts, first_rows
-from heedful.data.masking import Masking, masked_batch
+from heedful.data.corruption import Masking, masked_batch
+from heedful.data.encoded_texts import EncodedTexts, cut_texts, encode_texts, first_rows
 from heedful.data.text_corpus import DocumentReader
 from heedful.errors import ConfigError
 from heedful.text.tokenizer import Tokenizer

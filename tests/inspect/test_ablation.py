@@ -283,7 +283,7 @@ def test_labels_tags_images_and_hidden_tokens_are_examples_too(toys, family):
     with pytest.raises(DataError, match="no label 'w'"):
         inspect.examples_of_text(classifier, TEXTS, ["y", "x", "w"])
     tagger = toys.encoder(({"kind": "token", "labels": labels},))
-    from heedful.data.tagged_corpus import TaggedSentence
+    from heedful.data.text_corpus import TaggedSentence
 
     (tagged,) = inspect.examples_of_tags(tagger, [TaggedSentence(["ab", "c"], ["z", "x"], [1, 2])])
     pieces = tagged.reading.encoder.pieces

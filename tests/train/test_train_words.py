@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.data.question_corpus import QuestionReader
-from heedful.data.tagged_corpus import TaggedReader
+from heedful.data.text_corpus import QuestionReader, TaggedReader
 from heedful.errors import ConfigError, DataError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model

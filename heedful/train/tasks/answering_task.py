@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from heedful.data.encoder_rows import FramedRow, FramedRows
-from heedful.data.question_corpus import Question, question_reader
+from heedful.data.encoded_texts import FramedRow, FramedRows
+from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.family import SpanHeadSpec
 from heedful.pipelines.encoder_input import segments_of

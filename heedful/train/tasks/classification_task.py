@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from heedful.data.batch_plan import Indices, plan_epoch, plan_once
-from heedful.data.encoder_rows import LabelledRows, first_rows
+from heedful.data.encoded_texts import LabelledRows, first_rows
 from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
 from heedful.models.family import SequenceHeadSpec

@@ -15,7 +15,7 @@ from heedful.data.corruption import (
     sentinels_needed,
     span_corruption,
 )
-from heedful.data.encoder_rows import frame_size
+from heedful.data.encoded_texts import frame_size
 from heedful.errors import ConfigError
 from heedful.text.tokenizer import SPECIALS
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -95,7 +95,7 @@ def _corrupted_rows(settings: RunSettings, tokenizers: TokenizerPair) -> Corrupt
 def _new_model(setup: Setup, rows: CorruptedRows) -> nn.Module:
     settings, size = setup.settings, rows.tokenizers.source.size
     model = setup.new_model(settings.model.expand(size, size), rows.tokenizers)
-    positions = cast(Any, model).spec.embedding.positions.max_length
+    positions = cast("Any", model).spec.embedding.positions.max_length
     if positions is not None and rows.longest > positions:
         raise ConfigError(
             f"Texts of data.max_length = {settings.data.max_length} tokens need {rows.longest} "

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from heedful.data.batch_plan import plan_epoch, plan_once
-from heedful.data.encoder_rows import FramedRows
+from heedful.data.encoded_texts import FramedRows
 from heedful.evaluate.task_metrics import accuracy, macro_f1
 from heedful.models.shape_to_spec import encoder_spec
 from heedful.pipelines.text_encoding import EncoderPipeline

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from heedful.data.augmentation import Augmentation
 from heedful.data.batch_plan import Indices, plan_epoch
-from heedful.data.encoded_images import EncodedImages, LabelledImages, encode_images
-from heedful.data.image_corpus import image_reader
+from heedful.data.encoded_images import Augmentation, EncodedImages, LabelledImages, encode_images
+from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
 from heedful.train.objective import LabelObjective, with_penalty
 from heedful.train.task import EpochBatches, FixedBatches, Setup, Task, check_several, note_labels

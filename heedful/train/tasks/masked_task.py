@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heedful.data.encoder_rows import Rows
-from heedful.data.masking import Masking, masked_batch
+from heedful.data.corruption import Masking, masked_batch
+from heedful.data.encoded_texts import Rows
 from heedful.models.family import MaskedLMHeadSpec
 from heedful.train.objective import MaskedObjective
 from heedful.train.task import Setup, Task

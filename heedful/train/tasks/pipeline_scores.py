@@ -16,9 +16,7 @@ from heedful.evaluate.task_metrics import (
 )
 
 if TYPE_CHECKING:
-    from heedful.data.question_corpus import Question
-    from heedful.data.tagged_corpus import TaggedSentence
-    from heedful.data.text_corpus import Example
+    from heedful.data.text_corpus import Example, Question, TaggedSentence
     from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
 
 _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from heedful.data.encoder_rows import FramedRow, FramedRows
-from heedful.data.tagged_corpus import TaggedReader, TaggedSentence, tagged_reader
+from heedful.data.encoded_texts import FramedRow, FramedRows
+from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
 from heedful.models.family import TokenHeadSpec
 from heedful.pipelines.long_texts import parts_of, word_pieces

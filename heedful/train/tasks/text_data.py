@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from heedful.data.batch_plan import plan_epoch, plan_once
-from heedful.data.encoded_texts import EncodedTexts, encode_texts
-from heedful.data.encoder_rows import Rows, cut_texts
+from heedful.data.encoded_texts import EncodedTexts, Rows, cut_texts, encode_texts
 from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
 from heedful.text.text_tokenizer import TextTokenizer
 from heedful.train.task import EpochBatches, FixedBatches, Setup, plural
