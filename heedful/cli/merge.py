@@ -36,7 +36,7 @@ def merge(
     """
     report = Report("merge", output, {"base": str(base), "adapter": str(adapter), "out": str(out)})
     refuse_existing(out)
-    from heedful.train.adapter import merge_into
+    from heedful.train.lora import merge_into
 
     model = merge_into(base, adapter, out)
     facts = {

@@ -18,7 +18,7 @@ from heedful.train.run_settings import RunSettings
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
 if TYPE_CHECKING:
-    from heedful.train.run_summary import RunSummary
+    from heedful.train.run import RunSummary
 
     SettingsFlags = Any
 else:

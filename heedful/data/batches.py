@@ -179,26 +179,6 @@ class FramedBatch(ExampleBatch):
 
 
 @dataclass(frozen=True)
-class ImageBatch(ExampleBatch):
-    """Images side by side.
-
-    Args:
-        images: [B, C, h, w] float32, as the model reads them.
-        targets: number of each one's label [B] int64.
-        indices: their numbers [B] int64.
-    """
-
-    images: Tensor
-    targets: Tensor
-    indices: Tensor
-
-    @property
-    def target_tokens(self) -> int:
-        """The number of images: each is one target."""
-        return len(self.targets)
-
-
-@dataclass(frozen=True)
 class BpeDropout:
     """Cutting words differently every epoch (Provilkov 2020).
 

@@ -12,6 +12,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from heedful.data.array_store import (
     writing,
 )
 from heedful.data.batch_plan import Indices
-from heedful.data.batches import ImageBatch
+from heedful.data.batches import ExampleBatch
 from heedful.data.corpus_spec import AugmentSpec
 from heedful.data.image_files import ImageReader, Pixels, wrong_size
 from heedful.errors import DataError
@@ -242,6 +243,26 @@ class EncodedImages:
         """The name of an image, for messages."""
         part = int(np.searchsorted(self.starts, number, side="right")) - 1
         return self.readers[part].name(number - int(self.starts[part]))
+
+
+@dataclass(frozen=True)
+class ImageBatch(ExampleBatch):
+    """Images side by side.
+
+    Args:
+        images: [B, C, h, w] float32, as the model reads them.
+        targets: number of each one's label [B] int64.
+        indices: their numbers [B] int64.
+    """
+
+    images: Tensor
+    targets: Tensor
+    indices: Tensor
+
+    @property
+    def target_tokens(self) -> int:
+        """The number of images: each is one target."""
+        return len(self.targets)
 
 
 class LabelledImages:

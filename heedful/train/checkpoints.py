@@ -1,4 +1,4 @@
-"""Checkpoints: the whole state of a run, written atomically, verified before use.
+"""Checkpoints: the whole state of a run, written atomically, verified before use; averages of them.
 
 `step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser and moving average)
 and `state.json`, which names size and SHA-256 of the other two. A directory gets its name only when
@@ -12,19 +12,24 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import Tensor, nn
+
 from heedful.durable import replace_synced, sync, write_synced
-from heedful.errors import RunError, UserError
+from heedful.errors import DataError, RunError, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from heedful.events import Events
     from heedful.train.run_settings import CheckpointSettings
+
 
 SCHEMA_VERSION = 1
 _MODEL = "model.safetensors"
@@ -56,6 +61,23 @@ class Checkpoint:
         """The score of the validation at this step, larger is better; None without validation."""
         score = self.state.get("score")
         return None if score is None else float(score)
+
+    def check_data(self, fingerprint: str) -> None:
+        """Refuse training data other than that of the run.
+
+        Args:
+            fingerprint: of the data now.
+
+        Raises:
+            DataError: when it differs.
+        """
+        if self.state["data_fingerprint"] != fingerprint:
+            raise DataError(
+                "The training files, their weights or the tokenizer are not those the run began "
+                "with",
+                where=str(self.path.parent.parent / "config.toml"),
+                remedy="Restore the files, or start a new run",
+            )
 
     def model(self) -> dict[str, Tensor]:
         """The weights by parameter name."""
@@ -326,3 +348,77 @@ def writing_failed(path: Path, error: OSError, kept: str) -> RunError:
     what = "The disk is full" if full else f"Cannot be written ({error.strerror or error})"
     remedy = "Free some space" if full else "Make the directory writable"
     return RunError(f"{what}; {kept}", where=str(path), remedy=f"{remedy}, then use --resume")
+
+
+class MovingAverage:
+    """An exponential moving average of the weights, kept in float32.
+
+    The decay grows to its full value as (1 + step) / (10 + step), so that the random weights of the
+    start are soon forgotten.
+
+    Args:
+        weights: the weights to start from.
+        decay: share of the old average kept at each step.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
+        self.decay = decay
+        self.tensors = {name: tensor.detach().clone() for name, tensor in weights.items()}
+
+    def update(self, weights: Mapping[str, Tensor], step: int) -> None:
+        """Take in the weights after a step (from 1)."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        new = [weights[name].detach() for name in self.tensors]
+        torch._foreach_lerp_(list(self.tensors.values()), new, 1 - decay)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Put back an average that was saved."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(tensors[name])
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name; tied ones once."""
+    kept = set(model.state_dict().keys())
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
+
+
+def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Copy weights into a model; the names must match exactly."""
+    own = weights_of(model)
+    assert own.keys() == weights.keys(), own.keys() ^ weights.keys()
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(weights[name])
+
+
+@contextmanager
+def using(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
+    """A context in which the model has other weights; leaving it restores its own exactly."""
+    own = {name: tensor.clone() for name, tensor in weights_of(model).items()}
+    load_weights(model, weights)
+    try:
+        yield
+    finally:
+        load_weights(model, own)
+
+
+def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
+    """The mean of the weights of several checkpoints, summed in float64.
+
+    Tensors that are not floating point come from the last one.
+    """
+    assert checkpoints
+    total: dict[str, Tensor] = {}
+    last: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        last = checkpoint.model()
+        for name, tensor in last.items():
+            if tensor.is_floating_point():
+                wide = tensor.double()
+                total[name] = total[name] + wide if name in total else wide
+    return {
+        name: (total[name] / len(checkpoints)).to(tensor.dtype) if name in total else tensor
+        for name, tensor in last.items()
+    }

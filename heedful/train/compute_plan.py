@@ -1,4 +1,8 @@
-"""The compute plan of a run: matrix products by PyTorch or our own kernels, and compilation."""
+"""The compute plan of a run: its precision, its matrix products, and compilation.
+
+It is chosen once in a run's life and kept in checkpoints: with another a run would not resume
+exactly.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,23 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from heedful.device import Precision, best_seconds, measured_width
+from heedful.device import Precision, best_seconds, measured_width, resolve_precision
 from heedful.errors import ConfigError
 from heedful.kernels.library import has_gemm, min_gemm_width
+from heedful.nn.moe import adds_penalties
 from heedful.nn.product import linear
 
 if TYPE_CHECKING:
-    from heedful.train.run_settings import CompileChoice
+    from torch import nn
+
+    from heedful.models.build import AnyModel
+    from heedful.train.run_settings import CompileChoice, RunSettings
 
 _KINDS = {"fp32": "float32", "bf16": "bfloat16"}
 _EVEN = 0.8
@@ -117,9 +126,89 @@ class Compiling:
         """A few words for people."""
         return f"{'compiled' if self.on else 'not compiled'} ({self.reason})"
 
+
+@dataclass(frozen=True)
+class ComputePlan:
+    """How the updates of a run are computed.
+
+    Args:
+        precision: of the products, and whose kernels compute them.
+        compiling: of the pass through the model.
+    """
+
+    precision: Precision
+    compiling: Compiling
+
+    @classmethod
+    def choose(
+        cls, settings: RunSettings, device: torch.device, model: nn.Module, batches: int
+    ) -> ComputePlan:
+        """Measure and decide for a run that begins.
+
+        Args:
+            settings: of the run.
+            device: that is trained on.
+            model: to train.
+            batches: of an epoch.
+        """
+        width = cast("AnyModel", model).spec.width
+        precision = resolve_precision(settings.precision, device, width=width)
+        if settings.precision == "auto":
+            precision = choose_products(precision, width)
+        updates = settings.max_steps
+        if settings.max_epochs is not None:
+            epochs = settings.max_epochs * batches
+            updates = min(updates, -(-epochs // settings.optimizer.accumulate))
+        compiling = choose_compiling(
+            settings.compile,
+            device.type,
+            lacking=lacking_here(device),
+            experts=adds_penalties(model),
+            updates=updates,
+            minutes=settings.max_minutes,
+        )
+        return cls(precision, compiling)
+
+    @classmethod
+    def stored(cls, state: Mapping[str, Any]) -> ComputePlan:
+        """The plan that a checkpoint keeps; older ones lack what was then no choice."""
+        compiling = state.get("compiling")
+        return cls(
+            Precision(**{"own": False} | state["precision"]),
+            Compiling(**compiling) if compiling else Compiling(False, "as before"),
+        )
+
     def plain(self) -> dict[str, Any]:
-        """The choice as JSON types, of which a checkpoint keeps one."""
-        return asdict(self)
+        """The plan and the environment as JSON types, for a checkpoint."""
+        return {
+            "precision": {
+                "name": self.precision.name,
+                "device": self.precision.device,
+                "onednn": self.precision.onednn,
+                "own": self.precision.own,
+                "reason": "as before",
+            },
+            "compiling": asdict(self.compiling),
+            "environment": environment(),
+        }
+
+
+def environment() -> dict[str, Any]:
+    """The facts about this process on which the last digits of a loss depend."""
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "system": os.uname().machine,
+    }
+
+
+def environment_changes(before: Mapping[str, Any]) -> list[str]:
+    """The differences of a checkpoint's environment from this one, a clause each."""
+    return [
+        f"{key} {before.get(key)} before, {now} now"
+        for key, now in environment().items()
+        if before.get(key) != now
+    ]
 
 
 def choose_compiling(

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_directory import CONFIG_FILE
-from heedful.train.adapter import ADAPTER_DIRECTORY, adapter_of
-from heedful.train.averaging import average_checkpoints, using
-from heedful.train.checkpoints import whole_models
-from heedful.train.lora import merged
+from heedful.train.checkpoints import average_checkpoints, using, whole_models
+from heedful.train.lora import ADAPTER_DIRECTORY, adapter_of, merged
+from heedful.train.warm_start import initial_origin
 
 if TYPE_CHECKING:
     from torch import nn
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.text.tokenizer_pair import TokenizerPair
     from heedful.train.checkpoints import CheckpointStore
+    from heedful.train.run_settings import RunSettings
     from heedful.train.validation import Scores, Validator
 
 
@@ -48,6 +48,14 @@ class Publisher:
         self.origin = origin
         self.grown = grown
 
+    @classmethod
+    def of_run(
+        cls, run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None
+    ) -> Publisher:
+        """The publisher of a run's directory, settings and tokenizers."""
+        origin, grown = initial_origin(settings), settings.tokenizer.extends
+        return cls(run_dir / "model", tokenizers, origin=origin, grown=grown)
+
     def publish(self, model: nn.Module, step: int, kind: str, scores: Scores | None) -> None:
         """Write the model.
 
@@ -67,11 +75,15 @@ class Publisher:
             adapter.save(self.directory.with_name(ADAPTER_DIRECTORY))
         save_model(whole, self.tokenizers, self.directory, training=facts, origin=self.origin)
 
-    def offer(self, model: nn.Module, step: int, kind: str, scores: Scores) -> bool:
-        """Publish unless what is there scored better on as many sentences; whether it did."""
+    def offer(self, model: nn.Module, step: int, kind: str, scores: Scores | None) -> bool:
+        """Publish unless the model there scored better on as many sentences.
+
+        Returns:
+            True if it was published, as it always is without scores.
+        """
         there = self.facts()
-        comparable = there.get("sentences") == scores.sentences
-        if comparable and there["score"] >= scores.score:
+        comparable = scores is not None and there.get("sentences") == scores.sentences
+        if scores is not None and comparable and there["score"] >= scores.score:
             return False
         self.publish(model, step, kind, scores)
         return True

@@ -1,16 +1,22 @@
-"""Settings from several places: defaults, a preset, a file, flags. Later ones win."""
+"""A run's directory: its settings, from several places, its lock and its files."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from heedful.config import flat, merge, read_toml
+from heedful.config import dump_toml, flat, merge, read_toml
+from heedful.durable import replace_synced, try_lock
 from heedful.errors import ConfigError, UserError
+from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run_settings import TASK_DEFAULTS, RunSettings
 
 CONFIG_FILE = "config.toml"
+METRICS_FILE = "metrics.jsonl"
 
 # What may differ when a run is resumed, because no past or future update depends on it. The files
 # themselves are compared by content.
@@ -109,3 +115,93 @@ def _is_free(key: str, settings: RunSettings) -> bool:
 
 def _within(key: str, table: str) -> bool:
     return key == table or key.startswith(table + ".")
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """A context that holds the run directory; the system frees it also when the process is killed.
+
+    Raises:
+        UserError: when another process holds it, or nothing can be written there.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise UserError(
+            f"Cannot write in the run directory: {error.strerror}",
+            where=str(directory),
+            remedy="Make it writable or name another one",
+        ) from None
+    try:
+        if not try_lock(descriptor):
+            raise UserError(
+                "Another process is training in this run directory",
+                where=str(directory),
+                remedy="Wait for it or name another directory",
+            )
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> None:
+    """Refuse a directory in use. A run that has saved nothing yet may start again.
+
+    Raises:
+        UserError: when there is a run, or there is none to resume.
+        ConfigError: when the settings of a resumed run have changed.
+    """
+    if resume:
+        check_resumable(settings_of_run(run_dir), settings)
+        return
+    exists = (run_dir / CONFIG_FILE).exists()
+    for found in (run_dir / "model", *(run_dir / "checkpoints").glob("*step-*")):
+        if found.exists() and exists:
+            raise UserError(
+                "There is a run here already",
+                where=str(run_dir),
+                remedy="Add --resume to go on with it, or name another directory",
+            )
+        if found.exists():
+            raise UserError(
+                f"The directory is not a run, but has {found.name!r}, which a run would overwrite",
+                where=str(run_dir),
+                remedy="Name an empty or new directory",
+            )
+
+
+def saved_tokenizers(run_dir: Path, settings: RunSettings) -> TokenizerPair | None:
+    """The tokenizers of a run that began before; None where the examples are no text."""
+    return TokenizerPair.load(run_dir / "tokenizer") if settings.has_text else None
+
+
+def write_run(run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None) -> None:
+    """Write the files that make the directory a run; config.toml comes last."""
+    if tokenizers is not None:
+        (run_dir / "tokenizer").mkdir(exist_ok=True)
+        for name, content in tokenizers.files().items():
+            replace_synced(run_dir / "tokenizer" / name, content.encode())
+    replace_synced(run_dir / CONFIG_FILE, dump_toml(settings.plain()).encode())
+
+
+@contextmanager
+def recorded(
+    run_dir: Path, events: Events, step: int | None, *, tensorboard: bool
+) -> Iterator[Events]:
+    """A context whose events are also written into the directory.
+
+    Args:
+        run_dir: the run.
+        events: of the caller.
+        step: that the run is resumed from; None when it begins.
+        tensorboard: also write TensorBoard's files.
+    """
+    sinks: list[Sink] = [MetricsFile(run_dir / METRICS_FILE, step)]
+    if tensorboard:
+        sinks.append(TensorBoard(run_dir / "tensorboard", step))
+    try:
+        yield events.also(*sinks)
+    finally:
+        for sink in sinks:
+            sink.close()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from heedful.data.text_file import LongWords
 from heedful.errors import DataError
+from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.validation import Measure, Validator
-from heedful.train.vocabulary_growth import initial_tokenizers
-from heedful.train.warm_start import initial_labels, initial_model
+from heedful.train.warm_start import initial_labels, initial_model, initial_tokenizers
 
 if TYPE_CHECKING:
     from torch import nn
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from heedful.text.tokenizer_pair import TokenizerPair
     from heedful.train.objective import Objective
     from heedful.train.run_settings import RunSettings
-    from heedful.train.update import Batch
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -137,61 +134,6 @@ class Setup:
 def note_labels(events: Events, names: Sequence[str], kind: str = "label") -> None:
     """Tell how many labels there are, and the first of them."""
     events.note(f"{plural(len(names), kind)}: {', '.join(names[:10])}{' …' * (len(names) > 10)}")
-
-
-class EpochBatches(Generic[Item]):
-    """Training batches: planned once an epoch, made one by one.
-
-    Args:
-        plan: an item for each batch of an epoch, in the order of training; a function of the epoch.
-        make: a batch from its item and the epoch.
-        line_of: the place of an example, such as "file:line", by its number.
-    """
-
-    def __init__(
-        self,
-        plan: Callable[[int], Sequence[Item]],
-        make: Callable[[Item, int], Batch],
-        line_of: Callable[[int], str],
-    ) -> None:
-        self.plan = plan
-        self.make = make
-        self.line_of = line_of
-        self._epoch: tuple[int, Sequence[Item]] | None = None
-
-    def count(self, epoch: int) -> int:
-        """Batches of an epoch."""
-        return len(self._planned(epoch))
-
-    def batch(self, epoch: int, number: int) -> Batch:
-        """One batch of an epoch."""
-        return self.make(self._planned(epoch)[number], epoch)
-
-    def lines(self, indices: Sequence[int]) -> list[str]:
-        """The places of examples, by their numbers."""
-        return [self.line_of(index) for index in indices]
-
-    def _planned(self, epoch: int) -> Sequence[Item]:
-        if self._epoch is None or self._epoch[0] != epoch:
-            self._epoch = (epoch, self.plan(epoch))
-        return self._epoch[1]
-
-
-@dataclass(frozen=True)
-class FixedBatches(Generic[Item]):
-    """Validation batches: the same ones in the same order each time, whatever the run's seed.
-
-    Args:
-        items: one for each batch.
-        make: a batch from its item.
-    """
-
-    items: Sequence[Item]
-    make: Callable[[Item], Batch]
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Make the batches one by one."""
-        return map(self.make, self.items)
 
 
 def plural(count: int, name: str) -> str:

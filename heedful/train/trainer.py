@@ -2,30 +2,71 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
 from torch import Tensor
 
 from heedful.errors import RunError
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.averaging import MovingAverage, load_weights, using, weights_of
-from heedful.train.batch_splitting import OneTooLarge
+from heedful.train.batch_source import Batch, EpochBatches, Place, Prefetched
+from heedful.train.checkpoints import MovingAverage, load_weights, using, weights_of
 from heedful.train.nonfinite import first_bad_weight
 from heedful.train.optimizers import export_moments, import_moments, learning_rate
-from heedful.train.prefetch import Place, Prefetched
-from heedful.train.update import Batch, Updater, UpdateResult
+from heedful.train.update import OneTooLarge, Updater, UpdateResult
 
 if TYPE_CHECKING:
+    from torch import nn
+
+    from heedful.device import Precision
     from heedful.events import Events, Value
     from heedful.train.checkpoints import Checkpoint, CheckpointStore
+    from heedful.train.objective import Objective
     from heedful.train.run_settings import RunSettings
-    from heedful.train.signals import StopRequest
     from heedful.train.validation import Scores
+
+
+class StopRequest:
+    """A context in which SIGTERM and SIGINT ask for a stop instead of killing the process.
+
+    A second Ctrl-C aborts at once with `KeyboardInterrupt`. Outside the main thread, where Python
+    cannot handle signals, a stop can only be asked for with `ask`.
+    """
+
+    def __init__(self) -> None:
+        self.name: str | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __bool__(self) -> bool:
+        return self.name is not None
+
+    def ask(self, name: str) -> None:
+        """Ask for a stop; `name` says who asked."""
+        self.name = name
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._before[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before.clear()
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGINT and self.name is not None:
+            raise KeyboardInterrupt
+        self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
 
 MAX_SKIPPED = 10
 """Updates in a row that may fail before the run is given up."""
@@ -35,22 +76,6 @@ MAX_OVERFLOWS = 50
 
 MAX_ROLLBACKS = 5
 """Returns to the same checkpoint before the run is given up."""
-
-
-class BatchSource(Protocol):
-    """Batches in an order that is a function of the epoch."""
-
-    def count(self, epoch: int) -> int:
-        """Batches of an epoch."""
-        ...
-
-    def batch(self, epoch: int, number: int) -> Batch:
-        """One batch; the same whenever it is asked for."""
-        ...
-
-    def lines(self, indices: Sequence[int]) -> list[str]:
-        """`file:line` of examples."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -119,22 +144,23 @@ class Hooks:
     Args:
         validate: scores the model; None when there is nothing to validate on.
         offer: hands over a model that may be the best so far: the step and its scores.
-        facts: plain data that every checkpoint carries beside the counters.
+        facts: makes the plain data that every checkpoint carries beside the counters.
     """
 
     validate: Validate | None
     offer: Offer
-    facts: Mapping[str, Any]
+    facts: Callable[[], Mapping[str, Any]]
 
 
 class Trainer:
     """Trains one model.
 
     Args:
-        updater: makes updates.
+        model: to train.
+        objective: its loss.
         source: where batches come from.
         settings: of the run.
-        width: D, for the paper's learning rate.
+        precision: of the products.
         store: where checkpoints go.
         hooks: validation and publishing.
         events: who is told.
@@ -142,20 +168,21 @@ class Trainer:
 
     def __init__(
         self,
-        updater: Updater,
-        source: BatchSource,
+        model: nn.Module,
+        objective: Objective,
+        source: EpochBatches[Any],
         settings: RunSettings,
+        precision: Precision,
         *,
-        width: int,
         store: CheckpointStore,
         hooks: Hooks,
         events: Events,
     ) -> None:
-        self.updater = updater
-        self.model = updater.model
+        self.updater = Updater.of_run(model, objective, settings, precision)
+        self.model = model
         self.source = source
         self.settings = settings
-        self.width = width
+        self.width = cast(Any, model).spec.width  # for the paper's learning rate
         self.store = store
         self.hooks = hooks
         self.events = events
@@ -251,7 +278,7 @@ class Trainer:
         validated = state.validated
         here = validated is not None and validated.step == state.step
         facts = {
-            **self.hooks.facts,
+            **self.hooks.facts(),
             "training": state.plain(),
             "score": validated.score if here and validated else None,
             "regular": state.step % self.settings.checkpoint.every_steps == 0,

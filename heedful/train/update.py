@@ -1,49 +1,40 @@
-"""One update: accumulate exact gradients over batches, check them, clip, step."""
+"""One update: accumulate exact gradients over batches, check them, clip, step.
+
+When memory runs out, a batch is split and the update starts again. The loss is a sum over tokens
+divided by their number in the whole update, so the gradients of parts add up to those of the batch.
+What fails leaves nothing behind: gradients and sums start from nothing. A batch that was not split
+draws the randomness of its place in the update; a part draws that of its place and its rows, so
+that its dropout is another draw from the same distribution, and the same one whenever the batch is
+split in the same way. Where the loss is no plain sum (the balance of experts is one of a batch),
+parts count as batches of their own.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from heedful.data.batches import positions_in
 from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
-from heedful.train.batch_splitting import Part, Splitting
+from heedful.train.compiled_pass import CompiledPass
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
 from heedful.train.objective import Context, LossSum, Objective
-from heedful.train.optimizers import divided, set_learning_rate
+from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
 from heedful.train.run_settings import derive_seed
 
 if TYPE_CHECKING:
     from heedful.device import Precision
-    from heedful.train.compiled_pass import CompiledPass
+    from heedful.events import Events
+    from heedful.train.batch_source import Batch
+    from heedful.train.run_settings import RunSettings
+
 
 T = TypeVar("T")
-
-
-class Batch(Protocol):
-    """The interface of a batch that the trainer uses."""
-
-    @property
-    def target_tokens(self) -> int:
-        """Real target tokens; the loss is a sum over exactly these."""
-        ...
-
-    @property
-    def indices(self) -> Tensor:
-        """[B] numbers of the examples."""
-        ...
-
-    def to(self, device: Any) -> Self:
-        """The batch on a device."""
-        ...
-
-    def part(self, start: int, stop: int) -> Self:
-        """The examples from `start` until `stop`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -102,6 +93,20 @@ class Updater:
         self.splitting = Splitting()
         self.compiled: CompiledPass | None = None
 
+    @classmethod
+    def of_run(
+        cls, model: nn.Module, objective: Objective, settings: RunSettings, precision: Precision
+    ) -> Updater:
+        """The updater of a run, with a new optimizer."""
+        return cls(
+            model,
+            objective,
+            build_optimizer(model, settings.optimizer),
+            precision,
+            seed=settings.seed,
+            clip_norm=settings.optimizer.clip_norm,
+        )
+
     def update(
         self,
         batches: Sequence[Batch],
@@ -145,6 +150,21 @@ class Updater:
             return None
         values = {name: float(value) / tokens for name, value in sums.items()}
         return replace(self._apply(values, tokens, learning_rate), too_large=too_large)
+
+    def compile(self, batch: Batch, step: int, events: Events, *, asked_for: bool) -> bool:
+        """Compile the pass before anything is learned, so that a failure costs nothing.
+
+        Args:
+            batch: any; the same one in a run and when it is resumed.
+            step: that training stands at.
+            events: told about graphs and the seconds they took.
+            asked_for: a failure is an error.
+
+        Returns:
+            False if it failed.
+        """
+        self.compiled = CompiledPass(self.model, events, asked_for=asked_for)
+        return self.warm_up(batch, step)
 
     def warm_up(self, batch: Batch, step: int) -> bool:
         """Learn from a batch and forget it, so that what it takes is compiled.
@@ -231,3 +251,125 @@ class Updater:
         else:
             self.optimizer.zero_grad(set_to_none=True)
         return UpdateResult(values, tokens, grad_norm, finite)
+
+
+_TRIED = 0.75
+"""Share of the positions that memory ran out for that is tried again; a half is less."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A batch of an update, or some of its examples.
+
+    Args:
+        batch: of them.
+        place: numbers that its randomness depends on: its batch's in the update and, of a part,
+            its first example and the one after its last.
+    """
+
+    batch: Batch
+    place: tuple[int, ...]
+
+    @property
+    def positions(self) -> int:
+        """On the longer side, padding counted."""
+        whole: Any = self.batch
+        return positions_in(whole)
+
+    @property
+    def examples(self) -> int:
+        """B."""
+        return len(self.batch.indices)
+
+    def halves(self) -> list[Part]:
+        """The first and the second half of the examples."""
+        micro, start, *_ = (*self.place, 0)
+        middle, end = self.examples // 2, self.examples
+        return [
+            Part(self.batch.part(first, last), (micro, start + first, start + last))
+            for first, last in ((0, middle), (middle, end))
+        ]
+
+
+class OneTooLarge(Exception):
+    """There is not enough memory for a single example.
+
+    Args:
+        index: [1], its number.
+        positions: of it.
+    """
+
+    def __init__(self, index: Tensor, positions: int) -> None:
+        super().__init__(f"{positions} positions")
+        self.index = index
+        self.positions = positions
+
+
+class Splitting:
+    """Runs batches, in parts where memory demands it.
+
+    What is nearly as large as what failed is split without being tried, for as long as the process
+    lives: batches fill the same budget, and each would be computed in vain first.
+
+    Attributes:
+        most: positions of the largest part that is tried; None for any.
+    """
+
+    def __init__(self) -> None:
+        self.most: int | None = None
+
+    def run(
+        self,
+        batches: Sequence[Batch],
+        begin: Callable[[], None],
+        learn: Callable[[Part], bool],
+    ) -> tuple[tuple[int, int], ...] | None:
+        """Learn from all batches, in order.
+
+        Args:
+            batches: of one update.
+            begin: forgets all that was learned from in this update.
+            learn: learns from a batch or a part of one; False to give up the update.
+
+        Returns:
+            Positions and examples of each part that memory ran out for; None when given up.
+
+        Raises:
+            OneTooLarge: when a part of one example is too large.
+        """
+        failed: list[tuple[int, int]] = []
+        parts = [Part(batch, (micro,)) for micro, batch in enumerate(batches)]
+        while True:
+            parts = [small for part in parts for small in self._small(part)]
+            begin()
+            done, stuck = self._attempt(parts, learn)
+            if stuck is None:
+                return tuple(failed) if done else None
+            begin()
+            release()
+            if stuck.examples == 1:
+                raise OneTooLarge(stuck.batch.indices, stuck.positions)
+            failed.append((stuck.positions, stuck.examples))
+            self.most = round(_TRIED * stuck.positions)
+
+    def _small(self, part: Part) -> list[Part]:
+        if self.most is None or part.examples == 1 or part.positions <= self.most:
+            return [part]
+        return [small for half in part.halves() for small in self._small(half)]
+
+    def _attempt(
+        self, parts: Sequence[Part], learn: Callable[[Part], bool]
+    ) -> tuple[bool, Part | None]:
+        """True if all was learned from, and the part that was too large if there was one.
+
+        The error ends here: it holds the tensors of the pass that failed.
+        """
+        for part in parts:
+            try:
+                if not learn(part):
+                    return False, None
+            except (MemoryError, RuntimeError) as error:
+                if not ran_out(error):
+                    raise
+                return False, part
+        return True, None

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
-from heedful.train.objective import Context, Objective
+from heedful.evaluate.task_metrics import accuracy, macro_f1
+from heedful.train.objective import Context, Objective, Scorer
 
 if TYPE_CHECKING:
+    from heedful.data.batch_plan import Indices
     from heedful.device import Precision
+    from heedful.train.batch_source import Batch
     from heedful.train.run_settings import ValidationSettings
-    from heedful.train.update import Batch
 
 
 @dataclass(frozen=True)
@@ -129,3 +132,40 @@ class Validator:
             "perplexity": perplexity(nll, tokens),
             "bits_per_token": bits_per_unit(nll, tokens),
         }
+
+
+_LABEL_METRICS: Mapping[str, Callable[[Sequence[int], Sequence[int]], float]] = {
+    "accuracy": accuracy,
+    "macro_f1": macro_f1,
+}
+
+
+def label_measure(
+    metrics: Iterable[str],
+    scorer: Scorer,
+    labels: Indices,
+    plan: Callable[[int], Iterable[Indices]],
+    make: Callable[[Indices], Any],
+) -> Measure:
+    """Metrics of the labels that a model gives examples.
+
+    Args:
+        metrics: `accuracy`, `macro_f1`.
+        scorer: runs the model.
+        labels: the right label of each example [N] int64.
+        plan: the numbers below a count, in batches; an example's label does not depend on which.
+        make: a batch of examples by their numbers.
+    """
+
+    def score(model: Any, count: int, precision: Precision) -> Measured:
+        device = next(model.parameters()).device
+        predictions = np.zeros(count, np.int64)
+        for indices in plan(count):
+            batch = make(indices).to(device)
+            with precision.autocast():
+                scores, _ = scorer(model, batch)
+            predictions[indices] = scores.argmax(-1).cpu().numpy()
+        ours, right = predictions.tolist(), labels[:count].tolist()
+        return Measured({name: _LABEL_METRICS[name](ours, right) for name in metrics})
+
+    return Measure(len(labels), score)

@@ -1,4 +1,4 @@
-"""The model that training starts from: a new one, or a trained one with its tokenizer.
+"""The model and tokenizers that training starts from: new ones, or those of a trained model.
 
 A trained model may be one of ours or a Hugging Face directory; its architecture, weights and
 tokenizer are taken whole. A task may predict something else than the model did, and the vocabulary
@@ -22,13 +22,13 @@ from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import contradictions, with_overrides
 from heedful.nn.spec import AllOfSpec, SegmentSpec
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import derive_seed
 
 if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.models.build import AnyModel
-    from heedful.text.tokenizer_pair import TokenizerPair
     from heedful.train.run_settings import RunSettings
 
 
@@ -89,7 +89,7 @@ def _preset_spec(spec: Any, settings: RunSettings, tokenizers: TokenizerPair) ->
     assert settings.preset is not None
     preset = read_preset_spec(settings.preset)
     where = f"preset {settings.preset}"
-    refuse_differences(contradictions(settings.model, preset), where)
+    _refuse_differences(contradictions(settings.model, preset), where)
     _check_length(preset, settings, where)
     adapted = _adapted(preset, spec, settings)
     sizes = {"source": tokenizers.source.size, "target": tokenizers.target.size}
@@ -182,13 +182,46 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
             where=settings.init,
             remedy="Begin with a model of text",
         )
-    refuse_differences(contradictions(settings.model, spec), settings.init)
+    _refuse_differences(contradictions(settings.model, spec), settings.init)
     _check_length(spec, settings, settings.init)
     return spec, tokenizers
 
 
-def refuse_differences(differences: Sequence[str], where: str) -> None:
-    """Refuse options that an initial model does not have, where there are some."""
+def initial_vision_spec(settings: RunSettings) -> Any:
+    """The spec of the initial model of images, checked against the settings; None without one.
+
+    Raises:
+        ModelError: when it is damaged or of another kind.
+        ConfigError: when a setting contradicts it.
+    """
+    spec: Any
+    if settings.init is not None:
+        where = settings.init
+        spec = describe_any(Path(where)).spec
+    elif settings.published_preset:
+        assert settings.preset is not None
+        where = f"preset {settings.preset}"
+        spec = read_preset_spec(settings.preset)
+    else:
+        return None
+    if spec.reads != "images":
+        raise ModelError(
+            f"The model to begin with is of the kind {spec.kind} and reads no images",
+            where=where,
+            remedy="Begin with a vision Transformer",
+        )
+    differences = contradictions(settings.model, spec)
+    own: dict[str, int | str] = {"size": spec.image_size, "channels": spec.channels}
+    own |= {"patch_size": spec.patch_size, "pooling": spec.pooling}
+    for name, value in own.items():
+        setting = getattr(settings.images, name)
+        if setting not in (None, value):
+            differences.append(f"images.{name} is {setting}, and the model's {value}")
+    _refuse_differences(differences, where)
+    return spec
+
+
+def _refuse_differences(differences: Sequence[str], where: str) -> None:
     if differences:
         raise ConfigError(
             f"The model to begin with is another one: {'; '.join(differences)}",
@@ -261,3 +294,50 @@ def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
     if fresh.kind == "sequence" and before.pooler:
         fresh = fresh.model_copy(update={"source": "pooled"})
     return fresh.model_copy(update=dropout) if "dropout" in type(fresh).model_fields else fresh
+
+
+def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair | None:
+    """The tokenizers of the initial model, with the tokens that the settings add.
+
+    Args:
+        settings: of the run.
+        events: told how many tokens are new.
+
+    Returns:
+        None where training starts from a new model.
+
+    Raises:
+        ModelError: when the initial model is missing or damaged.
+        ConfigError: when a setting contradicts it, or needs one.
+    """
+    if settings.init is None:
+        _refuse_without_model(settings)
+        return None
+    _, before = initial_text_model(settings)
+    tokens = settings.tokenizer.added_tokens()
+    if not tokens:
+        return before
+    source = before.source.extended(tokens)
+    target = source if before.joint else before.target.extended(tokens)
+    now = TokenizerPair(source, target)
+    sides = 1 if before.joint else 2
+    # A joint vocabulary is counted on both sides.
+    added = sum(len(new.pieces) for new in new_tokens(before, now).values()) * sides // 2
+    known = sides * len(tokens) - added
+    events.note(
+        f"{added:,} tokens are added to the vocabulary"
+        + (f"; {known:,} are pieces of it already" if known else "")
+    )
+    return now
+
+
+def _refuse_without_model(settings: RunSettings) -> None:
+    for name, is_set in (
+        ("lora.rank", settings.lora.rank > 0),
+        ("tokenizer.extend", bool(settings.tokenizer.extend)),
+        ("tokenizer.extend_file", settings.tokenizer.extend_file is not None),
+    ):
+        if is_set:
+            raise ConfigError(
+                f"{name} needs a model to begin with", where=name, remedy="Name it with --init"
+            )

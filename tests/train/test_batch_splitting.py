@@ -16,24 +16,23 @@ from torch import Tensor
 from heedful.config import read_toml
 from heedful.data.batches import (
     FramedBatch,
-    ImageBatch,
     PairBatch,
     RowBatch,
     WindowBatch,
     positions_in,
 )
+from heedful.data.encoded_images import ImageBatch
 from heedful.device import Precision, resolve_device
 from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Note, Recorder, Warning
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.train.batch_splitting import OneTooLarge
-from heedful.train.memory_budget import budget_of_run, with_budget
 from heedful.train.objective import Context, LossSum, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
-from heedful.train.update import Updater, UpdateResult
+from heedful.train.training_memory import budget_of_run, with_budget
+from heedful.train.update import OneTooLarge, Updater, UpdateResult
 
 VOCABULARY = 11
 SAID = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"
@@ -315,7 +314,7 @@ def test_the_picked_number_is_the_runs_for_good(
     make_settings: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, free = tmp_path / "run", [2**30]
-    monkeypatch.setattr("heedful.train.memory_budget.available_bytes", lambda _: free[0])
+    monkeypatch.setattr("heedful.train.training_memory.available_bytes", lambda _: free[0])
     run_training(run, auto(make_settings, max_steps=1), events=Events())
     picked = read_toml(run / "config.toml")["data"]["batch_tokens"]
     assert picked == 25_000 // 64 * 64

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.train.prefetch import Place, Prefetched
+from heedful.train.batch_source import Place, Prefetched
 
 SIZE = 5
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from heedful.train.averaging import (
+from heedful.train.checkpoints import (
+    CheckpointStore,
     MovingAverage,
     average_checkpoints,
     load_weights,
     using,
     weights_of,
 )
-from heedful.train.checkpoints import CheckpointStore
 from heedful.train.run_settings import CheckpointSettings
 
 

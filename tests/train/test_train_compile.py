@@ -28,13 +28,14 @@ from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.spec import FeedForwardSpec
+from heedful.train.batch_source import Batch
 from heedful.train.compiled_pass import MOST_FORMS, CompiledPass
 from heedful.train.compute_plan import FEWEST_UPDATES, choose_compiling, lacking_here
 from heedful.train.objective import CausalLMObjective, Objective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
-from heedful.train.update import Batch, Updater
+from heedful.train.update import Updater
 
 VOCABULARY = 13
 SHAPE = {

@@ -14,9 +14,8 @@ from heedful.cli.main import main
 from heedful.errors import ConfigError, ModelError
 from heedful.events import Events
 from heedful.models.checkpoint import load_model, load_translator, read_weights
-from heedful.train.adapter import Adapter, merge_into
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.lora import learned, merged, parameter_counts
+from heedful.train.lora import Adapter, learned, merge_into, merged, parameter_counts
 from heedful.train.run import run_training
 from heedful.train.run_settings import CheckpointSettings, RunSettings
 from heedful.train.tasks import prepare_task

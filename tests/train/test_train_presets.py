@@ -14,10 +14,10 @@ from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Recorder, Warning
 from heedful.models.preset_files import has_spec, preset_names, preset_tasks, read_preset_spec
 from heedful.train import warm_start
-from heedful.train.memory_budget import check_size
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.tasks import prepare_task
+from heedful.train.training_memory import check_size
 
 CPU = torch.device("cpu")
 TEXT = "one two three four five six seven eight nine ten\n" * 20

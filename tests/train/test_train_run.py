@@ -16,11 +16,10 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.train.averaging import using, weights_of
-from heedful.train.checkpoints import CheckpointStore
+from heedful.train.checkpoints import CheckpointStore, using, weights_of
 from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run import run_training
-from heedful.train.run_directory import locked
+from heedful.train.run_config import locked
 from heedful.train.run_settings import RunSettings
 from heedful.train.validation import Scores
 
@@ -232,10 +231,10 @@ HOLD = """
 import sys
 from pathlib import Path
 from heedful.models.checkpoint import load_model
-from heedful.train.averaging import using, weights_of
+from heedful.train.checkpoints import using, weights_of
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.published_model import choose_final_model
-from heedful.train.run_directory import locked
+from heedful.train.run_config import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from heedful.text.tokenizer_pair import TokenizerPair
     from heedful.train.run_settings import RunSettings
 
+__all__ = ["Task", "prepare_task"]
+
 
 def prepare_task(
     run_dir: Path, settings: RunSettings, tokenizers: TokenizerPair | None, events: Events
@@ -34,14 +36,13 @@ def prepare_task(
     from heedful.train.tasks import denoising_task as denoising
     from heedful.train.tasks import image_task as image
     from heedful.train.tasks import language_model_task as language_model
-    from heedful.train.tasks import masked_task as masked
     from heedful.train.tasks import tagging_task as tagging
     from heedful.train.tasks import translation_task as translation
 
     prepare = {
         "translation": translation.prepare,
         "causal_lm": language_model.prepare,
-        "masked_lm": masked.prepare,
+        "masked_lm": language_model.prepare_masked,
         "span_corruption": denoising.prepare,
         "denoising": denoising.prepare,
         "classify": classification.prepare,

@@ -17,8 +17,8 @@ from heedful.pipelines.encoder_input import segments_of
 from heedful.pipelines.long_texts import answer_pieces, parts_of
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, plural
-from heedful.train.tasks.encoder_task import PipelineMeasure, encoder_tokenizers, framed_task
-from heedful.train.tasks.pipeline_scores import answer_scores
+from heedful.train.tasks.encoder_task import encoder_tokenizers, framed_task
+from heedful.train.tasks.pipeline_scores import PipelineMeasure, answer_scores
 
 if TYPE_CHECKING:
     from heedful.data.batches import FramedBatch

@@ -14,14 +14,17 @@ from heedful.data.encoded_texts import LabelledRows, first_rows
 from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
 from heedful.models.family import SequenceHeadSpec
+from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, with_penalty
-from heedful.train.task import EpochBatches, FixedBatches, Setup, Task, check_several
+from heedful.train.task import Setup, Task, check_several
 from heedful.train.tasks.encoder_task import (
+    all_texts,
+    encode_and_note,
     encoder_tokenizers,
-    label_measure,
     new_encoder,
+    weighted_fingerprint,
 )
-from heedful.train.tasks.text_data import all_texts, encode_and_note, weighted_fingerprint
+from heedful.train.validation import label_measure
 
 if TYPE_CHECKING:
     from heedful.data.batches import RowBatch
@@ -61,7 +64,7 @@ def prepare(setup: Setup) -> Task:
         return plan_epoch(training.rows.sizes, bounds, data, seed=settings.seed, epoch=epoch)
 
     size = max(1, data.budget // data.max_length)
-    content = f"{weighted_fingerprint(training.texts, settings)} {list(names)!r}"
+    content = f"{weighted_fingerprint(setup, training.texts)} {list(names)!r}"
     head = SequenceHeadSpec(labels=names, source="first", dropout=settings.model.dropout)
     return Task(
         tokenizers,

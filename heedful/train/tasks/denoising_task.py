@@ -22,7 +22,7 @@ from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task
-from heedful.train.tasks.text_data import (
+from heedful.train.tasks.encoder_task import (
     all_texts,
     document_readers,
     encode_documents,
@@ -46,18 +46,18 @@ def prepare(setup: Setup) -> Task:
             no tokens for gaps.
     """
     settings = setup.settings
-    training = document_readers(setup, settings.data.train)
+    training = document_readers(setup, "train")
     tokenizers = setup.tokenizers(lambda: _new_tokenizers(settings, all_texts(setup, training)))
     tokenizer = tokenizers.source
     rows = _corrupted_rows(settings, tokenizers)
     texts, valid = encode_documents(setup, training, tokenizer)
     return Task(
         tokenizers,
-        weighted_fingerprint(texts, settings),
-        row_source(texts, tokenizer, settings, rows.sizes, rows.batch),
+        weighted_fingerprint(setup, texts),
+        row_source(setup, texts, tokenizer, rows.sizes, rows.batch),
         lambda: _new_model(setup, rows),
         TranslationObjective(settings.objective),
-        fixed_rows(valid, tokenizer, settings, rows.sizes, rows.batch),
+        fixed_rows(setup, valid, tokenizer, rows.sizes, rows.batch),
     )
 
 

@@ -1,37 +1,30 @@
-"""The shared half of tasks that train an encoder with one head: tokenizers, model, rows, labels."""
+"""The shared parts of tasks on text: files encoded and cut into rows, encoders with one head."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal
 
 from heedful.data.batch_plan import plan_epoch, plan_once
-from heedful.data.encoded_texts import FramedRows
-from heedful.evaluate.task_metrics import accuracy, macro_f1
+from heedful.data.encoded_texts import EncodedTexts, FramedRows, Rows, cut_texts, encode_texts
+from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
 from heedful.models.shape_to_spec import encoder_spec
-from heedful.pipelines.text_encoding import EncoderPipeline
+from heedful.text.text_tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
+from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, Scorer
-from heedful.train.task import EpochBatches, FixedBatches, Setup, Task
-from heedful.train.validation import Measure, Measured
+from heedful.train.task import Setup, Task, plural
 
 if TYPE_CHECKING:
     from torch import nn
 
     from heedful.data.batch_plan import Indices
-    from heedful.device import Precision
     from heedful.models.family import HeadSpec
     from heedful.text.text_tokenizer import TextTokenizer
-
-_LABEL_METRICS: Mapping[str, Callable[[Sequence[int], Sequence[int]], float]] = {
-    "accuracy": accuracy,
-    "macro_f1": macro_f1,
-}
+    from heedful.train.batch_source import Batch
+    from heedful.train.tasks.pipeline_scores import PipelineMeasure
 
 
 def encoder_tokenizers(setup: Setup, texts: list[str]) -> TokenizerPair:
@@ -51,31 +44,6 @@ def new_encoder(setup: Setup, tokenizers: TokenizerPair, head: HeadSpec) -> Call
         return setup.new_model(encoder_spec(settings.model, size, length, (head,)), tokenizers)
 
     return new_model
-
-
-@dataclass(frozen=True)
-class PipelineMeasure:
-    """Metrics of a model run through the pipeline that the command line uses.
-
-    Args:
-        examples: to validate on.
-        score: figures by name, of a pipeline on some of the examples.
-        metrics: names of the figures.
-    """
-
-    examples: Sequence[Any]
-    score: Callable[..., Mapping[str, float]]
-    metrics: Sequence[str]
-
-    def with_tokenizer(self, tokenizer: TextTokenizer, batch_tokens: int) -> Measure:
-        """The measure of a model with this tokenizer, in batches of so many tokens."""
-
-        def score(model: Any, count: int, precision: Precision) -> Measured:
-            pipeline = EncoderPipeline(model, tokenizer, precision=precision)
-            examples = self.examples[:count]
-            return Measured(self.score(pipeline, examples, self.metrics, batch_tokens=batch_tokens))
-
-        return Measure(len(self.examples), score)
 
 
 def framed_task(
@@ -113,36 +81,105 @@ def framed_task(
         new_encoder(setup, tokenizers, head),
         LabelObjective(scorer, settings.objective.label_smoothing),
         None if valid is None else FixedBatches(plan_once(valid.lengths, data), valid.batch),
-        None if measure is None else measure.with_tokenizer(tokenizers.source, data.budget),
+        None if measure is None else measure.with_tokenizers(tokenizers, data.budget),
     )
 
 
-def label_measure(
-    metrics: Iterable[str],
-    scorer: Scorer,
-    labels: Indices,
-    plan: Callable[[int], Iterable[Indices]],
-    make: Callable[[Indices], Any],
-) -> Measure:
-    """Metrics of the labels that a model gives examples.
+MakeRows = Callable[[EncodedTexts, Rows, int, int], "Batch"]
+"""Makes a batch of rows: the stream, the rows, the seed of the run and the epoch."""
+
+
+def document_readers(setup: Setup, role: Literal["train", "valid"]) -> list[DocumentReader]:
+    """The readers of the files of texts to train or to validate on."""
+    data = setup.settings.data
+    return [document_reader(corpus, data.documents) for corpus in getattr(data, role)]
+
+
+def all_texts(setup: Setup, readers: Sequence[TextReader]) -> list[str]:
+    """The texts of files, to train a tokenizer on."""
+    without = setup.long_words.without
+    return [
+        without(document.text, f"{reader.path}:{document.line}")
+        for reader in readers
+        for document in reader
+    ]
+
+
+def encode_documents(
+    setup: Setup, training: Sequence[TextReader], tokenizer: TextTokenizer
+) -> tuple[EncodedTexts, EncodedTexts | None]:
+    """Encode the training texts, and the validation texts where the settings name some."""
+    texts = encode_and_note(setup, "training", training, tokenizer)
+    valid = document_readers(setup, "valid")
+    return texts, encode_and_note(setup, "validation", valid, tokenizer) if valid else None
+
+
+def encode_and_note(
+    setup: Setup, name: str, readers: Sequence[TextReader], tokenizer: TextTokenizer
+) -> EncodedTexts:
+    """Encode texts and tell how many they are.
 
     Args:
-        metrics: `accuracy`, `macro_f1`.
-        scorer: runs the model.
-        labels: the right label of each example [N] int64.
-        plan: the numbers below a count, in batches; an example's label does not depend on which.
-        make: a batch of examples by their numbers.
+        setup: of the task.
+        name: of the texts in the message.
+        readers: the files.
+        tokenizer: that encodes them.
     """
+    texts = encode_texts(readers, tokenizer, setup.cache, notice=setup.events.warn)
+    unknown = sum(int((ids == tokenizer.unk).sum()) for ids in texts.ids)
+    setup.events.note(
+        f"{name}: {plural(texts.texts, 'text')}, {len(texts):,} tokens, "
+        f"{unknown / len(texts):.2%} of them unknown"
+    )
+    return texts
 
-    def score(model: Any, count: int, precision: Precision) -> Measured:
-        device = next(model.parameters()).device
-        predictions = np.zeros(count, np.int64)
-        for indices in plan(count):
-            batch = make(indices).to(device)
-            with precision.autocast():
-                scores, _ = scorer(model, batch)
-            predictions[indices] = scores.argmax(-1).cpu().numpy()
-        ours, right = predictions.tolist(), labels[:count].tolist()
-        return Measured({name: _LABEL_METRICS[name](ours, right) for name in metrics})
 
-    return Measure(len(labels), score)
+def weighted_fingerprint(setup: Setup, texts: EncodedTexts) -> str:
+    """Changes when the training texts, the tokenizer or the weights of the files do."""
+    weights = " ".join(str(corpus.weight) for corpus in setup.settings.data.train)
+    return hashlib.sha256(f"{texts.fingerprint} {weights}".encode()).hexdigest()
+
+
+def row_source(
+    setup: Setup,
+    texts: EncodedTexts,
+    tokenizer: TextTokenizer,
+    sizes: Callable[[Rows], Indices],
+    make: MakeRows,
+) -> EpochBatches[Rows]:
+    """Training batches of rows; long texts are cut elsewhere in each epoch.
+
+    Args:
+        setup: its settings say row length, budget, seed, weights of the files.
+        texts: the stream.
+        tokenizer: gives the frame.
+        sizes: tokens of each row [N] that a batch must have room for.
+        make: makes a batch.
+    """
+    data, seed = setup.settings.data, setup.settings.seed
+
+    def plan(epoch: int) -> list[Rows]:
+        rows = cut_texts(texts, tokenizer, data.max_length, seed=seed, epoch=epoch)
+        batches = plan_epoch(sizes(rows), rows.bounds(texts), data, seed=seed, epoch=epoch)
+        return [rows.take(indices) for indices in batches]
+
+    return EpochBatches(plan, lambda rows, epoch: make(texts, rows, seed, epoch), texts.line_of)
+
+
+def fixed_rows(
+    setup: Setup,
+    texts: EncodedTexts | None,
+    tokenizer: TextTokenizer,
+    sizes: Callable[[Rows], Indices],
+    make: MakeRows,
+) -> FixedBatches[Rows] | None:
+    """All rows of the validation texts in batches; None without texts. Arguments: `row_source`.
+
+    They do not depend on the run's seed, so that the losses of runs can be compared.
+    """
+    if texts is None:
+        return None
+    data = setup.settings.data
+    rows = cut_texts(texts, tokenizer, data.max_length, seed=0, epoch=0)
+    batches = [rows.take(indices) for indices in plan_once(sizes(rows), data)]
+    return FixedBatches(batches, lambda rows: make(texts, rows, 0, 0))

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
 
 from heedful.data.batch_plan import Indices, plan_epoch
-from heedful.data.encoded_images import Augmentation, EncodedImages, LabelledImages, encode_images
+from heedful.data.encoded_images import (
+    Augmentation,
+    EncodedImages,
+    ImageBatch,
+    LabelledImages,
+    encode_images,
+)
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
+from heedful.models.shape_to_spec import vision_spec, with_overrides
+from heedful.nn.spec import EmbeddingSpec, PixelSpec
+from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, with_penalty
-from heedful.train.task import EpochBatches, FixedBatches, Setup, Task, check_several, note_labels
-from heedful.train.tasks.encoder_task import label_measure
-from heedful.train.tasks.image_model import initial_vision_spec, vision_spec_for
+from heedful.train.task import Setup, Task, check_several, note_labels
+from heedful.train.validation import label_measure
+from heedful.train.warm_start import initial_vision_spec
 
 if TYPE_CHECKING:
-    from heedful.data.batches import ImageBatch
-    from heedful.data.corpus_spec import CorpusSpec
     from heedful.models.family import VisionSpec
 
 
@@ -34,20 +41,20 @@ def prepare(setup: Setup) -> Task:
         ModelError: when there is no initial model, or it is of another kind.
     """
     settings, data = setup.settings, setup.settings.data
-    initial = initial_vision_spec(settings)
-    images = _read(setup, "training", data.train, initial)
+    initial: VisionSpec | None = initial_vision_spec(settings)
+    images = _read(setup, "train", initial)
     labels = images.label_names
     check_several(labels, "label", "labelled images", images.name(0))
     if initial is not None and set(labels) <= set(initial.class_names):
         labels = list(initial.class_names)
     note_labels(setup.events, labels)
-    spec = vision_spec_for(settings, images.shape, images.statistics(), labels, initial)
+    spec = vision_spec_for(setup, images.shape, images.statistics(), labels, initial)
     assert spec.pixels is not None
     size = images_at_once(data.budget, spec)
     training = LabelledImages(images, labels, spec.pixels)
     valid = None
     if data.valid:
-        valid_images = _read(setup, "validation", data.valid, initial)
+        valid_images = _read(setup, "valid", initial)
         _check_shape(valid_images, images)
         valid = LabelledImages(valid_images, labels, spec.pixels)
     weights = [corpus.weight for corpus in data.train]
@@ -62,29 +69,25 @@ def prepare(setup: Setup) -> Task:
     def make(indices: Indices, epoch: int) -> ImageBatch:
         return training.batch(indices, augmentation, epoch)
 
+    validation = measure = None
+    if valid is not None:
+        validation = FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch)
+        measure = label_measure(
+            settings.validation.metrics,
+            image_scores,
+            valid.labels,
+            lambda count: _in_order(count, size),
+            valid.batch,
+        )
     return Task(
         None,
         hashlib.sha256(content.encode()).hexdigest(),
         EpochBatches(plan, make, images.name),
         lambda: setup.new_model(spec, None),
         LabelObjective(image_scores, settings.objective.label_smoothing),
-        None
-        if valid is None
-        else FixedBatches(list(_in_order(len(valid.labels), size)), valid.batch),
-        None
-        if valid is None
-        else label_measure(
-            settings.validation.metrics,
-            image_scores,
-            valid.labels,
-            lambda count: _in_order(count, size),
-            valid.batch,
-        ),
+        validation,
+        measure,
     )
-
-
-def _fixed(images: LabelledImages, size: int) -> FixedBatches[Indices]:
-    return FixedBatches(list(_in_order(len(images.labels), size)), images.batch)
 
 
 def image_scores(model: Any, batch: ImageBatch) -> tuple[Tensor, Tensor | float]:
@@ -111,16 +114,17 @@ def images_at_once(budget: int, spec: VisionSpec) -> int:
 
 
 def _read(
-    setup: Setup, name: str, corpora: Sequence[CorpusSpec], initial: VisionSpec | None
+    setup: Setup, role: Literal["train", "valid"], initial: VisionSpec | None
 ) -> EncodedImages:
     """Read images, of the initial model's size where there is one."""
     spec = setup.settings.images
     if initial is not None:
         size = {"size": initial.image_size, "channels": initial.channels}
         spec = spec.model_copy(update=size)
-    readers = [image_reader(corpus, spec) for corpus in corpora]
+    readers = [image_reader(corpus, spec) for corpus in getattr(setup.settings.data, role)]
     images = encode_images(readers, setup.cache, notice=setup.events.warn)
     channels, height, width = images.shape
+    name = "training" if role == "train" else "validation"
     kind = "grey" if channels == 1 else "colour"
     setup.events.note(f"{name}: {len(images):,} {kind} images of {height} × {width} pixels")
     return images
@@ -141,3 +145,57 @@ def _check_shape(valid: EncodedImages, images: EncodedImages) -> None:
             where=valid.name(0),
             remedy="Set images.size and images.channels, to which all are then brought",
         )
+
+
+PATCH_SIZE = 4
+"""Side in pixels of a new model's patches if `images.patch_size` is unset."""
+
+
+def vision_spec_for(
+    setup: Setup,
+    shape: tuple[int, int, int],
+    statistics: tuple[tuple[float, ...], tuple[float, ...]],
+    labels: Sequence[str],
+    initial: VisionSpec | None,
+) -> VisionSpec:
+    """The model for labelled images: a new one, or the initial one with their labels.
+
+    In a new model, and in one whose preprocessing is unknown, each channel of the training images
+    gets a mean of 0 and a deviation of 1.
+
+    Args:
+        setup: of the task.
+        shape: channels, height and width of the images.
+        statistics: mean and deviation of each channel, in pixel values.
+        labels: of the images.
+        initial: the model that training starts from.
+
+    Raises:
+        ConfigError: when patches do not fill the image, or positions are not learned.
+    """
+    settings = setup.settings
+    mean, std = (tuple(value / 255 for value in values) for values in statistics)
+    pixels = PixelSpec(resample="bilinear", mean=mean, std=std)
+    if initial is None:
+        return vision_spec(
+            settings.model,
+            image_size=shape[1],
+            channels=shape[0],
+            patch_size=settings.images.patch_size or PATCH_SIZE,
+            pooling=settings.images.pooling or "first",
+            labels=tuple(labels),
+            pixels=pixels,
+        )
+    _, encoder = with_overrides(EmbeddingSpec(), initial.encoder, settings.model)
+    is_set = "dropout" in settings.model.model_fields_set
+    changes = {
+        "encoder": encoder,
+        "dropout": settings.model.dropout if is_set else initial.dropout,
+        "labels": tuple(labels),
+        "num_classes": None,
+        # A pooler in the place of a classifier has learned something else.
+        "pooler": initial.pooler and bool(initial.class_names),
+        # Training resizes as a new model's images are.
+        "pixels": (initial.pixels or pixels).model_copy(update={"resample": pixels.resample}),
+    }
+    return initial.model_copy(update=changes)

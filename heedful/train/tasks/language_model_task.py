@@ -6,18 +6,38 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heedful.data.encoded_texts import EncodedTexts, epoch_windows, make_windows, window_starts
+from heedful.data.corruption import Masking, masked_batch
+from heedful.data.encoded_texts import (
+    EncodedTexts,
+    Rows,
+    epoch_windows,
+    make_windows,
+    window_starts,
+)
+from heedful.models.family import MaskedLMHeadSpec
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
-from heedful.train.objective import CausalLMObjective
-from heedful.train.task import EpochBatches, FixedBatches, Setup, Task
-from heedful.train.tasks.text_data import all_texts, document_readers, encode_documents
+from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.train.objective import CausalLMObjective, MaskedObjective
+from heedful.train.task import Setup, Task
+from heedful.train.tasks.encoder_task import (
+    all_texts,
+    document_readers,
+    encode_documents,
+    encoder_tokenizers,
+    fixed_rows,
+    new_encoder,
+    row_source,
+    weighted_fingerprint,
+)
 
 if TYPE_CHECKING:
     from torch import nn
 
     from heedful.data.batch_plan import Indices
+    from heedful.data.batches import RowBatch
+    from heedful.data.encoded_texts import EncodedTexts
 
 
 def prepare(setup: Setup) -> Task:
@@ -27,7 +47,7 @@ def prepare(setup: Setup) -> Task:
         DataError: when the texts cannot be used.
     """
     settings, data = setup.settings, setup.settings.data
-    training = document_readers(setup, data.train)
+    training = document_readers(setup, "train")
 
     def train_new() -> TokenizerPair:
         tokenizer = train_tokenizer(settings.tokenizer, all_texts(setup, training))
@@ -64,3 +84,35 @@ def _fixed_windows(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[
 def _chunks(starts: Indices, rows: int) -> list[Indices]:
     """Windows in batches of so many rows, the last of what is left."""
     return np.split(starts, range(rows, len(starts), rows))
+
+
+def prepare_masked(setup: Setup) -> Task:
+    """Read, check and encode texts.
+
+    Raises:
+        DataError: when the texts cannot be used.
+        ConfigError: when the tokenizer of the initial model has no mask token.
+    """
+    settings, objective = setup.settings, setup.settings.objective
+    training = document_readers(setup, "train")
+    tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, all_texts(setup, training)))
+    tokenizer = tokenizers.source
+    texts, valid = encode_documents(setup, training, tokenizer)
+    masking = Masking(tokenizer, objective.mask_share, whole_words=objective.whole_words)
+
+    def make(texts: EncodedTexts, rows: Rows, seed: int, epoch: int) -> RowBatch:
+        return masked_batch(texts, rows, masking, tokenizer, seed=seed, epoch=epoch)
+
+    def sizes(rows: Rows) -> Indices:
+        return rows.sizes
+
+    tied = settings.model.share_embeddings != "none"
+    head = MaskedLMHeadSpec(activation="gelu", tied=tied)
+    return Task(
+        tokenizers,
+        weighted_fingerprint(setup, texts),
+        row_source(setup, texts, tokenizer, sizes, make),
+        new_encoder(setup, tokenizers, head),
+        MaskedObjective(objective.label_smoothing),
+        fixed_rows(setup, valid, tokenizer, sizes, make),
+    )

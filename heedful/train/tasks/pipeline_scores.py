@@ -1,11 +1,16 @@
-"""Scores of classifiers, taggers and question answerers, for training and `heedful evaluate`."""
+"""Scores of models on their tasks, in validation and in `heedful evaluate`.
+
+Translators, taggers and readers run through the pipelines that the command line uses.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Unpack
 
 from heedful.errors import DataError
+from heedful.evaluate.corpus_metrics import build_metric, corpus_scores
 from heedful.evaluate.task_metrics import (
     accuracy,
     answer_exact_match,
@@ -14,10 +19,18 @@ from heedful.evaluate.task_metrics import (
     mark_spans,
     span_f1,
 )
+from heedful.pipelines.text_encoding import EncoderPipeline
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.search_settings import SearchSettings
+from heedful.train.validation import Measure, Measured
 
 if TYPE_CHECKING:
     from heedful.data.text_corpus import Example, Question, TaggedSentence
+    from heedful.device import Precision
     from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+    from heedful.text.tokenizer_pair import TokenizerPair
+    from heedful.train.run_settings import ValidationSettings
+
 
 _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]], float]] = {
     "exact_match": answer_exact_match,
@@ -114,3 +127,68 @@ def answer_scores(
     given = [answer.text for answer in found]
     right = [[answer.text for answer in item.answers] for item in questions]
     return {name: _ANSWER_METRICS[name](given, right) for name in metrics}
+
+
+def translation_measure(
+    settings: ValidationSettings,
+    tokenizers: TokenizerPair,
+    total: int,
+    text_of: Callable[[int], tuple[str, str]],
+    progress: Callable[[int, int], None],
+) -> Measure:
+    """Score translations of the validation sources.
+
+    Args:
+        settings: beam, length penalty and metrics.
+        tokenizers: of the model.
+        total: number of validation pairs.
+        text_of: source and target of a pair, by its number.
+        progress: called with the translations done and their number.
+    """
+    tokenize, lowercase = settings.tokenize, settings.lowercase
+    for name in settings.metrics:  # an unknown sacreBLEU tokenizer is refused before training
+        build_metric(name, tokenize=tokenize, lowercase=lowercase)
+    search = SearchSettings(beam=settings.beam, length_penalty=settings.length_penalty)
+
+    def score(model: Any, count: int, precision: Precision) -> Measured:
+        sources, targets = zip(*map(text_of, range(count)), strict=True)
+        pipeline = TranslationPipeline(model, tokenizers, precision=precision)
+        translations = pipeline.translate(sources, settings=search, progress=progress)
+        scores = corpus_scores(
+            [str(text) for text in translations],
+            targets,
+            settings.metrics,
+            tokenize=tokenize,
+            lowercase=lowercase,
+        )
+        return Measured(
+            {name: metric.score for name, metric in scores.items()},
+            {name: metric.signature for name, metric in scores.items()},
+        )
+
+    return Measure(total, score)
+
+
+@dataclass(frozen=True)
+class PipelineMeasure:
+    """Metrics of a model run through the pipeline that the command line uses.
+
+    Args:
+        examples: to validate on.
+        score: figures by name, of a pipeline on some of the examples.
+        metrics: names of the figures.
+    """
+
+    examples: Sequence[Any]
+    score: Callable[..., Mapping[str, float]]
+    metrics: Sequence[str]
+
+    def with_tokenizers(self, tokenizers: TokenizerPair, batch_tokens: int) -> Measure:
+        """The measure of a model with these tokenizers, in batches of so many tokens."""
+
+        def score(model: Any, count: int, precision: Precision) -> Measured:
+            pipeline = EncoderPipeline(model, tokenizers.source, precision=precision)
+            examples = self.examples[:count]
+            return Measured(self.score(pipeline, examples, self.metrics, batch_tokens=batch_tokens))
+
+        return Measure(len(self.examples), score)

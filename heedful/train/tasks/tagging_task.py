@@ -15,11 +15,10 @@ from heedful.pipelines.long_texts import parts_of, word_pieces
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import (
-    PipelineMeasure,
     encoder_tokenizers,
     framed_task,
 )
-from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
+from heedful.train.tasks.pipeline_scores import PipelineMeasure, tag_metrics, tag_scores
 
 if TYPE_CHECKING:
     from heedful.data.batches import FramedBatch

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from torch import nn
 
@@ -19,14 +18,14 @@ from heedful.data.encoded_pairs import (
 from heedful.data.pair_corpus import SIDES, CorpusTexts
 from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import TranslationObjective
-from heedful.train.task import EpochBatches, FixedBatches, Setup, Task
-from heedful.train.tasks.translation_measure import translation_measure
+from heedful.train.task import Setup, Task
+from heedful.train.tasks.pipeline_scores import translation_measure
 
 if TYPE_CHECKING:
     from heedful.data.batch_plan import Indices
     from heedful.data.batches import PairBatch
-    from heedful.data.corpus_spec import CorpusSpec
     from heedful.train.run_settings import RunSettings
 
 
@@ -43,12 +42,19 @@ def prepare(setup: Setup) -> Task:
         return train_pair(settings.tokenizer, sources, targets)
 
     tokenizers = setup.tokenizers(train_new)
-    pairs = _encode(setup, data.train, tokenizers, "encoding")
-    valid = None
-    if data.valid:
-        valid = _encode(setup, data.valid, tokenizers, "encoding validation")
+    pairs = _encode(setup, "train", tokenizers)
+    valid = _encode(setup, "valid", tokenizers) if data.valid else None
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
         setup.events.note(line)
+    measure = None
+    if valid is not None:
+
+        def progress(done: int, total: int) -> None:
+            setup.events.progress(done, total, "translating")
+
+        measure = translation_measure(
+            settings.validation, tokenizers, len(valid), valid.text_of, progress
+        )
     return Task(
         tokenizers,
         pairs.fingerprint,
@@ -56,15 +62,16 @@ def prepare(setup: Setup) -> Task:
         lambda: _new_model(setup, tokenizers),
         TranslationObjective(settings.objective),
         None if valid is None else _fixed(valid, settings),
-        None if valid is None else translation_measure(setup, valid, tokenizers),
+        measure,
     )
 
 
 def _encode(
-    setup: Setup, corpora: Sequence[CorpusSpec], tokenizers: TokenizerPair, label: str
+    setup: Setup, role: Literal["train", "valid"], tokenizers: TokenizerPair
 ) -> EncodedPairs:
+    label = "encoding" if role == "train" else "encoding validation"
     return encode_corpora(
-        corpora,
+        getattr(setup.settings.data, role),
         tokenizers,
         setup.cache,
         progress=lambda done, total: setup.events.progress(done, total, label),

@@ -1,0 +1,141 @@
+"""The batches of a run: an order that is a function of the epoch, each batch made when needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
+
+from torch import Tensor
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+
+
+class Batch(Protocol):
+    """The interface of a batch that the trainer uses."""
+
+    @property
+    def target_tokens(self) -> int:
+        """Real target tokens; the loss is a sum over exactly these."""
+        ...
+
+    @property
+    def indices(self) -> Tensor:
+        """[B] numbers of the examples."""
+        ...
+
+    def to(self, device: Any) -> Self:
+        """The batch on a device."""
+        ...
+
+    def part(self, start: int, stop: int) -> Self:
+        """The examples from `start` until `stop`."""
+        ...
+
+
+class EpochBatches(Generic[Item]):
+    """Training batches: planned once an epoch, made one by one.
+
+    Args:
+        plan: an item for each batch of an epoch, in the order of training; a function of the epoch.
+        make: a batch from its item and the epoch.
+        line_of: the place of an example, such as "file:line", by its number.
+    """
+
+    def __init__(
+        self,
+        plan: Callable[[int], Sequence[Item]],
+        make: Callable[[Item, int], Batch],
+        line_of: Callable[[int], str],
+    ) -> None:
+        self.plan = plan
+        self.make = make
+        self.line_of = line_of
+        self._epoch: tuple[int, Sequence[Item]] | None = None
+
+    def count(self, epoch: int) -> int:
+        """Batches of an epoch."""
+        return len(self._planned(epoch))
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """One batch of an epoch."""
+        return self.make(self._planned(epoch)[number], epoch)
+
+    def lines(self, indices: Sequence[int]) -> list[str]:
+        """The places of examples, by their numbers."""
+        return [self.line_of(index) for index in indices]
+
+    def _planned(self, epoch: int) -> Sequence[Item]:
+        if self._epoch is None or self._epoch[0] != epoch:
+            self._epoch = (epoch, self.plan(epoch))
+        return self._epoch[1]
+
+
+@dataclass(frozen=True)
+class FixedBatches(Generic[Item]):
+    """Validation batches: the same ones in the same order each time, whatever the run's seed.
+
+    Args:
+        items: one for each batch.
+        make: a batch from its item.
+    """
+
+    items: Sequence[Item]
+    make: Callable[[Item], Batch]
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Make the batches one by one."""
+        return map(self.make, self.items)
+
+
+class Place(NamedTuple):
+    """A place in the data: an epoch and a batch of it, both counted from 0."""
+
+    epoch: int
+    batch: int
+
+
+class Prefetched(Generic[T]):
+    """Results made of the data from a place on, started before they are needed.
+
+    Args:
+        make: what comes from a place on, and the place after it; it must depend on the place alone.
+            It runs in one thread at a time.
+        ends: whether nothing comes from a place on.
+    """
+
+    def __init__(
+        self, make: Callable[[Place], tuple[T, Place]], ends: Callable[[Place], bool]
+    ) -> None:
+        self._make = make
+        self._ends = ends
+        self._pool: ThreadPoolExecutor | None = None
+        self._next: tuple[Place, Future[tuple[T, Place]]] | None = None
+
+    def take(self, place: Place) -> tuple[T, Place]:
+        """The result from a place on, and the place after it, from which the next is started.
+
+        Raises:
+            Exception: whatever kept it from being made.
+        """
+        begun, self._next = self._next, None
+        if begun is not None and begun[0] == place:
+            made = begun[1].result()
+        else:
+            if begun is not None:
+                begun[1].exception()  # wait: not two at a time
+            made = self._make(place)
+        after = made[1]
+        if not self._ends(after):
+            if self._pool is None:
+                self._pool = ThreadPoolExecutor(1, "batches")
+            self._next = after, self._pool.submit(self._make, after)
+        return made
+
+    def close(self) -> None:
+        """End the thread; what it was making is thrown away."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+        self._pool = self._next = None
