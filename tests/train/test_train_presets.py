@@ -18,6 +18,7 @@ from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.tasks import prepare_task
 from heedful.train.training_memory import check_size
+
 CPU = torch.device("cpu")
 TEXT = "one two three four five six seven eight nine ten\n" * 20
 SMALL = {"width": 32, "num_heads": 2, "encoder_layers": 1, "decoder_layers": 1, "feedforward": 32}
