@@ -17,8 +17,7 @@ from urllib.parse import urlencode
 import uvicorn
 from playwright.sync_api import sync_playwright
 
-from heedful.studio.app import build_app
-from heedful.studio.server import address_of, listen
+from heedful.studio.app import address_of, build_app, listen
 from heedful.studio.workspace import Workspace
 
 OUT = Path(__file__).parents[1] / "docs" / "pictures" / "studio.png"

@@ -53,8 +53,8 @@ def studio(
         )
     flags = {"models": [str(path) for path in models], "host": host, "port": port}
     report = Report("studio", output, flags)
+    from heedful.studio.app import address_of, listen, serve
     from heedful.studio.guard import is_loopback
-    from heedful.studio.server import address_of, listen, serve
     from heedful.studio.workspace import Workspace
 
     with closing(terminal()) as events:

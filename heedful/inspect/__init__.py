@@ -11,21 +11,17 @@ For example:
 
 from __future__ import annotations
 
-from heedful.inspect.ablation import AblationMode, ablated, mean_outputs
-from heedful.inspect.alignment_heads import (
-    HeadChoice,
-    WordAttention,
-    choose_both,
-    choose_heads,
-    word_attention,
+from heedful.inspect.ablation import AblationMode, ablated, heads, mean_outputs, parts
+from heedful.inspect.attention_maps import (
+    AttentionMap,
+    AttentionPart,
+    AttentionSteps,
+    attention,
+    attention_steps,
+    parts_of,
 )
-from heedful.inspect.attention_maps import AttentionMap, AttentionPart, attention, parts_of
-from heedful.inspect.attention_steps import AttentionSteps, attention_steps
 from heedful.inspect.block_flow import BlockFlow, FlowPart, block_flow
-from heedful.inspect.captures import capture, shapes
-from heedful.inspect.contributions import Contributions, contributions
 from heedful.inspect.decoding_steps import NextToken, SearchRecord, follow_search, next_token
-from heedful.inspect.effects import Bleu, Effect, effects
 from heedful.inspect.examples import (
     Answers,
     Example,
@@ -34,25 +30,43 @@ from heedful.inspect.examples import (
     examples_of_tags,
     examples_of_text,
 )
-from heedful.inspect.head_measures import HeadMeasures, Label, Measures, measure
-from heedful.inspect.logit_lens import Lens, lens
-from heedful.inspect.model_parts import heads, parts
-from heedful.inspect.path_lengths import Costs, Network, costs, network
+from heedful.inspect.head_measures import HeadMeasures, Label, Measures, Share, measure
+from heedful.inspect.path_lengths import (
+    Costs,
+    Network,
+    Reach,
+    costs,
+    model_reach,
+    network,
+    recurrent_reach,
+    transformer_reach,
+)
 from heedful.inspect.pruning import (
+    Bleu,
     Bound,
+    Effect,
     Point,
     Pruning,
     by_importance,
+    effects,
     importance,
     prune,
     pruned,
 )
-from heedful.inspect.reach import Reach, model_reach, recurrent_reach, transformer_reach
 from heedful.inspect.readings import Reading, Tokens, read, read_all, see, tensors
-from heedful.inspect.subject import Subject, load
-from heedful.inspect.tally import Share
+from heedful.inspect.residual_stream import Contributions, Lens, contributions, lens
+from heedful.inspect.subject import Subject, capture, load, shapes
 from heedful.inspect.tracing import Tracing, flow, rollout
-from heedful.inspect.word_alignment import AlignedPair, Alignments, align_words
+from heedful.inspect.word_alignment import (
+    AlignedPair,
+    Alignments,
+    HeadChoice,
+    WordAttention,
+    align_words,
+    choose_both,
+    choose_heads,
+    word_attention,
+)
 from heedful.inspect.word_links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
 
 __all__ = [

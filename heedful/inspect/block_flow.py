@@ -10,10 +10,8 @@ import numpy as np
 from torch import nn
 
 from heedful.errors import ConfigError
-from heedful.inspect.captures import capture
 from heedful.inspect.readings import Reading, tensors
-from heedful.inspect.result import Result
-from heedful.inspect.subject import Subject, SubLayer, stack_of, sublayers
+from heedful.inspect.subject import Result, Subject, SubLayer, capture, stack_of, sublayers
 from heedful.models.stack import Stack
 from heedful.nn.spec import FeedForwardSpec
 

@@ -1,26 +1,59 @@
-"""A model to look into, with the tokenizers that turn text into its ids."""
+"""A model to look into: its tokenizers, its sub-layers, the tensors of a pass, results as JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import difflib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from heedful.device import Precision, resolve_device, resolve_precision
 from heedful.errors import ModelError
 from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
+from heedful.nn.capture import Capture
 from heedful.text.text_tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+
+
+class Result:
+    """A dataclass of results.
+
+    Attributes:
+        left_out: names of fields that are too large for JSON.
+    """
+
+    left_out: tuple[str, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as JSON data: arrays and tuples as lists, results as objects."""
+        fields = vars(self).items()
+        return {name: as_json(value) for name, value in fields if name not in self.left_out}
+
+
+def as_json(value: Any) -> Any:
+    """Arrays, collections, results and what they hold as JSON data."""
+    if hasattr(value, "plain"):
+        return value.plain()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {name: as_json(each) for name, each in value.items()}
+    if isinstance(value, frozenset):
+        return as_json(sorted(value))
+    if isinstance(value, list | tuple):
+        return [as_json(each) for each in value]
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,3 +183,72 @@ def inference(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode and record no gradients meanwhile."""
     with evaluating(model), torch.inference_mode():
         yield
+
+
+def capture(
+    model: nn.Module, inputs: Sequence[Tensor], addresses: Iterable[str]
+) -> dict[str, np.ndarray]:
+    """Run a pass and return its tensors at addresses such as `decoder.3.cross.weights`.
+
+    Nothing is left in the model, and the pass computes what it would without a capture. All
+    addresses are in the design page on inspection; `shapes` lists those of a model.
+
+    Args:
+        model: of any kind.
+        inputs: the arguments of its `forward`, in that order; `tensors` makes them from readings.
+        addresses: in which `*` stands for one part and `**` for any number of parts.
+
+    Returns:
+        The array of each address, in the order of the pass.
+
+    Raises:
+        ModelError: when the model has no such address, naming near ones.
+    """
+    kept = Capture(addresses)
+    run(model, inputs, kept)
+    return {address: array(value) for address, value in kept.found.items()}
+
+
+def run(model: nn.Module, inputs: Sequence[Tensor], capture: Capture) -> Tensor:
+    """Run a pass with a capture and return the output of `forward`.
+
+    Raises:
+        ModelError: when the capture wants an address that the model does not have.
+    """
+    with inference(model):
+        states: Tensor = model(*inputs, capture=capture)
+    unmet = capture.unmet()
+    if unmet:
+        near = difflib.get_close_matches(unmet[0], capture.offered, n=4, cutoff=0.5)
+        remedy = f"Near ones: {', '.join(near)}" if near else "`shapes` lists all that there are"
+        raise ModelError(f"The model has nothing at the address {unmet[0]!r}", remedy=remedy)
+    return states
+
+
+def shapes(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
+    """Return the shape of the tensor at every address of a model, in the order of the pass.
+
+    Args:
+        model: of any kind.
+        inputs: the arguments of its `forward`.
+    """
+    capture = _Shapes()
+    run(model, inputs, capture)
+    return capture.shapes
+
+
+def array(value: Tensor) -> np.ndarray:
+    """A tensor as an array; floats narrower than float32 become float32."""
+    value = value.detach().cpu()
+    return (value.float() if value.is_floating_point() and value.itemsize < 4 else value).numpy()
+
+
+class _Shapes(Capture):
+    """Wants every tensor and keeps only its shape."""
+
+    def __init__(self) -> None:
+        super().__init__(["**"])
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def keep(self, address: str, value: Tensor) -> None:
+        self.shapes[address] = tuple(value.shape)

@@ -14,7 +14,7 @@ import numpy as np
 
 from heedful.errors import ConfigError
 from heedful.inspect.attention_maps import AttentionMap, choose
-from heedful.inspect.result import Result
+from heedful.inspect.subject import Result
 
 
 @dataclass(frozen=True, eq=False)

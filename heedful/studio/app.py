@@ -1,11 +1,13 @@
-"""The studio as an ASGI application: the shell, its scripts, and the calls of every page.
+"""The studio as an ASGI application, and its server on this machine.
 
 A call takes and returns JSON; an error is what, where and remedy.
 """
 
 from __future__ import annotations
 
+import errno
 import json
+import socket
 import sys
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
 
     from heedful.studio.page import Call
     from heedful.studio.workspace import Workspace
+
 
 STATIC = Path(__file__).parent / "static"
 
@@ -193,3 +196,73 @@ async def _body(request: Request) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise UserError("The request is no JSON object", where="the request's body")
     return values
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Open a socket that listens.
+
+    Args:
+        host: a name or address of this machine.
+        port: 0 takes a free one.
+
+    Raises:
+        UserError: when the port is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # Named as TCP: only then does asyncio send small answers at once (TCP_NODELAY), where
+    # otherwise each waits 40 ms for the acknowledgement of the one before.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind((host, port))
+        listening.listen(128)
+    except (OSError, OverflowError) as error:
+        listening.close()
+        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UserError(
+            "Another program listens on this port" if taken else f"Cannot listen: {reason}",
+            where=f"{host}:{port}",
+            remedy="Choose another one: --port 0 takes any that is free",
+        ) from None
+    return listening
+
+
+def address_of(listening: socket.socket) -> str:
+    """Return the address to open in a browser."""
+    host, port = listening.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def serve(
+    workspace: Workspace,
+    host: str,
+    listening: socket.socket,
+    ready: Callable[[], None] | None = None,
+) -> None:
+    """Serve until a signal says to stop.
+
+    Args:
+        workspace: the models and runs that pages may look at.
+        host: the address it was told to listen on.
+        listening: from `listen`.
+        ready: called as soon as requests are answered.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets=sockets)
+            if ready is not None:
+                ready()
+
+    config = uvicorn.Config(
+        build_app(workspace, host),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=2,
+        ws="none",
+    )
+    Server(config).run(sockets=[listening])

@@ -1,17 +1,25 @@
-"""A page of the studio: a place in the navigation, and the calls that its script makes."""
+"""A page of the studio: its place in the navigation, its calls, and the texts they ask about."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
 
 from heedful.config import Config
+from heedful.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from heedful.inspect.attention_maps import AttentionPart
+    from heedful.inspect.readings import Reading
+    from heedful.inspect.subject import Subject
+    from heedful.nn.attention import Attention
     from heedful.studio.workspace import Workspace
+
 
 DIGITS = 6
 """Significant digits: a float32 has hardly more, and pictures need fewer."""
@@ -69,3 +77,135 @@ def rounded(tensor: Tensor) -> Any:
     # Powers beyond those of float64 belong to numbers that no picture tells from zero.
     unit = 10.0 ** np.clip(DIGITS - 1 - size, -300, 300)
     return (np.round(values * unit) / unit).tolist()
+
+
+LONGEST = 4000
+"""Characters of a text, so that nobody waits long."""
+MOST_TOKENS = 512
+"""Tokens along one side of a picture."""
+CONTINUED = 32
+"""Tokens that a language model adds."""
+
+Second = Literal["", "none", "typed", "own"]
+
+
+class TextRequest(Config):
+    """A text for a model, and what goes with it: a translation, continuation or second text."""
+
+    model: str
+    text: str
+    second: str = ""
+    given: Second = Field(
+        "", description="whether the second is left out, typed or the model's own; empty: as usual"
+    )
+
+
+class AttentionRequest(TextRequest):
+    """A text, and a layer of a kind of attention."""
+
+    part: Annotated[str, Field(max_length=20)] = Field(
+        "", description="encoder, decoder or cross; empty: cross where there is any"
+    )
+    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(-1, description="from 0; -1: the last")
+
+
+def subject_of(name: str, workspace: Workspace) -> Subject:
+    """Return the model of a name, which must read texts.
+
+    Raises:
+        UserError: when there is none of this name.
+        ModelError: when it reads no text.
+    """
+    from heedful.inspect.subject import Subject
+
+    loaded = workspace.place(name).load()
+    if loaded.tokenizers is None:
+        raise ModelError(
+            f"This model takes no text; its kind is {loaded.model.spec.kind!r}",
+            where=name,
+            remedy="Choose a translator, a language model or a text encoder",
+        )
+    return Subject(loaded.model, loaded.tokenizers)
+
+
+def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Reading]:
+    """Return a model, and the text as it reads it.
+
+    Raises:
+        UserError: when there is no such model, or the text is empty, too long, or lacks its second
+            text.
+    """
+    for name, text in (("text", request.text), ("second", request.second)):
+        check_length(text, LONGEST, where=name)
+    subject = subject_of(request.model, workspace)
+    version = workspace.place(request.model).load().version
+    key = (request.model, request.text, request.second, request.given, version)
+    reading = workspace.recent.get(key, lambda: _read(subject, request))
+    if reading.length > MOST_TOKENS:
+        raise DataError(
+            f"{reading.length:,} tokens are more than the {MOST_TOKENS} that are drawn",
+            where="text",
+            remedy="Shorten it; `heedful inspect MODEL TEXT -o FILE` writes those of longer texts",
+        )
+    return subject, reading
+
+
+def attentions_of(
+    subject: Subject, part: str, layer: int = -1
+) -> tuple[AttentionPart, dict[str, Attention], int]:
+    """Return a kind of attention, its modules by address, and the number of a layer.
+
+    Args:
+        subject: the model.
+        part: encoder, decoder or cross; cross where there is any, if empty.
+        layer: from 0; −1 is the last.
+
+    Raises:
+        UserError: when the model has no such attention.
+    """
+    from heedful.inspect.attention_maps import attentions, parts_of
+
+    name: Any = part or parts_of(subject.model)[-1]
+    modules = attentions(subject.model, name)
+    return name, modules, len(modules) - 1 if layer < 0 else layer
+
+
+def check_length(text: str, longest: int, *, where: str) -> None:
+    """Refuse a text that is too long to wait for.
+
+    Raises:
+        DataError: when the text is longer.
+    """
+    if len(text) > longest:
+        raise DataError(
+            f"The text has {len(text):,} characters; here at most {longest:,} are looked at",
+            where=where,
+            remedy="Shorten it",
+        )
+
+
+def _read(subject: Subject, request: TextRequest) -> Reading:
+    from heedful.inspect.readings import read
+    from heedful.search.search_settings import SearchSettings
+
+    spec = subject.model.spec
+    translates = spec.reads == "pairs"
+    second = request.given or ("own" if translates else "none")
+    if second == "typed":
+        if not request.second.strip():
+            raise DataError("There is nothing typed yet to go with the text", where="second")
+        return read(subject, request.text, request.second)
+    if second == "none" and translates:
+        raise DataError(
+            "A translator's decoder reads a translation",
+            where="given",
+            remedy="Type one, or let the model write it",
+        )
+    if second == "none" or translates:
+        return read(subject, request.text)
+    if not spec.generates:
+        raise DataError(
+            "This model writes no text", where="given", remedy="Type a second one, or none"
+        )
+    search = SearchSettings(beam=1, max_length=CONTINUED)
+    return read(subject, request.text, search=search)

@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 
 from heedful import inspect
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.inspect.alignment_heads import (
+from heedful.inspect.word_alignment import (
     HeadChoice,
     WordAttention,
+    align_words,
     choose_both,
     choose_heads,
     word_attention,
 )
-from heedful.inspect.word_alignment import align_words
 from heedful.inspect.word_links import alignment_error_rate, parse_pharaoh, pharaoh, symmetrize
 from heedful.search.alignment import align
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from heedful.inspect.captures import capture
+from heedful.inspect.subject import capture
 from heedful.interop.architecture import MODEL_TYPES
 
 TEXT, TARGET = torch.tensor([[5, 9, 30, 7, 22, 8]]), torch.tensor([[2, 6, 31, 11]])

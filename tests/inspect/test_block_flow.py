@@ -10,7 +10,7 @@ import pytest
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
 from heedful.inspect.block_flow import block_flow
-from heedful.inspect.contributions import contributions
+from heedful.inspect.residual_stream import contributions
 
 EXPERTS = {"width": 8, "experts": {"num_experts": 3, "per_token": 2}}
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
 from heedful.inspect.attention_maps import AttentionMap
-from heedful.inspect.contributions import contributions
-from heedful.inspect.logit_lens import layer_logits, lens
+from heedful.inspect.residual_stream import contributions, layer_logits, lens
 from heedful.inspect.tracing import flow, flow_from, max_flow, rollout
 
 IMAGE = np.random.default_rng(0).normal(size=(3, 12, 12))
@@ -160,7 +159,7 @@ def test_the_last_layer_is_the_model_itself(toys):
 def test_long_texts_are_looked_at_in_parts(toys, monkeypatch):
     subject, reading = next(lens_cases(toys))
     whole = lens(subject, reading).plain()
-    monkeypatch.setattr("heedful.inspect.logit_lens._ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("heedful.inspect.residual_stream._ROWS_AT_ONCE", 2)
     assert lens(subject, reading).plain() == whole
 
 

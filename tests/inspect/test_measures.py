@@ -11,8 +11,7 @@ import torch
 
 from heedful import inspect
 from heedful.errors import DataError, ModelError
-from heedful.inspect.head_measures import label_of, measure
-from heedful.inspect.tally import Rows, Share, Tally
+from heedful.inspect.head_measures import Rows, Share, Tally, label_of, measure
 
 KINDS = ("previous", "next", "first", "same")
 TEXTS = ["abc de", "aab", "ponm", "hgfed cba", "bab abba", "a"]

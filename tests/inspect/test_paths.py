@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from heedful import inspect
 from heedful.errors import ConfigError, ModelError
-from heedful.inspect.path_lengths import KINDS, costs, network
-from heedful.inspect.reach import model_reach, recurrent_reach, transformer_reach
+from heedful.inspect.path_lengths import (
+    KINDS,
+    costs,
+    model_reach,
+    network,
+    recurrent_reach,
+    transformer_reach,
+)
 from heedful.models.shape import TranslatorShape
 from heedful.models.stack import Stack
 from heedful.nn.recurrent import RecurrentEncoder

@@ -19,7 +19,7 @@ from heedful.config import dump_toml
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.studio.server import address_of, listen
+from heedful.studio.app import address_of, listen
 from heedful.studio.workspace import Workspace
 from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec

@@ -11,7 +11,7 @@ import pytest
 
 from heedful import inspect
 from heedful.inspect.block_flow import block_flow
-from heedful.inspect.contributions import contributions
+from heedful.inspect.residual_stream import contributions
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.family import CausalLMSpec

@@ -27,8 +27,7 @@ from heedful.models.checkpoint import save_model
 from heedful.models.family import VisionSpec
 from heedful.models.vision import VisionModel
 from heedful.pipelines.image_classification import ImagePipeline
-from heedful.studio.example_images import EXAMPLES, example_image
-from heedful.studio.pages.image_page import MAX_FILE
+from heedful.studio.pages.image_page import EXAMPLES, MAX_FILE, example_image
 
 
 def write_vision(directory: Path, *, channels: int, seed: int, **changes: Any) -> Path:

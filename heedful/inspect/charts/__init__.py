@@ -36,14 +36,15 @@ from heedful.inspect.charts.attention_charts import (  # noqa: E402
     tracing,
     words,
 )
-from heedful.inspect.charts.curves import curves, training  # noqa: E402
-from heedful.inspect.charts.layer_charts import (  # noqa: E402
+from heedful.inspect.charts.frame import Kind, draw, kind_of, save  # noqa: E402
+from heedful.inspect.charts.layer_charts import (  # noqa: E402  # noqa: E402
+    curves,
     heads,
     lens,
     scores,
     sublayers,
+    training,
 )
-from heedful.inspect.charts.render import Kind, draw, kind_of, save  # noqa: E402
 
 __all__ = [
     "Kind",

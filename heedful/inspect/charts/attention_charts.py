@@ -10,7 +10,6 @@ import altair as alt
 import numpy as np
 
 from heedful.errors import ConfigError
-from heedful.inspect.alignment_heads import HeadChoice, WordAttention
 from heedful.inspect.attention_maps import AttentionMap, AttentionPart, averaged
 from heedful.inspect.charts.frame import (
     INK,
@@ -29,7 +28,7 @@ from heedful.inspect.charts.frame import (
     table,
 )
 from heedful.inspect.tracing import Tracing
-from heedful.inspect.word_alignment import AlignedPair
+from heedful.inspect.word_alignment import AlignedPair, HeadChoice, WordAttention
 
 TITLES: dict[AttentionPart, tuple[str, str, str]] = {
     "encoder": ("Attention of the encoder", "query", "key"),

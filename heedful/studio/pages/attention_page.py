@@ -10,9 +10,10 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import DataError
-from heedful.studio.page import Call, Page
-from heedful.studio.text_requests import (
+from heedful.studio.page import (
     AttentionRequest,
+    Call,
+    Page,
     TextRequest,
     attentions_of,
     check_length,

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from heedful.studio.page import Call, Page, rounded
-from heedful.studio.text_requests import TextRequest, read_text
+from heedful.studio.page import Call, Page, TextRequest, read_text, rounded
 
 if TYPE_CHECKING:
     from heedful.studio.workspace import Workspace
@@ -44,7 +43,7 @@ def stream(request: StreamRequest, workspace: Workspace) -> dict[str, Any]:
     """Return what each sub-layer of a stack adds to the stream, and its share in the output."""
     import torch
 
-    from heedful.inspect.contributions import contributions
+    from heedful.inspect.residual_stream import contributions
 
     subject, reading = read_text(request, workspace)
     result = contributions(subject, reading, request.stack or None)

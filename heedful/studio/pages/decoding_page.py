@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.studio.page import Call, Page
-from heedful.studio.text_requests import check_length, subject_of
+from heedful.studio.page import Call, Page, check_length, subject_of
 
 if TYPE_CHECKING:
     from torch import Tensor

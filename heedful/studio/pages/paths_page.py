@@ -9,8 +9,7 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.errors import DataError
-from heedful.studio.page import Call, Page
-from heedful.studio.text_requests import TextRequest, read_text
+from heedful.studio.page import Call, Page, TextRequest, read_text
 
 if TYPE_CHECKING:
     from heedful.studio.workspace import Workspace
@@ -85,7 +84,7 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
 
 def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
     """Return gradients by distance of recurrent networks and of Transformers on the same input."""
-    from heedful.inspect.reach import DIRECTIONS, recurrent_reach, transformer_reach
+    from heedful.inspect.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
     from heedful.models.shape import TranslatorShape
 
     seeds = range(request.seed, request.seed + 3)
@@ -124,7 +123,7 @@ def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
 
 def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
     """Return gradients by distance of a trained model on some sentences."""
-    from heedful.inspect.reach import DIRECTIONS, model_reach
+    from heedful.inspect.path_lengths import DIRECTIONS, model_reach
 
     lines = [line for line in request.text.splitlines() if line.strip()] or [""]
     if len(lines) > MOST_SENTENCES:

@@ -10,11 +10,10 @@ from pydantic import Field
 from heedful.config import Config, flat
 from heedful.errors import UserError
 from heedful.studio.page import Call, Page
-from heedful.studio.run_log import thinned
+from heedful.studio.workspace import thinned
 
 if TYPE_CHECKING:
-    from heedful.studio.run_log import RunLog
-    from heedful.studio.workspace import Place, Workspace
+    from heedful.studio.workspace import Place, RunLog, Workspace
 
 POINTS = 500
 MOST_RUNS = 12

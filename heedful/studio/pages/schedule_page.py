@@ -8,7 +8,7 @@ from pydantic import Field
 
 from heedful.config import Config, dump_toml
 from heedful.studio.page import Call, Page
-from heedful.studio.run_log import thinned
+from heedful.studio.workspace import thinned
 from heedful.train.run_settings import ScheduleSettings
 
 if TYPE_CHECKING:

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config
-from heedful.studio.mask_expression import LONGEST, parse_mask
-from heedful.studio.page import Call, Page, rounded
-from heedful.studio.text_requests import AttentionRequest, attentions_of, read_text
+from heedful.studio.page import AttentionRequest, Call, Page, attentions_of, read_text, rounded
+from heedful.studio.pages.masks_page import LONGEST, parse_mask
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from heedful.inspect.attention_steps import AttentionSteps
+    from heedful.inspect.attention_maps import AttentionSteps
     from heedful.studio.workspace import Workspace
 
 MOST = 12
@@ -134,8 +133,7 @@ class FollowRequest(AttentionRequest):
 
 def follow(request: FollowRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the stages of one query, with the numbers of the keys that it attends to most."""
-    from heedful.inspect.attention_maps import num_heads, parts_of
-    from heedful.inspect.attention_steps import attention_steps
+    from heedful.inspect.attention_maps import attention_steps, num_heads, parts_of
 
     subject, reading = read_text(request, workspace)
     part, modules, layer = attentions_of(subject, request.part, request.layer)

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.studio.run_log import RunLog, thinned
+from heedful.studio.workspace import RunLog, thinned
 
 
 def append(path: Path, text: str) -> None:

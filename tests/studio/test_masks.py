@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heedful.errors import ConfigError
 from heedful.nn.masks import build_mask
 from heedful.nn.positions import Positions
-from heedful.studio.mask_expression import mask_kinds, parse_mask
+from heedful.studio.pages.masks_page import mask_kinds, parse_mask
 
 LENGTH = 9
 
