@@ -57,6 +57,10 @@ class Fields:
         """Return whether there is a value."""
         return self.get(key) is not None
 
+    def is_null(self, key: str) -> bool:
+        """Return whether the file says null, where its absence means something else."""
+        return key in self._config and self._config[key] is None
+
     def integer(self, key: str, default: int | None = None) -> int:
         """Return a whole number.
 

@@ -26,7 +26,7 @@ from heedful.nn.spec import (
     WindowSpec,
 )
 
-_GATED: Mapping[str, Activation] = {
+GATED: Mapping[str, Activation] = {
     "silu": "swiglu",
     "swish": "swiglu",
     "gelu": "geglu",
@@ -34,7 +34,7 @@ _GATED: Mapping[str, Activation] = {
     "gelu_new": "geglu_tanh",
     "relu": "reglu",
 }
-_GATED_NAMES: Mapping[Activation, str] = {
+GATED_NAMES: Mapping[Activation, str] = {
     "swiglu": "silu",
     "geglu": "gelu",
     "geglu_tanh": "gelu_pytorch_tanh",
@@ -90,7 +90,7 @@ def read_decoder(
     )
     feedforward = FeedForwardSpec(
         width=fields.integer("intermediate_size", sizes["intermediate_size"]),
-        activation=fields.choice("hidden_act", _GATED, "silu"),
+        activation=fields.choice("hidden_act", GATED, "silu"),
         bias=feedforward_bias,
     )
     pattern = tuple(
@@ -197,7 +197,7 @@ def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
         "num_attention_heads": attention.num_heads,
         "num_key_value_heads": attention.num_kv_heads or attention.num_heads,
         "head_dim": attention.head_width or spec.width // attention.num_heads,
-        "hidden_act": _GATED_NAMES.get(activation, activation),
+        "hidden_act": GATED_NAMES.get(activation, activation),
         "max_position_embeddings": length,
         "rms_norm_eps": block.norm.epsilon,
         "attention_dropout": attention.dropout,
