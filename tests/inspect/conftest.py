@@ -63,6 +63,11 @@ TOYS = {
         "Qwen3Config",
         ENCODER | {"num_key_value_heads": 2, "head_dim": 4},
     ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        ENCODER | {"num_key_value_heads": 2, "head_dim": 4, "sliding_window": 3, "pad_token_id": 0},
+    ),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",

@@ -1,0 +1,102 @@
+"""Gemma 2 (Riviere 2024): LLaMA with norms around every part, soft caps, and windows in turn."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from heedful.interop.architecture import Architecture, Names
+from heedful.interop.architectures.llama import (
+    GATED,
+    GATED_NAMES,
+    decoder_table,
+    read_decoder,
+    read_windows,
+    write_decoder,
+    write_windows,
+)
+from heedful.interop.config_fields import Fields
+from heedful.interop.tensor_table import Table
+from heedful.models.family import CausalLMSpec
+from heedful.models.spec import BlockSpec
+from heedful.nn.spec import NormSpec
+
+_SIZES = {
+    "vocab_size": 256000,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 8192,
+    "sliding_window": 4096,
+}
+_NORMS = {
+    "input_layernorm": "self_attention_norm",
+    "post_attention_layernorm": "self_attention_output_norm",
+    "pre_feedforward_layernorm": "feedforward_norm",
+    "post_feedforward_layernorm": "feedforward_output_norm",
+}
+
+
+def _read(fields: Fields, names: Names) -> CausalLMSpec:
+    fields.refuse_unless("use_bidirectional_attention", [False], False)
+    spec = read_decoder(
+        fields,
+        _SIZES,
+        windows=read_windows(fields, _SIZES, lambda number: number % 2 == 0, names),
+        bias=fields.flag("attention_bias", False),
+        scale=fields.number("query_pre_attn_scalar", 256) ** -0.5,
+        softcap=_read_softcap(fields, "attn_logit_softcapping", 50.0),
+    )
+    norm = NormSpec(kind="rms", epsilon=spec.decoder.pattern[0].norm.epsilon, unit_offset=True)
+    activation = fields.choice("hidden_activation", GATED, "gelu_pytorch_tanh")
+
+    def sandwiched(block: BlockSpec) -> BlockSpec:
+        feedforward = block.feedforward.model_copy(update={"activation": activation})
+        return block.replace(feedforward=feedforward, norm=norm, norm_placement="both")
+
+    pattern = tuple(map(sandwiched, spec.decoder.pattern))
+    return spec.model_copy(
+        update={
+            "decoder": spec.decoder.model_copy(update={"pattern": pattern, "final_norm": norm}),
+            "embedding": spec.embedding.model_copy(update={"scale": "rounded"}),
+            "tied": fields.flag("tie_word_embeddings", True),
+            "logits_softcap": _read_softcap(fields, "final_logit_softcapping", 30.0),
+        }
+    )
+
+
+def _read_softcap(fields: Fields, key: str, default: float) -> float | None:
+    """Return a cap; a file without the key means the default, and null means no cap."""
+    return None if fields.is_null(key) else fields.number(key, default)
+
+
+def _write(spec: CausalLMSpec) -> dict[str, Any]:
+    block = spec.decoder.pattern[0]
+    attention, activation = block.self_attention, block.feedforward.activation
+    config = write_decoder(spec) | write_windows(spec)
+    del config["hidden_act"]
+    width = config["head_dim"]
+    return {
+        "architectures": ["Gemma2ForCausalLM"],
+        **config,
+        "hidden_activation": GATED_NAMES.get(activation, activation),
+        "attention_bias": attention.bias,
+        "query_pre_attn_scalar": round(attention.scale**-2) if attention.scale else width,
+        "attn_logit_softcapping": attention.softcap,
+        "final_logit_softcapping": spec.logits_softcap,
+    }
+
+
+def _table(spec: CausalLMSpec, names: Names) -> Table:
+    return decoder_table(spec, names, _NORMS)
+
+
+ARCHITECTURE = Architecture(
+    model_type="gemma2",
+    kind="causal_lm",
+    read=_read,
+    write=_write,
+    tensors=_table,
+)
