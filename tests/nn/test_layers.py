@@ -26,8 +26,13 @@ def test_norms_by_hand():
     np.testing.assert_allclose(rms(given).detach().numpy(), scaled, rtol=1e-5)
     offset = build_norm(NormSpec(kind="rms", epsilon=1e-6, unit_offset=True), 4)
     np.testing.assert_allclose(offset(given).detach().numpy(), scaled, rtol=1e-5)
-    torch.nn.init.constant_(offset.weight, 0.5)
-    np.testing.assert_allclose(offset(given).detach().numpy(), 1.5 * scaled, rtol=1e-5)
+    torch.nn.init.constant_(offset.weight, 0.4)
+    np.testing.assert_allclose(offset(given).detach().numpy(), 1.4 * scaled, rtol=1e-5)
+    torch.manual_seed(0)
+    rows, wide = torch.randn(64, 4).bfloat16(), offset.weight.double() + 1
+    rms_of_rows = rows.double().square().mean(-1, keepdim=True).add(1e-6).sqrt()
+    rounded_once = (rows.double() / rms_of_rows * wide).bfloat16()
+    assert torch.equal(offset(rows), rounded_once)
     with pytest.raises(ValueError, match="unit_offset"):
         NormSpec(unit_offset=True)
 
