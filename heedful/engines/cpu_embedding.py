@@ -9,7 +9,7 @@ from heedful.engines.engine_parts import EnginePart
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Norm
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.norms import RMSNorm, norm_parts
+from heedful.nn.norms import is_rms, norm_parts
 
 
 class CpuInputEmbedding(EnginePart, InputEmbedding):
@@ -81,7 +81,7 @@ def embed(
 def norm_rows(x: Tensor, norm: nn.Module) -> Tensor:
     """Norm x [..., D]; the module itself does it where kernels do not serve."""
     weight, bias, epsilon = norm_parts(norm)
-    whole = (bias is None) == isinstance(norm, RMSNorm)
+    whole = (bias is None) == is_rms(norm)
     if weight is None or not whole or not _serves(x, weight):
         y: Tensor = norm(x)
         return y

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from heedful.engines.cpu_stack import CpuStack
 from heedful.engines.module_weights import ModuleWeights
 from heedful.engines.numpy_translator import NumpyTranslator
-from heedful.engines.packed_linear import PackedProjection
 from heedful.models.translator import Translator
 from heedful.nn.product import unwatched
 
@@ -24,9 +22,10 @@ def share_weights(model: Translator) -> NumpyTranslator:
 
 def is_untouched(model: Translator) -> bool:
     """Whether kernels in C compute all of a model, nothing was replaced, and nobody hooked in."""
-    stacks, output = (model.encoder, model.decoder), model.output_projection
-    if not isinstance(output, PackedProjection):
+    stacks, packed = (
+        (model.encoder, model.decoder),
+        getattr(model.output_projection, "packed", None),
+    )
+    if packed is None or not all(getattr(each, "is_whole", False) for each in stacks):
         return False
-    if not all(isinstance(each, CpuStack) and each.is_whole for each in stacks):
-        return False
-    return unwatched(model.source_input, model.target_input, output.packed)
+    return unwatched(model.source_input, model.target_input, packed)

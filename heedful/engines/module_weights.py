@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
-from heedful.engines.packed_linear import NativeLinear, PackedMaps, PackedProjection
+from heedful.engines.packed_linear import NativeLinear
 from heedful.kernels.structs import Linear
 
 _MODULES = {"query": "projection", "key": "memory_projection", "value": "memory_projection"}
@@ -36,7 +36,7 @@ class ModuleWeights:
         """See `WeightSource.packed`; a layer without heads has no weight, only a bias."""
         owner, _, part = next(iter(maps)).rpartition(".")
         layer = self._model.get_submodule(f"{owner}.{_MODULES.get(part, part)}")
-        layer = layer.layer if isinstance(layer, PackedMaps) else layer
+        layer = getattr(layer, "layer", layer)
         if not in_width or not sum(maps.values()):
             bias = layer.bias
             place = bias.data_ptr() if isinstance(bias, torch.Tensor) and bias.numel() else None
@@ -47,9 +47,7 @@ class ModuleWeights:
 
     def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
         """See `WeightSource.projection`."""
-        projection = self._model.get_submodule("output_projection")
-        assert isinstance(projection, PackedProjection)
-        return _struct(projection.packed)
+        return _struct(self._model.get_submodule("output_projection.packed"))
 
 
 def _struct(layer: nn.Module) -> Linear:

@@ -24,7 +24,6 @@ from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.kernels.structs import Linear as LinearStruct
 from heedful.nn import product
 from heedful.nn.embeddings import TokenEmbedding
-from heedful.nn.feedforward import FeedForward, relu
 from heedful.nn.projection import FusedLinear
 
 _LARGEST = 127
@@ -233,9 +232,10 @@ def pack_linear(module: nn.Module, linear: Linear) -> None:
             packed = linear(child.weight, child.bias)
             setattr(module, name, PackedMaps(list(child.out_widths.values()), packed))
         else:
-            if type(child) is FeedForward and child.activation is relu and child.gate is None:
-                setattr(child, "up", linear(child.up.weight, child.up.bias, "relu"))  # noqa: B010
-                child.activation = nn.Identity()
+            if getattr(child, "kind", None) == "relu":  # of a feed-forward network without a gate
+                network: Any = child
+                network.up = linear(network.up.weight, network.up.bias, "relu")
+                network.activation = nn.Identity()
             pack_linear(child, linear)
 
 

@@ -258,10 +258,10 @@ def explain(spec: ModelSpec) -> str:
     return "\n".join(lines)
 
 
-def sentence_refusals(spec: Config) -> list[Refusal]:
+def sentence_refusals(spec: ModelSpec) -> list[Refusal]:
     """The fields of a model that the NumPy runtime of single sentences does not honour."""
     refusals = list(_refusals(spec, _SENTENCES, ""))
-    if refusals or not isinstance(spec, TranslatorSpec):
+    if refusals or spec.kind != "translator":
         return refusals or [Refusal("kind", "it is no translator")]
     for name, stack in spec.stacks().items():
         kinds = _MASKS[name]

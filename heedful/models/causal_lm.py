@@ -16,7 +16,7 @@ from heedful.nn.kernels.request import soft_cap
 from heedful.nn.masks import FAR, build_mask
 from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AllOfSpec, AnyOfSpec, MaskSpec, SegmentSpec
+from heedful.nn.spec import MaskSpec
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class CausalLM(nn.Module):
             ModelError: when a learned position lies past its table, or when there are segments and
                 the model's mask would let them see each other.
         """
-        if segments is not None and not all(map(heeds_segments, self._masks())):
+        if segments is not None and not all(mask.heeds_segments for mask in self._masks()):
             raise ModelError(
                 "Packed texts would see each other: the model's mask does not heed segments",
                 where="decoder.block.self_attention.mask",
@@ -196,10 +196,3 @@ class CausalLM(nn.Module):
             rows: [B, L] bool, the chosen tokens.
         """
         return self.logits(states[rows])
-
-
-def heeds_segments(mask: MaskSpec) -> bool:
-    """Whether texts that share a row do not see each other under a mask."""
-    if isinstance(mask, AllOfSpec | AnyOfSpec):
-        return any(map(heeds_segments, mask.parts))
-    return isinstance(mask, SegmentSpec)

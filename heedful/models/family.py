@@ -70,9 +70,14 @@ class CommonHeadSpec(Config):
     """The questions that the spec of every head answers."""
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the labels that the head chooses from; none where it predicts something else."""
+        return getattr(self, "labels", ())
+
+    @property
     def num_scores(self) -> int:
         """Number of scores the head gives for a text or a position: one for each label, or 2."""
-        return len(getattr(self, "labels", ())) or 2
+        return len(self.class_names) or 2
 
     @property
     def reads_pooled(self) -> bool:
@@ -183,7 +188,7 @@ class EncoderSpec(CommonSpec):
     def class_names(self) -> tuple[str, ...]:
         """Names of the labels of texts, or of tokens."""
         head = self.head("sequence") or self.head("token")
-        return getattr(head, "labels", ())
+        return head.class_names if head else ()
 
     @property
     def sharing(self) -> Sharing | None:

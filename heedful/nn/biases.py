@@ -7,14 +7,15 @@ and keys. Shapes: B batch, H heads, Lq queries, Lk keys, E head width.
 from __future__ import annotations
 
 import math
-from typing import assert_never
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, ModelError
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AlibiSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
+from heedful.nn.spec import BiasSpec
 
 
 class Bias(nn.Module):
@@ -199,15 +200,16 @@ class ExplicitBias(Bias):
 
 def build_bias(spec: BiasSpec, num_heads: int, head_width: int) -> Bias:
     """The bias that a piece of configuration stands for."""
-    match spec:
-        case AlibiSpec():
-            return Alibi(num_heads)
-        case T5BiasSpec():
-            return T5Bias(num_heads, spec.num_buckets, spec.max_distance, spec.bidirectional)
-        case RelativeKeysSpec():
-            return RelativeKeys(head_width, spec.max_distance)
-        case _:
-            assert_never(spec)
+    return _BUILDERS[spec.kind](spec, num_heads, head_width)
+
+
+_BUILDERS: Mapping[str, Callable[[Any, int, int], Bias]] = {
+    "alibi": lambda spec, heads, width: Alibi(heads),
+    "t5": lambda spec, heads, width: T5Bias(
+        heads, spec.num_buckets, spec.max_distance, spec.bidirectional
+    ),
+    "relative_keys": lambda spec, heads, width: RelativeKeys(width, spec.max_distance),
+}
 
 
 def _alibi_slopes(num_heads: int) -> tuple[float, ...]:

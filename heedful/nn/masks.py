@@ -8,23 +8,15 @@ Shapes: B batch, H heads, Lq queries, Lk keys.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, assert_never
+from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.nn.positions import Positions
-from heedful.nn.spec import (
-    AllOfSpec,
-    AnyOfSpec,
-    CausalSpec,
-    EverythingSpec,
-    MaskSpec,
-    PrefixSpec,
-    SegmentSpec,
-    WindowSpec,
-)
+from heedful.nn.spec import MaskSpec
 
 FAR = 2**62
 """A key position beyond every real one: the upper bound of masks that have none."""
@@ -87,14 +79,14 @@ class Mask(ABC):
         """What a query sees, as the end of a sentence: "keys at or before its own position"."""
 
     def __and__(self, other: Mask) -> Mask:
-        if isinstance(self, Everything):
+        if self == Everything():
             return other
-        if isinstance(other, Everything):
+        if other == Everything():
             return self
         return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
 
     def __or__(self, other: Mask) -> Mask:
-        if isinstance(self, Everything) or isinstance(other, Everything):
+        if Everything() in (self, other):
             return Everything()
         return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
 
@@ -243,23 +235,18 @@ class AnyOf(Mask):
 
 def build_mask(spec: MaskSpec) -> Mask:
     """The mask that a piece of configuration stands for."""
-    match spec:
-        case EverythingSpec():
-            return Everything()
-        case CausalSpec():
-            return Causal()
-        case WindowSpec():
-            return Window(spec.size)
-        case PrefixSpec():
-            return Prefix(spec.length)
-        case SegmentSpec():
-            return SameSegment()
-        case AllOfSpec():
-            return AllOf(tuple(build_mask(part) for part in spec.parts))
-        case AnyOfSpec():
-            return AnyOf(tuple(build_mask(part) for part in spec.parts))
-        case _:
-            assert_never(spec)
+    return _BUILDERS[spec.kind](spec)
+
+
+_BUILDERS: Mapping[str, Callable[[Any], Mask]] = {
+    "everything": lambda spec: Everything(),
+    "causal": lambda spec: Causal(),
+    "window": lambda spec: Window(spec.size),
+    "prefix": lambda spec: Prefix(spec.length),
+    "segment": lambda spec: SameSegment(),
+    "all_of": lambda spec: AllOf(tuple(map(build_mask, spec.parts))),
+    "any_of": lambda spec: AnyOf(tuple(map(build_mask, spec.parts))),
+}
 
 
 def picture(mask: Mask, positions: Positions) -> str:

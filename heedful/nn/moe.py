@@ -55,7 +55,7 @@ def penalty(capture: Capture) -> Tensor | float:
 def adds_penalties(model: nn.Module) -> bool:
     """Whether there are experts in a model, so that its layers add something to the loss."""
     if model not in _adding:  # every pass asks, and looking takes half a millisecond
-        found = any(isinstance(module, MixtureOfExperts) for module in model.modules())
+        found = any(getattr(each, "adds_penalty", False) for each in model.modules())
         _adding[model] = found
     return _adding[model]
 
@@ -108,6 +108,8 @@ class MixtureOfExperts(nn.Module):
         spec: of each expert.
         experts: how many there are, how many a token uses, how their outputs are weighted.
     """
+
+    adds_penalty = True
 
     def __init__(self, width: int, spec: FeedForwardSpec, experts: ExpertsSpec) -> None:
         super().__init__()

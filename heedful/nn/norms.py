@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 import torch
 from torch import Tensor, nn
 
@@ -38,9 +40,14 @@ class RMSNorm(nn.Module):
         return 1.0 + self.weight if self.unit_offset else self.weight
 
 
+def is_rms(norm: nn.Module | None) -> TypeGuard[RMSNorm]:
+    """Return whether a norm takes no mean away, and so has no bias."""
+    return isinstance(norm, RMSNorm)
+
+
 def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, float]:
     """Factor, bias and epsilon of a norm, as far as it has them."""
-    if isinstance(norm, RMSNorm):
+    if is_rms(norm):
         return norm.factor, None, norm.epsilon
     if isinstance(norm, nn.LayerNorm):
         return norm.weight, norm.bias, norm.eps

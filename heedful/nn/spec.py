@@ -16,19 +16,28 @@ from heedful.errors import ConfigError
 from heedful.nn.kinds import Activation
 
 
-class EverythingSpec(Config):
+class CommonMaskSpec(Config):
+    """The questions that the spec of every mask answers."""
+
+    @property
+    def heeds_segments(self) -> bool:
+        """Whether texts that share a row do not see each other."""
+        return any(part.heeds_segments for part in getattr(self, "parts", ()))
+
+
+class EverythingSpec(CommonMaskSpec):
     """Every real key is visible."""
 
     kind: Literal["everything"] = "everything"
 
 
-class CausalSpec(Config):
+class CausalSpec(CommonMaskSpec):
     """Keys at the query's position or before it are visible."""
 
     kind: Literal["causal"] = "causal"
 
 
-class WindowSpec(Config):
+class WindowSpec(CommonMaskSpec):
     """Keys at a distance of less than `size` are visible, on both sides (Longformer 2020).
 
     Together with `causal` a query sees `size` keys, itself among them.
@@ -38,27 +47,32 @@ class WindowSpec(Config):
     size: PositiveInt
 
 
-class PrefixSpec(Config):
+class PrefixSpec(CommonMaskSpec):
     """Keys at positions below `length` are visible (prefix language model; Raffel 2020)."""
 
     kind: Literal["prefix"] = "prefix"
     length: Annotated[int, Field(ge=0)]
 
 
-class SegmentSpec(Config):
+class SegmentSpec(CommonMaskSpec):
     """Keys of the query's own segment are visible (packed sequences)."""
 
     kind: Literal["segment"] = "segment"
 
+    @property
+    def heeds_segments(self) -> bool:
+        """Always."""
+        return True
 
-class AllOfSpec(Config):
+
+class AllOfSpec(CommonMaskSpec):
     """Keys that every part shows are visible."""
 
     kind: Literal["all_of"] = "all_of"
     parts: tuple[MaskSpec, ...]
 
 
-class AnyOfSpec(Config):
+class AnyOfSpec(CommonMaskSpec):
     """Keys that at least one part shows are visible."""
 
     kind: Literal["any_of"] = "any_of"

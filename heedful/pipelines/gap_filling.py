@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, Unpack
+from typing import Protocol, Unpack, cast
 
 import torch
 
@@ -67,7 +67,7 @@ def load_filler(
         ConfigError: when the device or precision is not to be had.
     """
     model, tokenizers = loaded = read(Path(path))
-    if not isinstance(model, Translator) or tokenizers is None:
+    if model.spec.reads != "pairs" or tokenizers is None:
         return EncoderPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)
     if not tokenizers.joint or not gap_tokens(tokenizers.source):
         raise ModelError(
@@ -76,7 +76,7 @@ def load_filler(
             remedy="Give a model that was trained to fill gaps, such as BERT, BART or T5",
         )
     where = resolve_device(device)
-    engine = prepare(model, precision, where, donate=True)
+    engine = prepare(cast("Translator", model), precision, where, donate=True)
     return GapPipeline(engine, tokenizers.source, precision=precision_of(engine))
 
 

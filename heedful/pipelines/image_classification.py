@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -81,13 +81,13 @@ class ImagePipeline:
         """
         where = resolve_device(device)
         model, _ = read(Path(path))
-        if not isinstance(model, VisionModel):
+        if model.spec.reads != "images":
             raise ModelError(
                 f"This model reads no images; its kind is {model.spec.kind!r}",
                 where=str(path),
                 remedy="Give a vision Transformer",
             )
-        engine = prepare(model, precision, where, donate=True)
+        engine = prepare(cast("VisionModel", model), precision, where, donate=True)
         return cls(engine, precision=precision_of(engine))
 
     def prepare(self, images: Sequence[Picture]) -> torch.Tensor:

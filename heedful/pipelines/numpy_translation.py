@@ -21,7 +21,6 @@ from heedful.models.model_directory import (
     load_tokenizers,
     read_facts,
 )
-from heedful.models.spec import TranslatorSpec
 from heedful.pipelines.text_splitting import Segment, Warn, cut_texts
 from heedful.pipelines.translation_results import (
     SegmentResult,
@@ -84,7 +83,7 @@ class NumpyTranslationPipeline:
             directory = find_model_directory(path)
             facts = read_facts(directory)
             spec = facts.spec
-            if not isinstance(spec, TranslatorSpec) or not _have_threads() or kernels() is None:
+            if spec.kind != "translator" or not _have_threads() or kernels() is None:
                 return None
             int8 = precision == "int8"
             if int8 and not has_int8_kernels():

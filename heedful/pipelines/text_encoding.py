@@ -14,7 +14,7 @@ from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import HeadSpec, SequenceHeadSpec, SpanHeadSpec, TokenHeadSpec
+from heedful.models.family import HeadSpec
 from heedful.pipelines.answer_span import Reading, choose, read_answer
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
@@ -288,7 +288,7 @@ class EncoderPipeline:
             raise ConfigError("An answer has a token at least", where=f"max_answer = {max_answer}")
         if unanswerable is None:
             head = self._head("span")
-            unanswerable = isinstance(head, SpanHeadSpec) and head.unanswerable
+            unanswerable = head.kind == "span" and head.unanswerable
         parts: dict[tuple[int, int], Part] = {}
         spans: dict[int, list[tuple[int, int]]] = {}
         for number, context in _spoken([context for _, context in pairs]):
@@ -330,9 +330,7 @@ class EncoderPipeline:
 
     def labels(self, kind: str) -> tuple[str, ...]:
         """The labels of a head that the model has: `sequence` or `token`."""
-        head = self._head(kind)
-        assert isinstance(head, SequenceHeadSpec | TokenHeadSpec)
-        return head.labels
+        return self._head(kind).class_names
 
     def _scores(
         self,

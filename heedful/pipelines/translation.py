@@ -68,7 +68,7 @@ class TranslationPipeline:
         precision: Precision | None = None,
         shortlist: Shortlist | None = None,
     ) -> None:
-        self.models = (models,) if isinstance(models, Translator) else tuple(models)
+        self.models = tuple(models) if isinstance(models, Sequence) else (models,)
         self.tokenizers = tokenizers
         self.precision = precision
         self.shortlist = shortlist

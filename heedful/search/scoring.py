@@ -139,7 +139,7 @@ def attention_of(
         pairs = zip(translator.members, state, strict=True)
         each = [attention_of(member, own, targets, specials) for member, own in pairs]
         return torch.stack(each).mean(0)
-    assert isinstance(translator, Translator)
+    translator = cast("Translator", translator)
     begun = cast("TranslatorState", state)
     target, positions = decoder_input(targets, specials, begun.memory_positions.device)
     count = len(translator.decoder.blocks)

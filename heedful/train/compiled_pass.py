@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +22,6 @@ import torch
 from torch import nn
 
 from heedful.errors import RunError
-from heedful.models.block import Block
 from heedful.nn.attention import KeyValues
 from heedful.nn.capture import Capture
 from heedful.nn.unpadding import sequences_apart
@@ -53,7 +52,8 @@ class CompiledPass:
         self.asked_for = asked_for
         self.graphs = 0
         self._told = 0
-        blocks: list[nn.Module] = [part for part in model.modules() if isinstance(part, Block)]
+        stacks: Mapping[str, Any] = getattr(model, "stacks", dict)()
+        blocks: list[nn.Module] = [block for stack in stacks.values() for block in stack.blocks]
         self._parts = blocks or [model]
         own = _with_code_of_its_own(self._parts[0])
         self._compiled = torch.compile(own, dynamic=True, backend=self._compile)

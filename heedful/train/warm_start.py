@@ -17,7 +17,6 @@ import torch
 from heedful.errors import ConfigError, ModelError
 from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import build_model, canonical_weights, load_weights
-from heedful.models.causal_lm import heeds_segments
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import contradictions, with_overrides
@@ -272,7 +271,7 @@ def _separate_texts(block: Any) -> Any:
     """A block whose self-attention hides other texts of the same row."""
     attention = block.self_attention
     mask = attention.mask
-    if heeds_segments(mask):
+    if mask.heeds_segments:
         return block
     parts = mask.parts if mask.kind == "all_of" else (mask,)
     separate = AllOfSpec(parts=(*parts, SegmentSpec()))

@@ -24,7 +24,7 @@ RELATIVE_DOCSTRINGS = 225
 SHARED_NAMES = 3
 WIDE_IMPORTERS = 14
 MODULES_IN_CYCLES = 4
-KIND_CHECKS = 49  # the goal is 10
+KIND_CHECKS = 3  # asked: at most 10
 CROWDED_FOLDERS: set[str] = set()
 
 # Ways to store a matrix, which layers are exchanged for as in PyTorch's own conversions.
