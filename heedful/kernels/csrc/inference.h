@@ -16,6 +16,39 @@ typedef struct {
     int64_t score_stride;  // num_keys, rounded up to whole registers
 } Head;
 
+// The sum of a row's weights, 0 of hidden keys. Visible keys are summed as if they stood side by side:
+// which hidden ones lie between them (other beams, padding) depends on the batch, and would decide
+// which lane a weight is added to.
+static inline float sum_of_visible(const float *row, const uint8_t *visible, int64_t num_keys) {
+    Floats total = {0};
+    int waiting = 0;  // weights that do not fill a register yet
+#if LANES == 16
+    __m512 pending = _mm512_setzero_ps();
+    for (int64_t s = 0; s < num_keys; s += LANES) {
+        LaneMask mask = visible_lanes(visible + s, num_keys - s);
+        int count = __builtin_popcount(mask), room = LANES - waiting;
+        __m512 weights = _mm512_maskz_compress_ps(mask, (__m512)load(row + s));
+        pending = _mm512_mask_expand_ps(pending, (__mmask16)(0xffff << waiting), weights);
+        waiting += count;
+        if (count < room) continue;
+        total += (Floats)pending;
+        pending = _mm512_maskz_compress_ps((__mmask16)(0xffff << room), weights);
+        waiting -= LANES;
+    }
+#else
+    Floats pending = {0};
+    for (int64_t s = 0; s < num_keys; s++) {
+        if (!visible[s]) continue;
+        pending[waiting++] = row[s];
+        if (waiting < LANES) continue;
+        total += pending;
+        pending = set1(0.0f);
+        waiting = 0;
+    }
+#endif
+    return reduce_add(total + (Floats)pending);
+}
+
 // Scores and softmax of query i of the block, not divided by the sum yet; returns 1 / sum.
 static inline float softmax_row(const AttentionCall *call, const Head *head, int64_t query,
                                 float *row) {
@@ -26,14 +59,15 @@ static inline float softmax_row(const AttentionCall *call, const Head *head, int
             + head->head * args->bias_head + query * args->bias_query;
         for (int64_t s = 0; s < num_keys; s++) row[s] += bias[s];
     }
-    if (args->visible) {
-        const uint8_t *visible = args->visible + head->batch * args->visible_batch
-            + query * args->visible_query;
-        for (int64_t s = 0; s < num_keys; s++) row[s] = visible[s] ? row[s] : -INFINITY;
+    const uint8_t *visible = args->visible;
+    if (visible) visible += head->batch * args->visible_batch + query * args->visible_query;
+    Floats largest = set1(-INFINITY);
+    for (int64_t s = 0; s < stride; s += LANES) {
+        LaneMask mask = visible_lanes(visible ? visible + s : 0, num_keys - s);
+        Floats scores = hide_scores(load(row + s), mask);
+        store(row + s, scores);
+        largest = max_lanes(scores, largest);
     }
-    for (int64_t s = num_keys; s < stride; s++) row[s] = -INFINITY;
-    Floats largest = load(row);
-    for (int64_t s = LANES; s < stride; s += LANES) largest = max_lanes(load(row + s), largest);
     float top = reduce_max(largest);
     if (top == -INFINITY) top = 0.0f;  // a query that sees nothing
     Floats total = {0};
@@ -42,7 +76,8 @@ static inline float softmax_row(const AttentionCall *call, const Head *head, int
         store(row + s, weight);
         total += weight;
     }
-    float sum = reduce_add(total), share = sum > 0.0f ? 1.0f / sum : 0.0f;
+    float sum = visible ? sum_of_visible(row, visible, num_keys) : reduce_add(total);
+    float share = sum > 0.0f ? 1.0f / sum : 0.0f;
     if (args->weights) {
         float *weights = args->weights
             + ((head->batch * call->layer->num_heads + head->head) * args->num_queries + query)

@@ -65,6 +65,40 @@ static inline int any_lane(Ints where) {
 }
 #endif
 
+// Visibility -------------------------------------------------------------------------------------
+
+// visible_lanes says which of LANES keys, of which `left` exist, a query sees: `visible` has a byte
+// for each, or is null if it sees all.
+#if LANES == 16
+typedef __mmask16 LaneMask;
+static inline LaneMask visible_lanes(const uint8_t *visible, int64_t left) {
+    __mmask16 exist = (__mmask16)(left < 16 ? (1 << left) - 1 : 0xffff);
+    if (!visible) return exist;
+    __m128i bytes = _mm_maskz_loadu_epi8(exist, visible);
+    return _mm_test_epi8_mask(bytes, bytes);
+}
+static inline int any_visible(LaneMask mask) { return mask != 0; }
+static inline Floats hide_scores(Floats scores, LaneMask mask) {
+    return (Floats)_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), mask, (__m512)scores);
+}
+#else
+typedef uint8_t LaneMask __attribute__((vector_size(LANES)));
+static inline LaneMask visible_lanes(const uint8_t *visible, int64_t left) {
+    LaneMask mask = {0};
+    if (visible && left >= LANES) memcpy(&mask, visible, LANES);
+    else for (int i = 0; i < LANES && i < left; i++) mask[i] = visible ? visible[i] : 1;
+    return mask;
+}
+static inline int any_visible(LaneMask mask) {
+    int any = 0;
+    for (int i = 0; i < LANES; i++) any |= mask[i];
+    return any;
+}
+static inline Floats hide_scores(Floats scores, LaneMask mask) {
+    return select_lanes(__builtin_convertvector(mask, Ints) != 0, scores, set1(-INFINITY));
+}
+#endif
+
 // Exponential and activations ------------------------------------------------------------------
 
 // eˣ to a relative error of about 1e-7, for x from −87.3 to 88.3.
