@@ -169,6 +169,7 @@ def _limit(value: float | None) -> str:
 def _command(arguments: argparse.Namespace) -> str:
     """The command as it was given, with names in the place of this machine's paths."""
     names = {"--data": "DIR", "--envs": "ENVS", "--work": "WORK", "--results": "RESULTS"}
+    names["--other"] = "OTHER"
     names |= {"--model": "MODEL", "--nanogpt": "CLONE"}
     words, hidden = [], None
     for word in sys.argv[1:]:
