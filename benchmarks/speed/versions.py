@@ -13,12 +13,15 @@ sentences a second; a start is the inverse of its seconds, so that more is bette
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +79,15 @@ class Contest:
 
     Args:
         arguments: of the program.
-        stack: ends the processes.
+
+    Attributes:
+        stack: ends the processes of the work at hand.
     """
 
-    def __init__(self, arguments: argparse.Namespace, stack: ExitStack) -> None:
+    stack: ExitStack
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.stack = stack
         self.folder: Path = arguments.work / "versions"
         shutil.rmtree(self.folder, ignore_errors=True)
         self.folder.mkdir(parents=True)
@@ -160,11 +166,11 @@ class Contest:
 
 def rows_of(arguments: argparse.Namespace) -> list[Row]:
     """The lines of the table: work by work, so that no more than two processes are alive."""
-    precisions = {"training": ("fp32", "bf16"), "translating": ("fp32", "int8")}
-    rows: list[Row] = []
+    contest, rows = Contest(arguments), []
 
-    def row(work: str, unit: str, turns: dict[str, Turn]) -> None:
-        figures = alternate(turns, arguments.rounds, lambda text: say(f"{work}: {text}"))
+    def row(work: str, unit: str, make: Callable[[], dict[str, Turn]]) -> None:
+        with ExitStack() as contest.stack:
+            figures = alternate(make(), arguments.rounds, lambda text: say(f"{work}: {text}"))
         this, other = figures["this"], figures["other"]
         found: dict[str, Any] = {"ours": summary(this), "theirs": summary(other)}
         rows.append(
@@ -172,19 +178,14 @@ def rows_of(arguments: argparse.Namespace) -> list[Row]:
         )
 
     for size in arguments.sizes:
-        for precision in precisions["training"]:
-            with ExitStack() as stack:
-                turns = Contest(arguments, stack).training(size, precision)
-                row(f"training {size}, {precision}", "target tokens/s", turns)
-        for precision in precisions["translating"]:
-            for batch in (32, 1):
-                with ExitStack() as stack:
-                    turns = Contest(arguments, stack).translating(size, precision, batch)
-                    row(f"translating {size}, {precision}, {batch} at a time", "sent./s", turns)
+        for precision in ("fp32", "bf16"):
+            turns = partial(contest.training, size, precision)
+            row(f"training {size}, {precision}", "target tokens/s", turns)
+        for precision, batch in itertools.product(("fp32", "int8"), (32, 1)):
+            turns = partial(contest.translating, size, precision, batch)
+            row(f"translating {size}, {precision}, {batch} at a time", "sent./s", turns)
     for what in ("sentence", "help"):
-        with ExitStack() as stack:
-            turns = Contest(arguments, stack).starting(what)
-            row(f"cold start, {what}", "starts/s", turns)
+        row(f"cold start, {what}", "starts/s", partial(contest.starting, what))
     return rows
 
 

@@ -94,3 +94,10 @@ def test_predictions_and_the_names_of_their_labels() -> None:
     assert (both.predicts, both.class_names) == ("token_label", ("noun", "verb"))
     three = with_heads(masked, tokens, texts)
     assert (three.predicts, three.class_names) == ("label", ("good", "bad"))
+
+
+def test_a_pattern_repeats_over_the_layers() -> None:
+    stack = TranslatorShape(width=16, num_heads=2).expand(20, 20).encoder
+    local, whole = (stack.block.replace(dropout=dropout) for dropout in (0.1, 0.2))
+    stack = stack.model_copy(update={"num_layers": 5, "pattern": (local, local, whole)})
+    assert stack.blocks == (local, local, whole, local, local)
