@@ -1,7 +1,7 @@
 """How fast this version is beside another one, turn by turn: nothing that was won may be lost.
 
-    git clone . /tmp/other && cd /tmp/other && git checkout COMMIT && make .venv/.ready
-    python benchmarks/speed/versions.py --data DIR --other /tmp/other      about 20 minutes
+    git clone . ../other && cd ../other && git checkout COMMIT && make .venv/.ready
+    python benchmarks/speed/versions.py --data DIR --other ../other      about 20 minutes
 
 Training `transformer-base` and `tiny` on Multi30k in float32 and bfloat16, translating with both in
 float32 and 8 bits (beam 5 in batches of 32, and one sentence at a time), a cold sentence and
