@@ -25,8 +25,7 @@ from heedful.inspect.readings import (
     stack_positions,
     tensors,
 )
-from heedful.inspect.subject import Subject, SubLayer, inference, run, sublayers
-from heedful.nn.attention import Attention
+from heedful.inspect.subject import Subject, SubLayer, heads_of, inference, run, sublayers
 from heedful.nn.capture import Capture, address_pattern
 
 if TYPE_CHECKING:
@@ -49,6 +48,7 @@ class ModelPart:
         head: its number, for a head.
         like: [D], zeros of the type and device of the vectors that it adds to the stream.
         also: further places, owner and attribute, that hold None when it is off.
+        can_be_cut: True for a head that can be left out of the weights for good.
     """
 
     address: str
@@ -59,6 +59,7 @@ class ModelPart:
     head: int | None = None
     like: Tensor | None = None
     also: tuple[tuple[nn.Module, str], ...] = ()
+    can_be_cut: bool = False
 
 
 def parts(model: AnyModel, what: str | Iterable[str] = "**") -> tuple[str, ...]:
@@ -110,7 +111,12 @@ def _parts_of_stack(model: AnyModel, name: str) -> Iterator[ModelPart]:
     stack = model.stacks()[name]
     like = next(model.parameters()).detach().new_zeros(model.spec.width)
     owner: Any = model.input_modules()[name]
-    also = [place for block in stack.blocks for place in _position_places(block)]
+    also = [
+        place
+        for block in stack.blocks
+        for sublayer in sublayers(block).values()
+        for place in _position_places(sublayer)
+    ]
     if stack.position_bias is not None:
         also.append((stack, "position_bias"))
     added = owner.positions is not None
@@ -127,29 +133,42 @@ def _parts_of_stack(model: AnyModel, name: str) -> Iterator[ModelPart]:
         yield ModelPart(f"{name}.norm", "norm", stack, "final_norm")
 
 
-def _position_places(block: Any) -> list[tuple[nn.Module, str]]:
-    """Places of a block's self-attention that hold something that depends on positions."""
-    attention = block.self_attention
-    names = ("rotary", "position_bias")
-    return [(attention, name) for name in names if getattr(attention, name, None) is not None]
+def _position_places(sublayer: SubLayer) -> list[tuple[nn.Module, str]]:
+    """Return the attributes of a self-attention that depend on positions."""
+    module, names = sublayer.module, ("rotary", "position_bias")
+    if sublayer.is_cross:
+        return []
+    return [(module, name) for name in names if getattr(module, name, None) is not None]
 
 
 def _parts_of_sublayer(
     block: Any, name: str, sublayer: SubLayer, place: str, like: Tensor
 ) -> Iterator[ModelPart]:
-    if not sublayer.is_attention:
+    if not sublayer.has_heads:
         yield ModelPart(place, "sub-layer", block, sublayer.name, True, like=like)
     else:
         attention = sublayer.module
         yield ModelPart(place, "attention", attention, "output", True, like=like)
-        for head in attention.kept.heads:
-            yield ModelPart(f"{place}.head.{head}", "head", attention, "output", True, head, like)
-        yield ModelPart(f"{place}.scale", "scale", attention, "scale")
-        if name == "self" and (also := tuple(_position_places(block))):
+        for head in sublayer.heads:
+            yield ModelPart(
+                f"{place}.head.{head}",
+                "head",
+                attention,
+                "output",
+                True,
+                head,
+                like,
+                can_be_cut=sublayer.has_softmax,
+            )
+        if sublayer.has_softmax:
+            yield ModelPart(f"{place}.scale", "scale", attention, "scale")
+        if also := tuple(_position_places(sublayer)):
             yield ModelPart(f"{place}.positions", "positions", attention, "", also=also)
     yield ModelPart(f"{place}.residual", "residual", block, name)
     if sublayer.norm is not None:
         yield ModelPart(f"{place}.norm", "norm", block, f"{sublayer.name}_norm")
+    if sublayer.output_norm is not None:
+        yield ModelPart(f"{place}.output_norm", "norm", block, f"{sublayer.name}_output_norm")
 
 
 AblationMode = Literal["off", "zero", "mean"]
@@ -315,8 +334,8 @@ def _replacement(
 def _changes(parts: Mapping[ModelPart, Tensor | None]) -> list[Change]:
     changes: list[Change] = []
     # Several heads of an attention, and several residual connections of a block, share a place.
-    heads: dict[Attention, dict[int, Tensor | None]] = {}
-    whole: dict[Attention, Tensor] = {}
+    heads: dict[Any, dict[int, Tensor | None]] = {}
+    whole: dict[Any, Tensor] = {}
     cuts: dict[nn.Module, frozenset[str]] = {}
     for part, value in parts.items():
         if part.kind == "head":
@@ -388,13 +407,13 @@ class _Map(nn.Module):
         return F.linear(x, self.weight, self.bias)
 
 
-def _without(attention: Attention, heads: Mapping[int, Tensor | None]) -> _Map:
+def _without(attention: Any, heads: Mapping[int, Tensor | None]) -> _Map:
     """The output projection that ignores some heads, with their means in its bias."""
     output = attention.output
     weight = output.weight.detach().clone()
     bias = None if output.bias is None else output.bias.detach().clone()
     for head, mean in heads.items():
-        first = attention.kept.heads.index(head) * attention.head_width
+        first = heads_of(attention).index(head) * attention.head_width
         columns = slice(first, first + attention.head_width)
         if mean is not None:
             constant = weight[:, columns] @ mean.to(weight)

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from heedful.errors import ConfigError, ModelError
 from heedful.inspect.readings import Reading, Tokens, tensors
-from heedful.inspect.subject import Result, Subject, array, run, stack_of, sublayers
-from heedful.nn.attention import Attention
+from heedful.inspect.subject import Result, Subject, SubLayer, array, run, stack_of, sublayers
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 from heedful.search.alignment import Alignment, draw_alignment
@@ -45,7 +44,8 @@ class AttentionMap(Result):
         heads: numbers of the heads, from 0.
         rows: tokens of the queries. In cross-attention, those predicted by them.
         columns: tokens of the keys.
-        weights: [layers, heads, rows, columns] float32; a row sums to 1. Pruned heads have zeros.
+        weights: [layers, heads, rows, columns] float32; a row sums to 1. Heads that were pruned, or
+            that a layer does not have, have zeros.
     """
 
     part: AttentionPart
@@ -85,7 +85,7 @@ def attention(
         ModelError: when the model has no such attention.
         ConfigError: when it has no such layer, head or row, or there are too many weights to keep.
     """
-    part = part or parts_of(subject.model)[-1]
+    part = part or usual_part(subject.model)
     modules = attentions(subject.model, part)
     queries, keys = sides(reading, part)
     chosen_layers = choose(layers, len(modules), "layer")
@@ -98,7 +98,7 @@ def attention(
             remedy="Choose layers, heads or rows, or give a shorter text",
         )
     addresses = [f"{[*modules][layer]}.weights" for layer in chosen_layers]
-    capture = _Slices(addresses, np.ix_(chosen_heads, chosen_rows))
+    capture = _Slices(addresses, num_heads(modules), np.ix_(chosen_heads, chosen_rows))
     run(subject.model, tensors(subject, [reading]), capture)
     return AttentionMap(
         part,
@@ -112,11 +112,25 @@ def attention(
 
 def parts_of(model: AnyModel) -> tuple[AttentionPart, ...]:
     """Return the kinds of attention that a model has."""
-    return tuple(part for part in get_args(AttentionPart) if _modules(model, part))
+    return tuple(part for part in get_args(AttentionPart) if _layers(model, part))
 
 
-def attentions(model: AnyModel, part: AttentionPart) -> dict[str, Attention]:
+def usual_part(model: AnyModel) -> AttentionPart:
+    """Return cross where a model has any, else its only kind of attention.
+
+    Raises:
+        ModelError: when it has none.
+    """
+    parts = parts_of(model)
+    if not parts:
+        raise ModelError("No layer of this model has attention weights")
+    return parts[-1]
+
+
+def attentions(model: AnyModel, part: AttentionPart) -> dict[str, SubLayer]:
     """Return the attention of each layer by its address, such as `decoder.3.cross`.
+
+    Linear attention is among them: its weights are defined, though it never computes them.
 
     Raises:
         ModelError: when the model has no such attention.
@@ -127,37 +141,38 @@ def attentions(model: AnyModel, part: AttentionPart) -> dict[str, Attention]:
             f"There is no attention called {part!r}",
             remedy=f"There are {', '.join(get_args(AttentionPart))}",
         )
-    modules = _modules(model, part)
+    modules = _layers(model, part)
     if not modules:
         raise ModelError(
             f"The model has no {part} attention",
-            remedy=f"It has: {', '.join(parts_of(model))}",
+            remedy=f"It has: {', '.join(parts_of(model)) or 'none at all'}",
         )
     return modules
 
 
-def num_heads(modules: dict[str, Attention]) -> int:
-    """Return the number of heads of each layer, from `attentions`."""
-    return next(iter(modules.values())).num_heads
+def num_heads(layers: dict[str, SubLayer]) -> int:
+    """Return the number of heads of a layer, from `attentions`; the most where they differ."""
+    return max(int(layer.module.num_heads) for layer in layers.values())
 
 
-def _modules(model: AnyModel, part: AttentionPart) -> dict[str, Attention]:
-    stack, sublayer = ("decoder", "cross") if part == "cross" else (part, "self")
+def _layers(model: AnyModel, part: AttentionPart) -> dict[str, SubLayer]:
+    cross = part == "cross"
+    stack = "decoder" if cross else part
     if stack not in model.stacks():
         return {}
-    blocks = map(sublayers, stack_of(model, stack).blocks)
     return {
-        f"{stack}.{n}.{sublayer}": block[sublayer].module
-        for n, block in enumerate(blocks)
-        if sublayer in block and block[sublayer].is_attention
+        f"{stack}.{n}.{address}": sublayer
+        for n, block in enumerate(stack_of(model, stack).blocks)
+        for address, sublayer in sublayers(block).items()
+        if sublayer.has_heads and sublayer.is_cross == cross
     }
 
 
 def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ...]:
     """Return whether the decoder's query at a position sees each of the first `count` positions."""
     positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])
-    attention = next(iter(attentions(model, "decoder").values()))
-    visible: list[bool] = positions.visible(attention.mask)[0, 0, 0].tolist()
+    layer = next(iter(attentions(model, "decoder").values()))
+    visible: list[bool] = positions.visible(layer.module.mask)[0, 0, 0].tolist()
     return tuple(visible)
 
 
@@ -185,16 +200,24 @@ def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ..
     return tuple(chosen)
 
 
+def with_heads(weights: np.ndarray, count: int) -> np.ndarray:
+    """Return weights [B, H, Lq, Lk] with zeros for further heads, up to `count`."""
+    missing = count - weights.shape[1]
+    return np.pad(weights, ((0, 0), (0, missing), (0, 0), (0, 0))) if missing else weights
+
+
 class _Slices(Capture):
     """Keeps only some heads and rows of each layer's weights [1, H, Lq, Lk]."""
 
-    def __init__(self, addresses: Sequence[str], index: tuple[np.ndarray, ...]) -> None:
+    def __init__(
+        self, addresses: Sequence[str], num_heads: int, index: tuple[np.ndarray, ...]
+    ) -> None:
         super().__init__(addresses)
-        self.index = index
+        self.num_heads, self.index = num_heads, index
         self.slices: dict[str, np.ndarray] = {}
 
     def keep(self, address: str, value: Tensor) -> None:
-        self.slices[address] = array(value)[0][self.index]
+        self.slices[address] = with_heads(array(value), self.num_heads)[0][self.index]
 
 
 def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
@@ -327,15 +350,21 @@ def attention_steps(
         row: the query, from 0.
 
     Raises:
-        ModelError: when the model has no such attention.
+        ModelError: when the model has no such attention, or it has no softmax.
         ConfigError: when it has no such layer, head or row.
     """
     modules = attentions(subject.model, part)
     queries, keys = sides(reading, part)
     (layer,) = choose([layer], len(modules), "layer")
-    (head,) = choose([head], num_heads(modules), "head")
+    address, sublayer = [*modules.items()][layer]
+    (head,) = choose([head], sublayer.module.num_heads, "head")
     (row,) = choose([row], len(queries), "row")
-    address, module = [*modules.items()][layer]
+    if not sublayer.has_softmax:
+        raise ModelError(
+            f"{address} is linear attention, which has no scores and no softmax to follow",
+            remedy="Look at its weights, by `attention`",
+        )
+    module = sublayer.module
     kv_head = head // (module.num_heads // module.num_kv_heads)
     capture = _OneQuery(address, head, kv_head, row)
     run(subject.model, tensors(subject, [reading]), capture)

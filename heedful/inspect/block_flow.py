@@ -9,9 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from heedful.errors import ConfigError
+from heedful.inspect.attention_maps import choose
 from heedful.inspect.readings import Reading, tensors
 from heedful.inspect.subject import Result, Subject, SubLayer, capture, stack_of, sublayers
+from heedful.models.spec import BlockSpec
 from heedful.models.stack import Stack
 from heedful.nn.spec import FeedForwardSpec
 
@@ -31,12 +32,6 @@ Role = Literal[
     "output",
     "sum",
 ]
-
-_NAMES = {
-    "self": "self-attention",
-    "cross": "cross-attention",
-    "feedforward": "the feed-forward network",
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,12 +105,8 @@ def block_flow(
     name = stack or reading.last_stack
     module = stack_of(subject.model, name)
     count = len(module.blocks)
-    if not -1 <= layer < count:
-        raise ConfigError(
-            f"There is no layer {layer}", remedy=f"The {name}'s layers are 0 to {count - 1}"
-        )
-    layer %= count
-    plan = _Plan(module, layer, subject.model.spec.stacks()[name].block.feedforward)
+    layer = count - 1 if layer == -1 else choose([layer], count, "layer")[0]
+    plan = _Plan(module, layer, subject.model.spec.stacks()[name].blocks[layer])
     values = capture(
         subject.model, tensors(subject, [reading]), [step.address for step in plan.steps]
     )
@@ -153,12 +144,12 @@ class _Plan:
     Args:
         stack: the stack of the block.
         layer: number of the block.
-        spec: of its feed-forward network.
+        spec: of the block.
     """
 
-    def __init__(self, stack: Stack, layer: int, spec: FeedForwardSpec) -> None:
+    def __init__(self, stack: Stack, layer: int, spec: BlockSpec) -> None:
         block = stack.blocks[layer]
-        self.stack, self.spec = stack, spec
+        self.stack = stack
         self.place = f"{stack.name}.{layer}"
         self.norm_first = bool(block.norm_first)
         self.steps: list[_Step] = []
@@ -167,15 +158,17 @@ class _Plan:
             before, origin = f"{layer - 1}.output", f"the output of block {layer - 1}"
         about = f"The stream before the block: {origin}."
         self.stream = self.on_stream("input", "stream", f"{stack.name}.{before}", (), about)
-        for name, sublayer in sublayers(block).items():
+        for (name, sublayer), each in zip(sublayers(block).items(), spec.sublayers, strict=True):
             source = self.enter(name, sublayer)
-            if sublayer.is_attention:
-                self.attention(name, sublayer.module, source)
-            elif name == "feedforward":
-                self.feedforward(sublayer.module, source)
+            if sublayer.has_heads:
+                source, about = self.attention(name, sublayer, source)
+            elif each.part.kind == "feedforward":
+                source, about = self.feedforward(name, sublayer.module, each.part, source)
             else:
-                about = f"The output of {_NAMES.get(name, name)}."
-                self.add(f"{name}.output", "output", (source,), about)
+                about = f"The output of {sublayer.label}."
+            if sublayer.output_norm is not None:
+                about += f" {_norm_name(sublayer.output_norm)} of it is added to the stream."
+            self.add(f"{name}.output", "output", (source,), about)
             self.leave(name, sublayer)
         last = layer == len(stack.blocks) - 1
         about = f"The stream after the {'last ' if last else ''}block."
@@ -209,7 +202,7 @@ class _Plan:
         if sublayer.norm is None or sublayer.norms_sum:
             return self.stream
         about = (
-            f"{_norm_name(sublayer.norm)} of the stream, for {_NAMES.get(name, name)} alone: "
+            f"{_norm_name(sublayer.norm)} of the stream, for {sublayer.label} alone: "
             "the stream itself stays as it is."
         )
         address = f"{self.place}.{name}.input"
@@ -219,10 +212,10 @@ class _Plan:
         """Add the residual sum, and the norm after it where norms come last."""
         address = f"{self.place}.{name}"
         reads: tuple[str, ...] = (f"{name}.output",)
-        about = f"There is no residual connection: {_NAMES.get(name, name)} replaces the stream."
+        about = f"There is no residual connection: {sublayer.label} replaces the stream."
         if sublayer.residual:
             reads = (self.stream, *reads)
-            about = f"The residual connection: {_NAMES.get(name, name)} is added to the stream."
+            about = f"The residual connection: {sublayer.label} is added to the stream."
         self.stream = self.on_stream(f"{name}.sum", "sum", f"{address}.residual", reads, about)
         if sublayer.norm is not None and sublayer.norms_sum:
             about = f"{_norm_name(sublayer.norm)} of the sum: from here on, this is the stream."
@@ -230,14 +223,23 @@ class _Plan:
                 f"{name}.norm", "norm", f"{address}.stream", (self.stream,), about
             )
 
-    def attention(self, name: str, module: Any, source: str) -> None:
-        """Add the tensors of an attention whose queries come from `source`."""
-        memory, cross = source, name == "cross"
+    def attention(self, name: str, sublayer: SubLayer, source: str) -> tuple[str, str]:
+        """Add the tensors of an attention whose queries come from `source`.
+
+        Returns:
+            The input of its output projection, and an explanation of the output.
+        """
+        module: Any = sublayer.module
+        memory, cross = source, sublayer.is_cross
         if cross:
             about = "The encoder's output, which is the same for all blocks of the decoder."
-            memory = self.add("cross.memory", "memory", (), about, "encoder.output", of_memory=True)
-        rotated = ", rotated by its position" if module.rotary is not None else ""
-        heads, key_heads = tuple(module.kept.heads), tuple(module.kept.key_heads)
+            place = f"{name}.memory"
+            memory = self.add(place, "memory", (), about, "encoder.output", of_memory=True)
+        heads, softmax = sublayer.heads, sublayer.has_softmax
+        key_heads = tuple(module.kept.key_heads) if softmax else heads
+        rotated = ", made positive by elu(x) + 1"
+        if softmax:
+            rotated = ", rotated by its position" if module.rotary is not None else ""
         about = f"The query of each token, head by head{rotated}: what it looks for."
         query = self.add(f"{name}.query", "query", (source,), about, heads=heads)
         of_source = " of the source" if cross else ""
@@ -247,34 +249,44 @@ class _Plan:
         value = self.add(
             f"{name}.value", "value", (memory,), about, of_memory=cross, heads=key_heads
         )
-        reads = [query, key]
-        if module.position_bias is not None or (not cross and self.stack.position_bias is not None):
+        reads, seen = [query, key], f"A query sees {module.mask.describe()}."
+        if softmax:
+            reads, about = [self.scores(name, sublayer, reads)], "Softmax of each row of scores."
+        else:
+            about = "Query times key, by the sum of its row; never computed outside this picture."
+        weights = self.add(f"{name}.weights", "weights", reads, f"{about} {seen}", heads=heads)
+        about = "The mean of the values for each token, by its weights, head by head."
+        context = self.add(f"{name}.context", "context", (weights, value), about, heads=heads)
+        return context, "All heads side by side through one matrix: the output of attention."
+
+    def scores(self, name: str, sublayer: SubLayer, reads: list[str]) -> str:
+        """Add the scores of an attention with softmax, and their bias."""
+        module: Any = sublayer.module
+        shared = None if sublayer.is_cross else self.stack.position_bias
+        if module.position_bias is not None or shared is not None:
             about = "The number added to each score for the distance of the two tokens."
-            reads.append(self.add(f"{name}.bias", "bias", (), about))
+            reads = [*reads, self.add(f"{name}.bias", "bias", (), about)]
         about = (
             f"Query times key, times {module.scale:.4g}"
             f"{', with the bias added' if len(reads) > 2 else ''}: how well the two agree."
         )
-        scores = self.add(f"{name}.scores", "scores", reads, about, heads=heads)
-        about = f"Softmax of each row of scores. A query sees {module.mask.describe()}."
-        weights = self.add(f"{name}.weights", "weights", (scores,), about, heads=heads)
-        about = "The mean of the values for each token, by its weights, head by head."
-        context = self.add(f"{name}.context", "context", (weights, value), about, heads=heads)
-        about = "All heads side by side through one matrix: the output of attention."
-        self.add(f"{name}.output", "output", (context,), about)
+        return self.add(f"{name}.scores", "scores", reads, about, heads=sublayer.heads)
 
-    def feedforward(self, module: Any, source: str) -> None:
-        """Add the tensors of a feed-forward network or of a mixture of experts."""
-        if self.spec.experts is None:
-            wide = module.up.out_features
-            about = f"Each token by itself, on {wide:,} channels: {self.spec.activation}."
-            inner = self.add("feedforward.inner", "inner", (source,), about)
-            about = "Back to the width of the stream: the output of the feed-forward network."
-        else:
-            about = f"The weight of each expert; each token uses {module.per_token} of them."
-            inner = self.add("feedforward.routing", "routing", (source,), about)
-            about = "The sum of the outputs of each token's experts, by their weights."
-        self.add("feedforward.output", "output", (inner,), about)
+    def feedforward(
+        self, name: str, module: Any, spec: FeedForwardSpec, source: str
+    ) -> tuple[str, str]:
+        """Add the inner tensors of a feed-forward network or of a mixture of experts.
+
+        Returns:
+            The input of the last map, and an explanation of the output.
+        """
+        if spec.experts is None:
+            about = f"Each token by itself, on {spec.width:,} channels: {spec.activation}."
+            inner = self.add(f"{name}.inner", "inner", (source,), about)
+            return inner, "Back to the width of the stream: the output of the feed-forward network."
+        about = f"The weight of each expert; each token uses {module.per_token} of them."
+        routing = self.add(f"{name}.routing", "routing", (source,), about)
+        return routing, "The sum of the outputs of each token's experts, by their weights."
 
 
 def _norm_name(norm: nn.Module) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect.attention_maps import visible_positions
 from heedful.inspect.readings import LONGEST, Reading, Tokens, read, tensors
-from heedful.inspect.subject import Subject, inference
+from heedful.inspect.subject import Subject, inference, sublayers
 from heedful.pipelines.streamed_text import RunningText
 from heedful.search.candidates import log_probabilities
 from heedful.search.constraints import Constraints, Moment, build_constraints
@@ -29,13 +29,14 @@ END = "(end)"
 
 @dataclass(frozen=True)
 class CacheSize:
-    """The size of a decoder's keys and values.
+    """The size of all that a decoder remembers of the tokens so far.
 
     Args:
-        slots: tokens that fit into the cache.
-        shape: of the keys of one layer [1, K, slots, E].
+        slots: number of these tokens.
+        shape: of the keys of a layer [1, K, slots, E]; of linear attention, of the sums
+            [1, 1, H, E, E] that take their place.
         layers: number of layers.
-        bytes: of the keys and values of all layers.
+        bytes: of the keys and values, or sums, of all layers.
     """
 
     slots: int
@@ -133,7 +134,8 @@ def next_token(
             own = log_probabilities(logits)
             rules.apply(own, Moment(step, torch.zeros(1, dtype=torch.int64, device=device), None))
             scores.append(own[0, 0])
-            sizes.append(_cache_size(state))
+            size, memory_bytes = _sizes(subject.model.stacks()["decoder"].blocks, state)
+            sizes.append(size)
     last = len(writer.read(written)) - 1
     return NextToken(
         reading=writer.reading_of(written),
@@ -145,7 +147,7 @@ def next_token(
         ended=ended,
         visible=visible_positions(subject.model, last, last + 1 + coming),
         cache_sizes=tuple(sizes),
-        memory_bytes=_memory_bytes(state),
+        memory_bytes=memory_bytes,
     )
 
 
@@ -307,15 +309,23 @@ class _Writer:
         return build_constraints(SearchSettings(), self.specials, limits, None)
 
 
-def _cache_size(state: Any) -> CacheSize:
-    model_state = getattr(state, "inner", state)  # that of a continuation holds the model's
-    caches = [states[0] for states in model_state.decoder.blocks]
-    keys = caches[0].keys
-    total = sum(cache.keys.nbytes + cache.values.nbytes for cache in caches)
-    return CacheSize(keys.shape[2], tuple(keys.shape), len(caches), total)
+def _sizes(blocks: Iterable[Any], state: Any) -> tuple[CacheSize, int]:
+    """Return the size of what a decoder keeps of its own tokens, and the bytes of its memory."""
+    decoder = getattr(state, "inner", state).decoder  # that of a continuation holds the model's
+    own: list[list[Tensor]] = []
+    memory = 0
+    for block, states in zip(blocks, decoder.blocks, strict=True):
+        for sublayer, each in zip(sublayers(block).values(), states, strict=True):
+            if each is None:
+                continue
+            kept = (each.keys, each.values) if sublayer.has_softmax else vars(each).values()
+            if sublayer.is_cross:
+                memory += _bytes(kept)
+            else:
+                own.append(list(kept))
+    slots = decoder.lineage.positions.shape[1]
+    return CacheSize(slots, tuple(own[0][0].shape), len(own), sum(map(_bytes, own))), memory
 
 
-def _memory_bytes(state: Any) -> int:
-    model_state = getattr(state, "inner", state)
-    memories = [each for states in model_state.decoder.blocks for each in states[1:] if each]
-    return sum(each.keys.nbytes + each.values.nbytes for each in memories)
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import DataError
-from heedful.inspect.attention_maps import AttentionPart, attentions, num_heads, parts_of, sides
+from heedful.inspect.attention_maps import AttentionPart, attentions, sides, usual_part
 from heedful.inspect.readings import BATCH_TOKENS, Reading, batches, stack_positions, tensors
 from heedful.inspect.subject import Result, Subject, run
 from heedful.nn.capture import Capture
@@ -270,8 +270,8 @@ def measure(
         ModelError: when the model has no such attention.
         DataError: when there is nothing to measure on, or links do not fit.
     """
-    part = part or parts_of(subject.model)[-1]
-    modules = attentions(subject.model, part)
+    part = part or usual_part(subject.model)
+    layers = attentions(subject.model, part)
     if not readings:
         raise DataError("There is no text to measure heads on")
     if links is not None and (len(links) != len(readings) or part != "cross"):
@@ -283,7 +283,10 @@ def measure(
         for id, special in zip(tokens.ids, tokens.special, strict=True)
         if not special
     )
-    tallies = {f"{address}.weights": Tally(num_heads(modules), kinds) for address in modules}
+    tallies = {
+        f"{address}.weights": Tally(layer.module.num_heads, kinds)
+        for address, layer in layers.items()
+    }
     for numbers in batches(readings, batch_tokens):
         batch = [readings[number] for number in numbers]
         linked = None if links is None else [links[number] for number in numbers]
@@ -293,8 +296,8 @@ def measure(
     by_layer = list(tallies.values())
     heads = tuple(
         _measures_of_head(layer, head, by_layer[layer], part)
-        for layer, module in enumerate(modules.values())
-        for head in module.kept.heads
+        for layer, sublayer in enumerate(layers.values())
+        for head in sublayer.heads
     )
     return Measures(part, len(readings), by_layer[0].rows, heads)
 
@@ -329,13 +332,13 @@ def label_of(entropy: float, largest: float, shares: Mapping[str, Share]) -> Lab
 class _Tallies(Capture):
     """Adds the weights of each layer to its tally as they come, and keeps none."""
 
-    def __init__(self, tallies: Mapping[str, Tally], rows: Rows) -> None:
+    def __init__(self, tallies: Mapping[str, Tally], rows: Mapping[str, Rows]) -> None:
         super().__init__(tallies)
         self.tallies = tallies
         self.rows = rows
 
     def keep(self, address: str, value: Tensor) -> None:
-        self.tallies[address].add(value, self.rows)
+        self.tallies[address].add(value, self.rows[address])
 
 
 def _measures_of_head(layer: int, head: int, tally: Tally, part: AttentionPart) -> HeadMeasures:
@@ -362,8 +365,8 @@ def _rows(
     inputs: Sequence[Tensor],
     part: AttentionPart,
     corpus: tuple[Sequence[str], Counter[int], Links | None],
-) -> Rows:
-    """Return visible keys, distances and kinds of keys of a batch, which need no pass.
+) -> dict[str, Rows]:
+    """Return visible keys, distances and kinds of keys of a batch by the address of the weights.
 
     Args:
         corpus: kinds of key, how often each id occurs, links of the batch.
@@ -374,7 +377,6 @@ def _rows(
         query=stack_positions(readings, inputs, stack).cpu(),
         key=stack_positions(readings, inputs, keys_of).cpu(),
     )
-    visible = at.visible(next(iter(attentions(subject.model, part).values())).mask)
     query, key = at.query[:, :, None], at.key[:, None, :]
     real = key >= 0
     columns = [sides(reading, part)[1] for reading in readings]
@@ -398,7 +400,10 @@ def _rows(
     shape = (len(readings), query.shape[1], size)
     masks = torch.stack([(tests[kind]() & real).expand(shape) for kind in kinds], dim=1)
     offset = None if part == "cross" else (key - query).double()
-    return Rows(at.query >= 0, visible, offset, masks)
+    return {
+        f"{address}.weights": Rows(at.query >= 0, at.visible(layer.module.mask), offset, masks)
+        for address, layer in attentions(subject.model, part).items()
+    }
 
 
 def _padded(rows: Sequence[Sequence[int]], size: int, filler: int = 0) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,15 +22,13 @@ from heedful.inspect.ablation import (
     AblationMode,
     ablated,
     all_parts,
-    heads,
     parts_matching,
     swapped,
 )
 from heedful.inspect.examples import Answers, Example, answer, for_each_batch
 from heedful.inspect.readings import read_all
-from heedful.inspect.subject import Result, Subject
+from heedful.inspect.subject import Result, Subject, heads_of
 from heedful.models.head_pruning import without_heads
-from heedful.nn.attention import Attention
 from heedful.search.search_settings import SearchSettings
 
 Progress = Callable[[int, int], None]
@@ -250,14 +248,17 @@ def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float
         By the address of each head, in nats.
 
     Raises:
+        ModelError: when the model has no heads.
         DataError: when there is no right answer in the examples.
     """
-    attentions: dict[str, Attention] = {
+    attentions: dict[str, Any] = {
         part.address.partition(".head.")[0]: part.owner
         for part in all_parts(subject.model)
         if part.kind == "head"
     }
-    sums = {place: torch.zeros(module.heads_left) for place, module in attentions.items()}
+    if not attentions:
+        raise ModelError("This model has no attention heads")
+    sums = {place: torch.zeros(len(heads_of(module))) for place, module in attentions.items()}
     gated = {place: _Gated(module) for place, module in attentions.items()}
 
     def prepare(size: int) -> None:
@@ -276,7 +277,7 @@ def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float
     return {
         f"{place}.head.{head}": float(total[index]) / count
         for place, total in sums.items()
-        for index, head in enumerate(attentions[place].kept.heads)
+        for index, head in enumerate(heads_of(attentions[place]))
     }
 
 
@@ -320,11 +321,12 @@ def prune(
         progress: called with the number of pruned heads, and of those at most.
 
     Raises:
+        ModelError: when the model has no heads that can be cut out.
         ConfigError: when there is no such method, or not as many heads, or BLEU is bounded and not
             measured.
         DataError: when there is no right answer in the examples.
     """
-    everything = heads(subject.model)
+    everything = _prunable(subject)
     if method not in ("greedy", "gradient"):
         raise ConfigError(f"There is no method {method!r}", remedy="Choose greedy or gradient")
     if not 0 <= heads_left <= len(everything):
@@ -365,18 +367,37 @@ def pruned(subject: Subject, removed: Iterable[str]) -> Subject:
                 where=part.address,
                 remedy=f"For all heads of an attention, give {part.address}.head.*",
             )
+        if not part.can_be_cut:
+            raise _cannot_be_cut()
         stack, layer, sublayer = part.address.split(".")[:3]
         heads.setdefault((stack, int(layer), f"{sublayer}_attention"), []).append(part.head)
     return replace(subject, model=without_heads(subject.model, heads))
+
+
+def _cannot_be_cut() -> ModelError:
+    return ModelError(
+        "Heads of linear attention cannot be cut out of a model",
+        remedy="See their effect by `ablated`",
+    )
+
+
+def _prunable(subject: Subject) -> list[str]:
+    """Return addresses of the heads that can be cut out of a model."""
+    heads = [part for part in all_parts(subject.model) if part.kind == "head"]
+    prunable = [part.address for part in heads if part.can_be_cut]
+    if heads and not prunable:
+        raise _cannot_be_cut()
+    return prunable
 
 
 def _order(
     subject: Subject, examples: Sequence[Example], method: Method, removed: Sequence[str]
 ) -> Iterator[str]:
     """Yield the next head to prune."""
-    everything = heads(subject.model)
+    everything = _prunable(subject)
     if method == "gradient":
-        yield from by_importance(importance(subject, examples))
+        ranked = by_importance(importance(subject, examples))
+        yield from (head for head in ranked if head in everything)
         return
     while left := [head for head in everything if head not in removed]:
         losses = {head: _loss(subject, examples, [*removed, head]) for head in left}
@@ -391,7 +412,7 @@ def _loss(subject: Subject, examples: Sequence[Example], removed: Sequence[str])
 def _point(
     subject: Subject, examples: Sequence[Example], removed: Sequence[str], bleu: Bleu | None
 ) -> Point:
-    count = len(heads(subject.model)) - len(removed)
+    count = len(_prunable(subject)) - len(removed)
     with ablated(subject.model, removed):
         answers = answer(subject, examples)
         score = None if bleu is None else bleu.score(subject, examples)
@@ -406,10 +427,10 @@ class _Gated(nn.Module):
         attention: whose.
     """
 
-    def __init__(self, attention: Attention) -> None:
+    def __init__(self, attention: Any) -> None:
         super().__init__()
         self.inner = attention.output
-        self.heads = attention.heads_left
+        self.heads = len(heads_of(attention))
         self.gates: Tensor
 
     def reset(self, size: int) -> None:

@@ -137,20 +137,49 @@ class SubLayer(NamedTuple):
         name: of the block's attribute that holds the module; with `_norm` of its norm.
         module: attention, another mixer or a feed-forward network.
         norm: of its input, or of the residual sum; None without.
-        norms_sum: whether that norm is of the residual sum, and not of the input.
-        residual: whether the output is added to the stream, and does not replace it.
+        output_norm: of its output, before the residual sum; None without.
+        norms_sum: True where `norm` is of the residual sum, and not of the input.
+        residual: True where the output is added to the stream, and does not replace it.
     """
 
     name: str
     module: Any
     norm: nn.Module | None
+    output_norm: nn.Module | None
     norms_sum: bool
     residual: bool
 
     @property
-    def is_attention(self) -> bool:
-        """True for attention with heads and weights."""
+    def label(self) -> str:
+        """Its name in a sentence."""
+        name = self.name.replace("_", "-")
+        return "the feed-forward network" if name == "feedforward" else name
+
+    @property
+    def has_heads(self) -> bool:
+        """True for mixers with heads, whose weights of the keys can be shown."""
+        return hasattr(self.module, "num_heads")
+
+    @property
+    def is_cross(self) -> bool:
+        """True for mixers that read an encoder's output."""
+        return hasattr(self.module, "read")
+
+    @property
+    def has_softmax(self) -> bool:
+        """True for attention with scores and a softmax, whose heads can be cut out."""
         return hasattr(self.module, "kept")
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """Numbers of the heads that were not pruned."""
+        return heads_of(self.module)
+
+
+def heads_of(mixer: Any) -> tuple[int, ...]:
+    """Return the numbers of a mixer's heads that were not pruned."""
+    kept = getattr(mixer, "kept", None)
+    return tuple(range(mixer.num_heads) if kept is None else kept.heads)
 
 
 def sublayers(block: Any) -> dict[str, SubLayer]:
@@ -160,6 +189,7 @@ def sublayers(block: Any) -> dict[str, SubLayer]:
             each.name,
             getattr(block, each.name),
             getattr(block, f"{each.name}_norm", None),
+            getattr(block, f"{each.name}_output_norm", None),
             each.placement == "after",
             each.address not in block.cut,
         )

@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from heedful.errors import DataError
-from heedful.inspect.attention_maps import attentions
+from heedful.inspect.attention_maps import attentions, num_heads, with_heads
 from heedful.inspect.readings import BATCH_TOKENS, Reading, batches, tensors
 from heedful.inspect.subject import Result, Subject, array, run
 from heedful.inspect.word_links import Link, Links, Symmetry, pharaoh, symmetrize
@@ -69,13 +69,15 @@ def word_attention(
     Raises:
         ModelError: when the model has no cross-attention.
     """
-    addresses = [f"{address}.weights" for address in attentions(subject.model, "cross")]
+    layers = attentions(subject.model, "cross")
+    addresses, count = [f"{address}.weights" for address in layers], num_heads(layers)
     results: dict[int, WordAttention] = {}
     for numbers in batches(readings, batch_tokens):
         batch = [readings[number] for number in numbers]
         capture = Capture(addresses)
         run(subject.model, tensors(subject, batch), capture)
-        weights = np.stack([array(capture.found[a]) for a in addresses], axis=1)
+        found = [with_heads(array(capture.found[address]), count) for address in addresses]
+        weights = np.stack(found, axis=1)
         for number, reading, each in zip(numbers, batch, weights, strict=True):
             results[number] = _between_words(subject, reading, each)
     return [results[number] for number in range(len(readings))]

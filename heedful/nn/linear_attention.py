@@ -16,10 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
+from heedful.nn.masks import build_mask
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.product import Linear
 from heedful.nn.projection import FusedLinear, store_maps_apart
-from heedful.nn.spec import LinearAttentionSpec
+from heedful.nn.spec import CausalSpec, EverythingSpec, LinearAttentionSpec
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _CHUNK = 64
@@ -64,6 +65,7 @@ class LinearAttention(nn.Module):
         self.num_heads = spec.num_heads
         self.head_width = spec.head_width or width // spec.num_heads
         self.causal = spec.causal
+        self.mask = build_mask(CausalSpec() if spec.causal else EverythingSpec())  # to be asked
         inner = self.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias)

@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 
     from heedful.inspect.attention_maps import AttentionPart
     from heedful.inspect.readings import Reading
-    from heedful.inspect.subject import Subject
-    from heedful.nn.attention import Attention
+    from heedful.inspect.subject import Subject, SubLayer
     from heedful.studio.workspace import Workspace
 
 
@@ -152,8 +151,8 @@ def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Read
 
 def attentions_of(
     subject: Subject, part: str, layer: int = -1
-) -> tuple[AttentionPart, dict[str, Attention], int]:
-    """Return a kind of attention, its modules by address, and the number of a layer.
+) -> tuple[AttentionPart, dict[str, SubLayer], int]:
+    """Return a kind of attention, its layers by address, and the number of one.
 
     Args:
         subject: the model.
@@ -163,9 +162,9 @@ def attentions_of(
     Raises:
         UserError: when the model has no such attention.
     """
-    from heedful.inspect.attention_maps import attentions, parts_of
+    from heedful.inspect.attention_maps import attentions, usual_part
 
-    name: Any = part or parts_of(subject.model)[-1]
+    name: Any = part or usual_part(subject.model)
     modules = attentions(subject.model, name)
     return name, modules, len(modules) - 1 if layer < 0 else layer
 

@@ -187,7 +187,8 @@ def test_weights_are_those_of_the_definition(models, name):
     found = inspect.capture(model, inputs, ["**"])
     part: AttentionPart
     for part in inspect.parts_of(model):
-        for address, module in attentions(model, part).items():
+        for address, layer in attentions(model, part).items():
+            module = layer.module
             weights = torch.from_numpy(found[f"{address}.weights"])
             positions = positions_of(part, inputs, weights)
             expected = by_definition(found, address, module, positions)

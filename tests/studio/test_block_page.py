@@ -195,7 +195,7 @@ def test_any_text_is_answered(visit: Any, text: str, said: str) -> None:
 def test_a_wrong_address_says_so(visit: Any) -> None:
     page = visit.open("block?model=learned&text=a+dog&layer=7")
     page.wait_for_selector(".problem")
-    assert "layers are 0 to 1" in page.locator(".problem").inner_text()
+    assert "numbered from 0 to 1" in page.locator(".problem").inner_text()
     page = visit.open("block?model=elsewhere&text=a+dog")
     page.wait_for_selector(".problem")
     assert "elsewhere" in page.locator(".problem").first.inner_text()

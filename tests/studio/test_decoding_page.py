@@ -20,6 +20,8 @@ from heedful.models.family import CausalLMSpec
 from heedful.search.dispatch import search
 from heedful.search.sampling import distribution
 from heedful.search.search_settings import SearchSettings
+from heedful.studio.pages import decoding_page
+from heedful.studio.workspace import Workspace
 from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
 
@@ -185,6 +187,26 @@ def test_sampling(at: Any, language_model: Path) -> None:
         at.idle()
     ids = [int(part.split("&")[0]) for part in at.address().split("chosen=")[1:]]
     assert ids == list(drawn[:4])
+
+
+def test_temperature_0_is_greedy(language_model: Path) -> None:
+    request = decoding_page.StepRequest(model="letters", text=PROMPT, temperature=0.0, seed=7)
+    shown = decoding_page.step(request, Workspace([language_model]))
+    best = int(next_token(inspect.load(language_model), PROMPT).scores.argmax())
+    assert shown["drawn"] == best
+    assert (shown["drawable"], shown["drawn_entropy"]) == (1, 0.0)
+    assert [(each["id"], each["drawn"]) for each in shown["candidates"]][:2] == [
+        (best, 1.0),
+        (shown["candidates"][1]["id"], 0.0),
+    ]
+
+
+def test_the_slider_goes_down_to_temperature_0(at: Any, language_model: Path) -> None:
+    page = at.open(f"decoding?model=letters&text={PROMPT}&temperature=0")
+    known = next_token(inspect.load(language_model), PROMPT)
+    assert at.fact("drawable") == f"1 of {int(np.isfinite(known.scores).sum())}"
+    page.get_by_role("button", name="Draw one").click()
+    at.until(f"location.search.includes('chosen={int(known.scores.argmax())}')")
 
 
 @pytest.mark.parametrize("name", ["learned", "letters"])

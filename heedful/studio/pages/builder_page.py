@@ -26,7 +26,6 @@ from heedful.text.tokenizer_spec import TokenizerSpec
 
 if TYPE_CHECKING:
     from heedful.models.family import ModelSpec
-    from heedful.models.spec import TranslatorSpec
     from heedful.studio.workspace import Workspace
 
 LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
@@ -124,7 +123,7 @@ def _translator(request: BuildRequest) -> dict[str, Any]:
     }
 
 
-def _memory(spec: TranslatorSpec, request: BuildRequest) -> dict[str, dict[str, int]]:
+def _memory(spec: Any, request: BuildRequest) -> dict[str, dict[str, int]]:
     training = training_memory(spec, request.batch_tokens, request.batch_tokens)
     decoding = decoding_memory(spec, request.tokens, request.tokens, beam=request.beam)
     return {

@@ -40,7 +40,7 @@ class StepRequest(BegunRequest):
 
     layer: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
     head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
-    temperature: Annotated[float, Field(gt=0, le=100)] = 1.0
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -150,13 +150,16 @@ class AboutRequest(Config):
 
 def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the sizes of a model and the examples, before there is a picture."""
-    spec = _pipeline(request.model, workspace).model.spec
+    from heedful.inspect.attention_maps import attentions, num_heads
+
+    model = _pipeline(request.model, workspace).model
+    spec, layers = model.spec, attentions(model, "encoder")
     return {
         "side": spec.image_size,
         "channels": spec.channels,
         "patch": spec.patch_size,
-        "layers": spec.encoder.num_layers,
-        "heads": spec.encoder.block.self_attention.num_heads,
+        "layers": len(layers),
+        "heads": num_heads(layers),
         "pooling": spec.pooling,
         "examples": list(EXAMPLES),
         "canvas": min(spec.image_size, MOST_DRAWN // 2),

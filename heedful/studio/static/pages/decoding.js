@@ -35,7 +35,7 @@ export function mount({ root, state, studio }) {
   root.append(
     panel(field, models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null),
     section("Token by token"),
-    panel(slider(state, "temperature", { label: "Temperature", min: 0.1, max: 3, step: 0.05 }),
+    panel(slider(state, "temperature", { label: "Temperature (0: greedy)", min: 0, max: 3, step: 0.05 }),
       slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
       slider(state, "p", { label: "Top-p", min: 0.01, max: 1, step: 0.01 }),
       slider(state, "least", { label: "Min-p", min: 0, max: 1, step: 0.01 }),
@@ -147,8 +147,7 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
 function cacheFacts(found) {
   const last = found.kept.at(-1);
   const before = found.kept.at(-2);
-  const [rows, heads, slots, width] = found.shape;
-  return h("div", {}, facts([["keys of a layer", `${rows} × ${heads} × ${slots} × ${width}`, "shape"], ["keys and values, all layers", bytes(last.bytes), "bytes"],
+  return h("div", {}, facts([["keys of a layer", found.shape.join(" × "), "shape"], ["keys and values, all layers", bytes(last.bytes), "bytes"],
     ["a token adds", before ? bytes((last.bytes - before.bytes) / (last.slots - before.slots)) : bytes(last.bytes / last.slots), "each"],
     found.memory ? ["keys and values of the text", bytes(found.memory), "memory"] : null].filter(Boolean)),
   h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
