@@ -59,6 +59,15 @@ class Plan:
     reason: str
     rejected: dict[str, str]
 
+    def table(self, request: str) -> str:
+        """Return the plan of a described request for people, a line per kernel."""
+        lines = [
+            request,
+            f"-> {self.kernel:<10} {self.reason}",
+            *(f"   {name:<10} {reason}" for name, reason in self.rejected.items()),
+        ]
+        return "\n".join(lines)
+
 
 def attend(
     q: Tensor,
@@ -188,14 +197,11 @@ def explain(request: AttentionRequest) -> str:
     found = plan(request)
     batch, heads, num_queries, width = request.q.shape
     kv_heads, num_keys = request.k.shape[1:3]
-    lines = [
+    return found.table(
         f"{num_queries} queries over {num_keys} keys, batch {batch}, {heads} heads "
         f"({kv_heads} of keys) of width {width}, {str(request.q.dtype).removeprefix('torch.')} "
-        f"on {request.q.device.type}; a query sees {request.mask.describe()}",
-        f"-> {found.kernel:<10} {found.reason}",
-        *(f"   {name:<10} {reason}" for name, reason in found.rejected.items()),
-    ]
-    return "\n".join(lines)
+        f"on {request.q.device.type}; a query sees {request.mask.describe()}"
+    )
 
 
 def _named(request: AttentionRequest, name: str) -> Kernel:

@@ -21,8 +21,8 @@ from heedful.nn.kinds import PlainActivation
 from heedful.nn.masks import Mask
 from heedful.nn.norms import norm_parts
 from heedful.nn.positions import Positions
-from heedful.nn.product import product_dtype
-from heedful.nn.residual import Draw, ResidualNorm, draw, passes_through
+from heedful.nn.product import product_plan
+from heedful.nn.residual import Draw, ResidualNorm, draw, residual_refusal
 from heedful.nn.unpadding import RealRows
 
 
@@ -124,24 +124,12 @@ def fused_sublayer(
     Returns:
         The stream that goes on, and the input of the next sub-layer; see `residual_norm`.
     """
+    dtype = fused_plan(x, read, first, between, second, after)
+    if isinstance(dtype, str):
+        return None
     norm, norm_last = after.any_norm, after.norm is not None
-    dtype = product_dtype(read, *first, fused=True)
-    if (
-        dtype is None
-        or product_dtype(read, *second, fused=True) != dtype
-        or not passes_through(norm, x)
-    ):
-        return None
-    if any(_bias_alone(each) for each in (first, second)):
-        return None
     heads = between if isinstance(between, Heads) else None
-    if heads is not None and not heads.serve(second.weight.shape[1]):
-        return None
-    projected = None
-    if heads is not None and heads.memory is not None:
-        projected = heads.memory.projected
-        if projected.dtype not in (torch.float32, dtype):
-            return None
+    projected = None if heads is None or heads.memory is None else heads.memory.projected
     weight, bias, epsilon = norm_parts(norm)
     how = _How(
         dtype,
@@ -161,9 +149,36 @@ def fused_sublayer(
     return stream, stream if y is None else y
 
 
-def _bias_alone(map: Parameters) -> bool:
-    """Whether a map's bias is learned and its weight is not."""
-    return map.bias is not None and map.bias.requires_grad and not map.weight.requires_grad
+def fused_plan(
+    x: Tensor,
+    read: Tensor,
+    first: Parameters,
+    between: PlainActivation | Heads,
+    second: Parameters,
+    after: ResidualNorm,
+) -> torch.dtype | str:
+    """Plan a sub-layer: the type of its products in one call of kernels in C, or why not in one.
+
+    Args:
+        x, read, first, between, second, after: see `fused_sublayer`.
+    """
+    dtype = product_plan(read, *first, fused=True)
+    other = product_plan(read, *second, fused=True)
+    if isinstance(dtype, str) or isinstance(other, str):
+        return dtype if isinstance(dtype, str) else other
+    refusal = residual_refusal(after.any_norm, x)
+    if refusal is not None:
+        return refusal
+    for weight, bias in (first, second):
+        if bias is not None and bias.requires_grad and not weight.requires_grad:
+            return "a map's bias is learned and its weight is not"
+    if not isinstance(between, Heads):
+        return dtype
+    if not between.serve(second.weight.shape[1]):
+        return f"attention in C holds at most {LONGEST} positions, and heads of whole registers"
+    if between.memory is not None and between.memory.projected.dtype not in (torch.float32, dtype):
+        return "the memory is neither float32 nor of the type of the products"
+    return dtype
 
 
 class _How(NamedTuple):

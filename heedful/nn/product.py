@@ -90,27 +90,48 @@ def asked_dtype(x: Tensor) -> torch.dtype:
 def product_dtype(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, fused: bool = False
 ) -> torch.dtype | None:
-    """The type in which kernels in C multiply x [..., K] with weight [N, K]; None if they do not.
+    """Return the type in which kernels in C multiply x and weight; None if they do not.
 
-    They do where gradients are wanted, or PyTorch would be slow without them too, and the matrices
-    are large enough, unless `own_products` says that they must not. Where one call does all of a
-    sub-layer, `fused`, smaller ones are.
+    See `product_plan`.
+    """
+    found = product_plan(x, weight, bias, fused=fused)
+    return None if isinstance(found, str) else found
+
+
+def product_plan(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, fused: bool = False
+) -> torch.dtype | str:
+    """Plan the product of x and weight: by kernels in C where they are faster than PyTorch.
+
+    They are where gradients are wanted, or PyTorch would be slow without them too, and the matrices
+    are large enough, unless `own_products` says that they must not.
+
+    Args:
+        x: [..., K].
+        weight: [N, K].
+        bias: [N] or None.
+        fused: whether one call does all of a sub-layer, where smaller matrices are enough.
+
+    Returns:
+        The type in which kernels multiply, or why they do not.
     """
     if not _may_multiply(x):
-        return None
+        return "x is not on a processor, a graph is made, or own products are switched off"
     dtype = asked_dtype(x)
     if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_bf16()):
-        return None
+        return "no gradient is wanted: PyTorch is as fast"
     if not has_gemm(_name(dtype), min(weight.shape), fused=fused):
-        return None
-    if weight.dtype != torch.float32 or not weight.is_contiguous():
-        return None
-    if bias is not None and (bias.dtype != torch.float32 or not bias.is_contiguous()):
-        return None
-    if x.dtype not in (torch.float32, dtype) or x.numel() < _FEWEST_ROWS * x.shape[-1]:
-        return None
-    # Numbers of bfloat16 are multiplied in pairs, along either side.
-    return None if weight.shape[0] % 2 or weight.shape[1] % 2 else dtype
+        return "they were not compiled, or are no faster for this type and width"
+    for each in (weight, bias):
+        if each is not None and (each.dtype != torch.float32 or not each.is_contiguous()):
+            return "weight or bias is not float32 and contiguous"
+    if x.dtype not in (torch.float32, dtype):
+        return "x is neither float32 nor of the type of the product"
+    if x.numel() < _FEWEST_ROWS * x.shape[-1]:
+        return "packing the weight would take longer than multiplying so few rows"
+    if weight.shape[0] % 2 or weight.shape[1] % 2:
+        return "numbers are multiplied in pairs, and a side of the weight is odd"
+    return dtype
 
 
 def multiplied_in_one(x: Tensor) -> bool:
@@ -119,7 +140,6 @@ def multiplied_in_one(x: Tensor) -> bool:
 
 
 def _may_multiply(x: Tensor) -> bool:
-    """Whether x is where kernels in C can be asked at all: on a processor, and not in a graph."""
     return not torch.compiler.is_compiling() and x.device.type == "cpu" and own_products.get()
 
 

@@ -76,10 +76,9 @@ def residual_norm(
     Returns:
         The stream [..., D], and the input of the next part [..., D].
     """
-    if training and context.capture is None and after.is_fusable:
-        works = after.any_norm is not None or after.dropout > 0.0
-        if works and passes_through(after.any_norm, x, output):
-            return _sum_and_norm(x, output, after)
+    looked_into = context.capture is not None
+    if training and fusion_refusal(x, output, after, looked_into=looked_into) is None:
+        return _sum_and_norm(x, output, after)
     if after.output_norm is not None:
         output = after.output_norm(output)
     context.offer("output", output)
@@ -89,6 +88,26 @@ def residual_norm(
     x = x if after.norm is None else after.norm(x)
     context.offer("stream", x)
     return x, x if after.input_norm is None else after.input_norm(x)
+
+
+def fusion_refusal(
+    x: Tensor, output: Tensor, after: ResidualNorm, *, looked_into: bool = False
+) -> str | None:
+    """Say why one kernel does not do all of `residual_norm` in training; None where it does.
+
+    Args:
+        x: [..., D], the stream.
+        output: [..., D] of the part.
+        after: dropout, sum and norms.
+        looked_into: whether a capture wants what lies between.
+    """
+    if looked_into:
+        return "a capture wants what lies between"
+    if not after.is_fusable:
+        return "it computes a sum and at most one norm of it"
+    if after.any_norm is None and not after.dropout:
+        return "a sum alone is a single pass by PyTorch too"
+    return residual_refusal(after.any_norm, x, output)
 
 
 def _sum_and_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tensor, Tensor]:
@@ -103,27 +122,34 @@ def _sum_and_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tenso
 
 def normed(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
     """The norm of x [..., D], in the precision that products read it in."""
-    if training and passes_through(norm, x):
+    if training and residual_refusal(norm, x) is None:
         found: Tensor = _ResidualNorm.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
         return found
     plain: Tensor = norm(x)
     return plain
 
 
-def passes_through(norm: nn.Module | None, *tensors: Tensor) -> bool:
-    """Whether kernels in C add and norm such rows."""
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return False
+def residual_refusal(norm: nn.Module | None, *tensors: Tensor) -> str | None:
+    """Say why kernels in C do not add and norm such rows; None where they do.
+
+    Args:
+        norm: of the sum, or None.
+        tensors: [..., D] each.
+    """
+    if torch.compiler.is_compiling():
+        return "a graph is made, which has no place for them"
+    if not torch.is_grad_enabled():
+        return "no gradient is wanted: they pay by what they keep for it"
     if not has_row_kernels(tensors[0].shape[-1]):
-        return False
+        return "they were not compiled, or not for rows of this width"
     weight, bias, _ = norm_parts(norm)
-    if norm is not None and (
-        weight is None
-        or weight.dtype != torch.float32
-        or (isinstance(norm, nn.LayerNorm) and bias is None)
-    ):
-        return False
-    return all(t.device.type == "cpu" and t.dtype in _KINDS and t.numel() for t in tensors)
+    if norm is not None and (weight is None or weight.dtype != torch.float32):
+        return "the norm has no weight in float32"
+    if isinstance(norm, nn.LayerNorm) and bias is None:
+        return "the layer norm has no bias"
+    if any(t.device.type != "cpu" or t.dtype not in _KINDS or not t.numel() for t in tensors):
+        return "they add rows of float32 and bfloat16 on a processor"
+    return None
 
 
 def draw(probability: float) -> Draw:
