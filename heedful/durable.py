@@ -87,17 +87,26 @@ def sync(path: Path) -> None:
 def open_regular(path: Path) -> BufferedReader:
     """Open a file to read its bytes; refuse named pipes, sockets and devices.
 
+    Raises:
+        OSError: when it is missing, unreadable, a directory, or no regular file.
+    """
+    check_regular(path)
+    return path.open("rb")
+
+
+def check_regular(path: Path) -> None:
+    """Refuse named pipes, sockets and devices in the place of a file.
+
     Opening a pipe that nobody writes to waits for ever, and what is read from one cannot be read a
     second time.
 
     Raises:
-        OSError: when it is missing, unreadable, a directory, or no regular file.
+        OSError: when it is one, or missing.
     """
     mode = path.stat().st_mode
     for is_kind, name in _SPECIAL_FILES:
         if is_kind(mode) and str(path) != os.devnull:
-            raise OSError(errno.EINVAL, f"It is {name}, not a file on the disk", str(path))
-    return path.open("rb")
+            raise OSError(errno.EINVAL, f"It is {name}, no regular file", str(path))
 
 
 _SPECIAL_FILES = (

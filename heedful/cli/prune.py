@@ -123,7 +123,7 @@ def _write(
     subject: Subject, removed: tuple[str, ...], model: Path, out: Path, method: str
 ) -> dict[str, Any]:
     from heedful.inspect import pruned
-    from heedful.interop.model_loading import is_hugging_face
+    from heedful.interop.hf_files import is_hugging_face
     from heedful.models.checkpoint import save_model
     from heedful.models.model_directory import find_model_directory, read_facts
 

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from heedful.durable import check_regular, open_regular
 from heedful.errors import ModelError
 from heedful.interop.tensor_table import first_names
 
@@ -79,25 +80,22 @@ def read_bytes(file: Path) -> bytes:
         ModelError: when it is missing or cannot be read, or is no regular file: reading a pipe
             would wait for ever.
     """
-    check_regular(file)
     try:
-        return file.read_bytes()
+        with open_regular(file) as content:
+            return content.read()
     except OSError as error:
         raise ModelError(
             f"Cannot be read: {error.strerror}", where=str(file), remedy="Copy the file again"
         ) from None
 
 
-def check_regular(file: Path) -> None:
-    """Refuse a pipe, a device, a socket or a directory in the place of a file.
-
-    Raises:
-        ModelError: when it is one.
-    """
-    if file.exists() and not file.is_file():
-        raise ModelError(
-            "This is no regular file", where=str(file), remedy="Copy the model's files again"
-        )
+def is_hugging_face(path: Path) -> bool:
+    """Return whether a directory's config.json is one of Hugging Face's."""
+    try:
+        config = read_json_file(path / CONFIG_FILE)
+    except ModelError:
+        return False
+    return config is not None and "model_type" in config and "schema_version" not in config
 
 
 def read_tensors(directory: Path) -> dict[str, Tensor]:
@@ -148,9 +146,9 @@ def tensor_names(directory: Path) -> frozenset[str]:
         ModelError: when there are no safetensors, or the file that lists them is damaged.
     """
     file = directory / WEIGHTS_FILE
-    check_regular(file)
     if file.exists():
         try:
+            check_regular(file)
             with safe_open(str(file), framework="pt") as tensors:
                 return frozenset(tensors.keys())
         except (OSError, SafetensorError) as error:
@@ -206,9 +204,9 @@ def _places(index: Mapping[str, Any], file: Path) -> dict[str, str]:
 
 
 def _read_shard(file: Path) -> dict[str, Tensor]:
-    check_regular(file)
-    _check_digest(file)
     try:
+        check_regular(file)
+        _check_digest(file)
         return load_file(str(file))
     except (OSError, SafetensorError) as error:
         raise _damaged(file, error) from None
@@ -221,15 +219,13 @@ def _check_digest(file: Path) -> None:
 
     Raises:
         ModelError: when they differ.
+        OSError: when it cannot be read.
     """
     blob = file.resolve()
     if not file.is_symlink() or blob.parent.name != "blobs" or not _SHA256.fullmatch(blob.name):
         return
-    try:
-        with blob.open("rb") as content:
-            digest = hashlib.file_digest(content, "sha256").hexdigest()
-    except OSError as error:
-        raise _damaged(file, error) from None
+    with blob.open("rb") as content:
+        digest = hashlib.file_digest(content, "sha256").hexdigest()
     if digest != blob.name:
         raise ModelError(
             f"The file's SHA-256 is {digest}, and the hub's {blob.name}",

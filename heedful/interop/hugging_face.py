@@ -15,6 +15,7 @@ from heedful.interop.architecture import find_architecture, fitting_architecture
 from heedful.interop.hf_files import (
     CONFIG_FILE,
     WEIGHTS_FILE,
+    is_hugging_face,
     read_config_file,
     read_json_file,
     read_tensors,
@@ -24,7 +25,6 @@ from heedful.interop.hf_files import (
 )
 from heedful.interop.hf_tokenizers import SETTINGS_FILE, read_tokenizers
 from heedful.interop.image_processor import PREPROCESSOR_FILE, read_pixels, with_preprocessor
-from heedful.interop.model_loading import is_hugging_face
 from heedful.interop.tokenizer_export import (
     GENERATION_FILE,
     generation_settings,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.errors import ModelError
-from heedful.interop.hf_files import CONFIG_FILE, read_json_file
+from heedful.interop.hf_files import is_hugging_face
 from heedful.memory import ask_for_huge_pages
 from heedful.models.checkpoint import load_model
 
@@ -28,12 +27,3 @@ def load_any(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
         imported = import_model(path)
         return imported.model, imported.tokenizers
     return load_model(path)
-
-
-def is_hugging_face(path: Path) -> bool:
-    """Return whether a directory's config.json is one of Hugging Face's."""
-    try:
-        config = read_json_file(path / CONFIG_FILE)
-    except ModelError:
-        return False
-    return config is not None and "model_type" in config and "schema_version" not in config

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from heedful.durable import open_regular
 from heedful.errors import ModelError
 
 
@@ -112,10 +113,9 @@ def read_text(path: Path) -> str:
     Raises:
         ModelError: when it is missing or no text.
     """
-    if path.exists() and not path.is_file():  # reading a pipe would wait for ever
-        raise damaged(str(path), "it is no regular file")
     try:
-        return path.read_text(encoding="utf-8")
+        with open_regular(path) as file:
+            return file.read().decode()
     except FileNotFoundError:
         raise ModelError(
             "There is no tokenizer here",

@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 import heedful
 from heedful.errors import ConfigError, ModelError, RunError
 from heedful.interop.architecture import MODEL_TYPES, find_architecture
+from heedful.interop.hf_files import is_hugging_face
 from heedful.interop.hugging_face import export_model, import_model
-from heedful.interop.model_loading import is_hugging_face, load_any
+from heedful.interop.model_loading import load_any
 from heedful.models import checkpoint
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, load_translator, save_model
