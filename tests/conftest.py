@@ -19,7 +19,7 @@ from tokenizers import models, normalizers, pre_tokenizers
 from heedful.kernels import library
 from heedful.models.checkpoint import save_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import EncoderSpec
+from heedful.models.model_spec import EncoderSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer

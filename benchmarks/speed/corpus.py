@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from heedful.models.spec import TranslatorSpec
+    from heedful.models.model_spec import TranslatorSpec
     from heedful.text.tokenizer_pair import TokenizerPair
 
 PIECES = 10_000

@@ -12,8 +12,7 @@ from heedful.cli.output import PLAIN, Output, Report, engineering, say, show_tab
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
-    from heedful.models.family import ModelSpec
-    from heedful.models.spec import TranslatorSpec
+    from heedful.models.model_spec import ModelSpec, TranslatorSpec
 
 
 def info(

@@ -19,8 +19,8 @@ from heedful.engines.support import block_refusals, one_call_refusals
 from heedful.kernels.library import HeadAddresses, address, kernels
 from heedful.kernels.structs import AttentionArgs
 from heedful.models.block import Block, BlockState
-from heedful.models.spec import StackSpec
 from heedful.models.stack import Stack
+from heedful.models.stack_spec import StackSpec
 from heedful.nn.beam_cache import BeamCache
 from heedful.nn.mixer import Context
 from heedful.nn.product import unwatched

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from heedful.kernels.library import ACTIVATIONS, kernels
 from heedful.kernels.structs import AttentionLayer, Layer, Linear, Norm, RotaryTable, StackArgs
-from heedful.models.spec import BlockSpec
+from heedful.models.stack_spec import BlockSpec
 from heedful.nn.kinds import GATED
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 

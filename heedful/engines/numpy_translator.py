@@ -37,7 +37,8 @@ from heedful.engines.packed_weight import (
 from heedful.engines.support import sentence_refusals
 from heedful.kernels.library import kernels
 from heedful.kernels.structs import AttentionArgs, Norm
-from heedful.models.spec import StackSpec, TranslatorSpec
+from heedful.models.model_spec import TranslatorSpec
+from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import EmbeddingSpec
 
 _ROOM = 32

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from heedful.config import Config
 from heedful.engines.lowering import head_counts, head_width
 from heedful.kernels.library import ACTIVATIONS, kernels
-from heedful.models.family import ModelSpec
-from heedful.models.spec import BlockSpec, StackSpec, SubLayerSpec, TranslatorSpec
+from heedful.models.model_spec import ModelSpec, TranslatorSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
 from heedful.nn.kinds import GATED
 from heedful.nn.spec import (
     AttentionSpec,

@@ -12,8 +12,8 @@ from torch import nn
 from heedful.inspect.attention_maps import choose
 from heedful.inspect.readings import Reading, tensors
 from heedful.inspect.subject import Result, Subject, SubLayer, capture, stack_of, sublayers
-from heedful.models.spec import BlockSpec
 from heedful.models.stack import Stack
+from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import FeedForwardSpec
 
 Role = Literal[

@@ -19,8 +19,7 @@ from heedful.interop import architectures
 from heedful.interop.config_fields import Fields, sizes_checked
 from heedful.interop.rewrites import Rewrite, Rewritten, apply_rewrites
 from heedful.interop.tensor_table import Table
-from heedful.models.family import ModelSpec
-from heedful.models.spec import CommonSpec
+from heedful.models.model_spec import CommonSpec, ModelSpec
 
 MODEL_TYPES = tuple(sorted(module.name for module in pkgutil.iter_modules(architectures.__path__)))
 """The `model_type` of every architecture, which is also the name of its module."""

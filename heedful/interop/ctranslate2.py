@@ -21,9 +21,9 @@ from heedful.errors import ModelError
 from heedful.interop.hf_tokenizers import SETTINGS_FILE
 from heedful.interop.tokenizer_export import write_tokenizers
 from heedful.models.checkpoint import read_weights, write_directory
-from heedful.models.family import CausalLMSpec, ModelSpec
 from heedful.models.model_directory import find_model_directory, load_tokenizers, read_facts
-from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.kinds import GATED
 from heedful.nn.positions import SinusoidalPositions
 from heedful.nn.spec import AttentionSpec, BiasSpec, MaskSpec, NormSpec

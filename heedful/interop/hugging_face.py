@@ -33,13 +33,13 @@ from heedful.interop.tokenizer_export import (
 )
 from heedful.models.build import build_around
 from heedful.models.checkpoint import read_weights, write_directory
-from heedful.models.family import ModelSpec
 from heedful.models.model_directory import (
     check_vocabulary,
     find_model_directory,
     load_tokenizers,
     read_facts,
 )
+from heedful.models.model_spec import ModelSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:

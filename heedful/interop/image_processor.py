@@ -8,7 +8,7 @@ from typing import Any
 
 from heedful.interop.config_fields import Fields
 from heedful.interop.hf_files import read_json_file
-from heedful.models.family import VisionSpec
+from heedful.models.model_spec import VisionSpec
 from heedful.nn.spec import PixelSpec, Resampling
 
 PREPROCESSOR_FILE = "preprocessor_config.json"

@@ -22,8 +22,8 @@ from heedful.interop.image_processor import PREPROCESSOR_FILE, with_preprocessor
 from heedful.interop.tokenizer_export import token_ids, write_tokenizers
 from heedful.models.checkpoint import load_model, write_directory
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import EncoderSpec, VisionSpec
 from heedful.models.model_directory import find_model_directory, read_facts
+from heedful.models.model_spec import EncoderSpec, VisionSpec
 from heedful.models.vision import VisionModel
 
 MODEL_FILE = "model.onnx"

@@ -16,8 +16,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
-from heedful.models.family import CausalLMSpec
-from heedful.models.spec import CommonSpec, StackSpec, TranslatorSpec
+from heedful.models.model_spec import CausalLMSpec, CommonSpec, TranslatorSpec
+from heedful.models.stack_spec import StackSpec
 from heedful.nn.positions import SinusoidalPositions
 from heedful.nn.spec import AttentionSpec
 

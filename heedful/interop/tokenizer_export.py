@@ -18,7 +18,7 @@ from heedful.errors import ModelError
 from heedful.interop.hf_files import write_json_file
 from heedful.interop.hf_tokenizers import TARGET_DIRECTORY
 from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentencepiece
-from heedful.models.spec import CommonSpec
+from heedful.models.model_spec import CommonSpec
 from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.pretokenization import MARK
 from heedful.text.text_tokenizer import TextTokenizer

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from heedful.models.spec import BlockSpec
+from heedful.models.stack_spec import BlockSpec
 from heedful.nn.attention import CrossAttention, SelfAttention
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context, MixerState

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from heedful.errors import ModelError
-from heedful.models.family import ModelSpec
+from heedful.models.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     from heedful.models.causal_lm import CausalLM

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack, StackState
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
@@ -36,7 +36,7 @@ class CausalLM(nn.Module):
     """A language model over token ids.
 
     Args:
-        spec: the complete description; see `heedful.models.family`.
+        spec: the complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: CausalLMSpec) -> None:

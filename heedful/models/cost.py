@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from heedful.models.block import Block
     from heedful.models.build import AnyModel
-    from heedful.models.family import ModelSpec, VisionSpec
-    from heedful.models.spec import StackSpec, TranslatorSpec
+    from heedful.models.model_spec import ModelSpec, TranslatorSpec, VisionSpec
+    from heedful.models.stack_spec import StackSpec
     from heedful.nn.spec import PartSpec
 
 BACKWARD_PER_FORWARD = 2

@@ -23,8 +23,8 @@ from heedful.models.cost import (
 from heedful.nn.work import BFLOAT16, FLOAT32, Saved
 
 if TYPE_CHECKING:
-    from heedful.models.family import ModelSpec
-    from heedful.models.spec import SubLayerSpec
+    from heedful.models.model_spec import ModelSpec
+    from heedful.models.stack_spec import SubLayerSpec
     from heedful.nn.spec import NormSpec
 
 _LOGIT_CHUNK = 1 << 22

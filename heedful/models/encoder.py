@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError, suggest
-from heedful.models.family import EncoderSpec
+from heedful.models.model_spec import EncoderSpec
 from heedful.models.prediction_heads import Pooler, build_head
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
@@ -19,7 +19,7 @@ class EncoderModel(nn.Module):
     """Token ids to a state each, and what the heads make of the states.
 
     Args:
-        spec: the complete description; see `heedful.models.family`.
+        spec: the complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: EncoderSpec) -> None:

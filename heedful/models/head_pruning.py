@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from heedful.models.build import build_around, canonical_weights
-from heedful.models.spec import StackSpec
+from heedful.models.stack_spec import StackSpec
 from heedful.nn.kept_heads import KeptHeads
 
 if TYPE_CHECKING:

@@ -16,9 +16,8 @@ from typing import Any
 
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
-from heedful.models.family import ModelSpec, parse_spec
 from heedful.models.file_digests import Digests, file_digests
-from heedful.models.spec import CommonSpec
+from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
 from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 

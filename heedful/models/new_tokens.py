@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from torch import Tensor
 
-from heedful.models.spec import CommonSpec, Side
+from heedful.models.model_spec import CommonSpec, Side
 
 if TYPE_CHECKING:
     from heedful.text.text_tokenizer import TextTokenizer

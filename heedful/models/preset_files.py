@@ -12,7 +12,7 @@ from typing import Any
 
 from heedful.config import read_toml_text
 from heedful.errors import ModelError, suggest
-from heedful.models.family import ModelSpec, parse_spec
+from heedful.models.model_spec import ModelSpec, parse_spec
 
 _TASKS = {
     "translator": ("translation", "span_corruption", "denoising"),

@@ -13,7 +13,7 @@ from heedful.config import Config, PositiveInt, Probability
 from heedful.nn.kinds import Activation
 
 if TYPE_CHECKING:
-    from heedful.models.spec import TranslatorSpec
+    from heedful.models.model_spec import TranslatorSpec
 
 PositionScheme = Literal["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"]
 RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]

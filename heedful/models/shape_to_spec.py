@@ -6,9 +6,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from heedful.errors import ConfigError
-from heedful.models.family import CausalLMSpec, EncoderSpec, HeadSpec, ModelSpec, VisionSpec
+from heedful.models.model_spec import (
+    CausalLMSpec,
+    EncoderSpec,
+    HeadSpec,
+    ModelSpec,
+    TranslatorSpec,
+    VisionSpec,
+)
 from heedful.models.shape import TranslatorShape
-from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
     AlibiSpec,
     AllOfSpec,

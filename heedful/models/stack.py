@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.models.block import Block, BlockState
-from heedful.models.spec import StackSpec
+from heedful.models.stack_spec import StackSpec
 from heedful.nn.beam_cache import Lineage, choose_beams
 from heedful.nn.biases import build_bias
 from heedful.nn.dropout import Dropout

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.models.block import BlockState
-from heedful.models.spec import TranslatorSpec
+from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack import Stack, StackState
 from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
@@ -46,7 +46,7 @@ class Translator(nn.Module):
     """A sequence-to-sequence model over token ids.
 
     Args:
-        spec: the complete description; see `heedful.models.spec`.
+        spec: the complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: TranslatorSpec) -> None:

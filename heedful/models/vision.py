@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.models.family import VisionSpec
+from heedful.models.model_spec import VisionSpec
 from heedful.models.prediction_heads import Classifier, Pooler
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
@@ -20,7 +20,7 @@ class VisionModel(nn.Module):
     """Images to a state per patch, to one vector for the whole, to scores of classes.
 
     Args:
-        spec: the complete description; see `heedful.models.family`.
+        spec: the complete description; see `heedful.models.model_spec`.
     """
 
     def __init__(self, spec: VisionSpec) -> None:

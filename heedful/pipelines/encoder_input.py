@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.errors import ConfigError, DataError
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import EncoderSpec
+from heedful.models.model_spec import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.text.text_tokenizer import TextTokenizer, framed

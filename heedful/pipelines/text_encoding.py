@@ -14,7 +14,7 @@ from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import HeadSpec
+from heedful.models.model_spec import HeadSpec
 from heedful.pipelines.answer_span import Reading, choose, read_answer
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,

@@ -18,7 +18,7 @@ from heedful.engines.loaded_sentence import is_untouched, share_weights
 from heedful.engines.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
-from heedful.models.spec import TranslatorSpec
+from heedful.models.model_spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import BatchQueue, plan_batches, run_batches, split_on_oom
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches

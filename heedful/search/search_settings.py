@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config
 from heedful.errors import ConfigError, DataError
 from heedful.memory import available_bytes
-from heedful.models.spec import CommonSpec, TranslatorSpec
+from heedful.models.model_spec import CommonSpec, TranslatorSpec
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]

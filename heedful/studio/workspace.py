@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.config import read_toml
 from heedful.errors import ModelError, UserError, suggest
-from heedful.models.family import parse_spec
+from heedful.models.model_spec import parse_spec
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:

@@ -25,9 +25,8 @@ from heedful.errors import ConfigError, ModelError, suggest
 from heedful.interop.hugging_face import describe_any, read_any_weights
 from heedful.models.build import build_around, build_model, canonical_weights, stored_shapes
 from heedful.models.checkpoint import save_model, write_directory
-from heedful.models.family import ModelSpec, parse_spec
+from heedful.models.model_spec import ModelSpec, Side, parse_spec
 from heedful.models.new_tokens import NewTokens, tables
-from heedful.models.spec import Side
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.nn.projection import FusedLinear
 from heedful.text.tokenizer_pair import TokenizerPair

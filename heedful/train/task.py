@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from heedful.device import Precision
     from heedful.events import Events
-    from heedful.models.family import ModelSpec
+    from heedful.models.model_spec import ModelSpec
     from heedful.text.tokenizer_pair import TokenizerPair
     from heedful.train.objective import Objective
     from heedful.train.run_settings import RunSettings

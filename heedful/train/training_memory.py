@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
 
     from heedful.events import Events
-    from heedful.models.family import ModelSpec
+    from heedful.models.model_spec import ModelSpec
     from heedful.train.run_settings import RunSettings
 
 MARGIN = 0.2

@@ -13,7 +13,7 @@ from PIL import Image
 
 import heedful
 from heedful.models.checkpoint import save_model
-from heedful.models.family import VisionSpec
+from heedful.models.model_spec import VisionSpec
 from heedful.models.vision import VisionModel
 
 SPEC = {

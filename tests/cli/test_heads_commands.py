@@ -11,7 +11,7 @@ from heedful import inspect
 from heedful.cli.main import main
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.family import CausalLMSpec, EncoderSpec
+from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.models.shape import TranslatorShape
 from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec

@@ -59,7 +59,7 @@ def main() -> None:
 def specs(pieces):
     """Return the spec of each stored model."""
     TranslatorShape = import_module("heedful.models.shape").TranslatorShape
-    family = import_module("heedful.models.family")
+    family = import_module("heedful.models.model_spec")
     shapes = import_module("heedful.models.shapes")
     PixelSpec = import_module("heedful.nn.spec").PixelSpec
     shape = TranslatorShape(

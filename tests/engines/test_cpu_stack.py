@@ -20,10 +20,10 @@ from heedful.inspect import ablated
 from heedful.kernels import library
 from heedful.kernels.structs import AttentionArgs
 from heedful.models.causal_lm import CausalLM
-from heedful.models.family import CausalLMSpec
 from heedful.models.head_pruning import without_heads
-from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.models.translator import Translator
 from heedful.nn.attention import KeyValues
 from heedful.nn.cache import GrowingCache

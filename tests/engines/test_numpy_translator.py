@@ -24,8 +24,8 @@ from heedful.inspect import ablated
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.checkpoint import load_translator, save_model
 from heedful.models.model_directory import renew_digests
+from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.nn.positions import SinusoidalPositions
 from heedful.pipelines import numpy_translation as lean_pipeline

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from heedful.inspect import Subject
 from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_model, load_weights
-from heedful.models.family import CausalLMSpec, EncoderSpec, VisionSpec
+from heedful.models.model_spec import CausalLMSpec, EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
 from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec

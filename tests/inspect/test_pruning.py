@@ -17,7 +17,8 @@ from heedful.interop.ctranslate2 import export_ctranslate2
 from heedful.interop.hugging_face import export_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.cost import count_parameters, decoding_cost, decoding_memory
-from heedful.models.spec import StackSpec, TranslatorSpec
+from heedful.models.model_spec import TranslatorSpec
+from heedful.models.stack_spec import StackSpec
 
 TEXTS, TARGETS = ["abc de", "fgh", "ij kl mnop"], ["ab", "cdefg", "hi jk"]
 KINDS = {

@@ -16,7 +16,7 @@ from torch import Tensor
 from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_model, canonical_weights
 from heedful.models.checkpoint import save_model
-from heedful.models.family import ModelSpec
+from heedful.models.model_spec import ModelSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer

@@ -15,7 +15,7 @@ import torch
 from heedful.cli.main import main
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.family import EncoderSpec, VisionSpec
+from heedful.models.model_spec import EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import encoder_spec
 

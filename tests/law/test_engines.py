@@ -24,8 +24,13 @@ from heedful.engines.support import cpu_refusals, explain, sentence_refusals
 from heedful.errors import ModelError
 from heedful.kernels.library import kernels
 from heedful.models.build import build_model
-from heedful.models.family import CausalLMSpec, EncoderSpec, VisionSpec, parse_spec
-from heedful.models.spec import TranslatorSpec
+from heedful.models.model_spec import (
+    CausalLMSpec,
+    EncoderSpec,
+    TranslatorSpec,
+    VisionSpec,
+    parse_spec,
+)
 from heedful.nn.spec import AttentionSpec
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")

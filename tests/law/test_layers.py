@@ -35,7 +35,7 @@ LIGHT = (
     "heedful.events",
     "heedful.data.corpus_spec",
     "heedful.search.search_settings",
-    "heedful.models.spec",
+    "heedful.models.model_spec",
     "heedful.models.preset_files",
     "heedful.models.cost",
     "heedful.nn.spec",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from heedful.errors import ModelError
 from heedful.models.build import build_around, build_model, canonical_weights, stored_shapes
-from heedful.models.family import ModelSpec
+from heedful.models.model_spec import ModelSpec
 from tests.models.test_spec_questions import KINDS, PAIRS
 
 

@@ -14,8 +14,8 @@ from heedful.engines.prepare import prepare
 from heedful.errors import ModelError
 from heedful.models import preset_files as sizes
 from heedful.models.causal_lm import CausalLM
-from heedful.models.family import CausalLMSpec
-from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.model_spec import CausalLMSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.cache import GrowingCache, RingCache, StaticCache
 from heedful.nn.spec import (
     AlibiSpec,

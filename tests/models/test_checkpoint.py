@@ -165,7 +165,7 @@ def test_loading_imports_nothing_that_takes_seconds() -> None:
     code = (
         "import sys\n"
         "from heedful.models.build import build_around, build_model, canonical_weights\n"
-        "from heedful.models.family import parse_spec\n"
+        "from heedful.models.model_spec import parse_spec\n"
         f"spec = parse_spec({spec.plain()!r}, where='')\n"
         "build_around(spec, canonical_weights(build_model(spec)), where='')\n"
         "assert 'sympy' not in sys.modules\n"

@@ -15,9 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from heedful.kernels import library
 from heedful.models import cost, cost_memory
 from heedful.models.causal_lm import CausalLM
-from heedful.models.family import CausalLMSpec, VisionSpec
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.models.vision import VisionModel
 from heedful.nn.losses import smoothed_cross_entropy

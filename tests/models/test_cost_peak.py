@@ -17,7 +17,7 @@ from heedful.data.batches import PairBatch, RowBatch, WindowBatch
 from heedful.device import Precision
 from heedful.models import cost, cost_memory
 from heedful.models.build import build_model
-from heedful.models.family import MaskedLMHeadSpec, ModelSpec
+from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 from heedful.nn.work import BFLOAT16, FLOAT32

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from heedful.data.batches import PairBatch
 from heedful.models.cost import count_parameters
+from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings

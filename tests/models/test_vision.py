@@ -10,7 +10,7 @@ import torch
 
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.build import canonical_weights
-from heedful.models.family import VisionSpec, parse_spec
+from heedful.models.model_spec import VisionSpec, parse_spec
 from heedful.models.vision import VisionModel
 from heedful.nn.capture import Capture
 

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from heedful.device import Precision
 from heedful.kernels import library
 from heedful.models.block import Block
-from heedful.models.spec import BlockSpec, StackSpec
 from heedful.models.stack import Stack
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn import attention as attention_module
 from heedful.nn import feedforward as feedforward_module
 from heedful.nn import fused_sublayer as fused_module

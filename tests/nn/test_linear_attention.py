@@ -12,7 +12,7 @@ from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import CausalLMSpec, EncoderSpec
+from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.nn.capture import Capture
 from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.mixer import Context

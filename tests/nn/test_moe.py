@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from heedful.errors import ConfigError
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.causal_lm import CausalLM
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.shape import TranslatorShape
-from heedful.models.spec import TranslatorSpec
 from heedful.models.translator import Translator
 from heedful.nn.cache import GrowingCache
 from heedful.nn.capture import Capture

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from heedful.kernels import library
-from heedful.models.spec import BlockSpec, StackSpec
 from heedful.models.stack import Stack
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn import residual
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.norms import RMSNorm

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM
-from heedful.models.family import CausalLMSpec
-from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
     AllOfSpec,
     AttentionSpec,

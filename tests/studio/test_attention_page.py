@@ -18,7 +18,7 @@ from heedful.errors import UserError
 from heedful.inspect import charts
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
-from heedful.models.family import CausalLMSpec, EncoderSpec
+from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.search.search_settings import SearchSettings
 from heedful.studio.pages import attention_page as attention
 from heedful.studio.pages import steps_page as steps_model

@@ -14,7 +14,7 @@ from heedful.inspect.block_flow import block_flow
 from heedful.inspect.residual_stream import contributions
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec
 
 TEXT = "the cat sat"
 

@@ -16,7 +16,7 @@ from heedful import inspect
 from heedful.inspect.decoding_steps import follow_search, next_token
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.search.dispatch import search
 from heedful.search.sampling import distribution
 from heedful.search.search_settings import SearchSettings

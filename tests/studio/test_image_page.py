@@ -24,7 +24,7 @@ from PIL import Image
 
 from heedful import inspect
 from heedful.models.checkpoint import save_model
-from heedful.models.family import VisionSpec
+from heedful.models.model_spec import VisionSpec
 from heedful.models.vision import VisionModel
 from heedful.pipelines.image_classification import ImagePipeline
 from heedful.studio.pages.image_page import EXAMPLES, MAX_FILE, example_image

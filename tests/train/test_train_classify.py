@@ -14,7 +14,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.encoder import EncoderModel
-from heedful.models.family import SequenceHeadSpec
+from heedful.models.model_spec import SequenceHeadSpec
 from heedful.train.objective import Context
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings

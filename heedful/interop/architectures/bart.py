@@ -7,7 +7,8 @@ from typing import Any, Literal
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from heedful.interop.tensor_table import Copy, Rule, Table, prefix_of, renamed, reshaped, same
-from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.models.model_spec import TranslatorSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
     AttentionSpec,
     CausalSpec,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
 from heedful.interop.tensor_table import Copy, Rule, Table, renamed, same
-from heedful.models.family import EncoderSpec, HeadSpec, MaskedLMHeadSpec
+from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
 from heedful.nn.kinds import PlainActivation
 
 # Files of a pre-trained model often hold these heads although config.json names a class without.

@@ -16,8 +16,8 @@ from heedful.interop.architectures.llama import (
 )
 from heedful.interop.config_fields import Fields
 from heedful.interop.tensor_table import Table
-from heedful.models.family import CausalLMSpec
-from heedful.models.spec import BlockSpec
+from heedful.models.model_spec import CausalLMSpec
+from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import NormSpec
 
 _SIZES = {

@@ -16,8 +16,8 @@ from heedful.interop.tensor_table import (
     same,
     transposed,
 )
-from heedful.models.family import CausalLMSpec
-from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.model_spec import CausalLMSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
     AttentionSpec,
     CausalSpec,

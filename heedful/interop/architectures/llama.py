@@ -10,8 +10,8 @@ from heedful.interop.architecture import Architecture, Names, check_layers
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
 from heedful.interop.tensor_table import AFFINE, LINEAR, Copy, Table, prefix_of, renamed, same
-from heedful.models.family import CausalLMSpec
-from heedful.models.spec import BlockSpec, StackSpec
+from heedful.models.model_spec import CausalLMSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.kinds import Activation
 from heedful.nn.spec import (
     AllOfSpec,

@@ -17,7 +17,7 @@ from heedful.interop.architectures.bart import has_bias, read_stack, stack_rules
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import sinusoids_in_halves
 from heedful.interop.tensor_table import Rule, Table, prefix_of
-from heedful.models.spec import Sharing, TranslatorSpec
+from heedful.models.model_spec import Sharing, TranslatorSpec
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
 
 _SHARE: dict[tuple[bool, bool], Sharing] = {

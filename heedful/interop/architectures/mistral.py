@@ -13,7 +13,7 @@ from heedful.interop.architectures.llama import (
 )
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec
 
 _SIZES = {
     "vocab_size": 32000,

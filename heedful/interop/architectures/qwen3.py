@@ -9,7 +9,7 @@ from heedful.interop.architectures.llama import decoder_table, read_decoder, wri
 from heedful.interop.architectures.qwen2 import SIZES, read_qwen_windows, write_qwen_windows
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.spec import NormSpec
 
 _SIZES = SIZES | {"head_dim": 128}

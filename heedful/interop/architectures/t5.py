@@ -8,7 +8,8 @@ from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import Fields
 from heedful.interop.rewrites import scaled_embeddings, scaled_queries
 from heedful.interop.tensor_table import LINEAR, Copy, Table, renamed, same
-from heedful.models.spec import BlockSpec, StackSpec, TranslatorSpec
+from heedful.models.model_spec import TranslatorSpec
+from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.kinds import GATED, Activation
 from heedful.nn.spec import (
     AttentionSpec,

@@ -10,7 +10,7 @@ from typing import Any
 from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
 from heedful.interop.tensor_table import AFFINE, LINEAR, Table, renamed, reshaped, same
-from heedful.models.family import VisionSpec
+from heedful.models.model_spec import VisionSpec
 
 _ENCODER = "ViTModel"
 _CLASSIFIER = "ViTForImageClassification"

@@ -25,7 +25,7 @@ from heedful.studio.page import Call, NoSettings, Page
 from heedful.text.tokenizer_spec import TokenizerSpec
 
 if TYPE_CHECKING:
-    from heedful.models.family import ModelSpec
+    from heedful.models.model_spec import ModelSpec
     from heedful.studio.workspace import Workspace
 
 LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
@@ -172,7 +172,7 @@ def _other(request: BuildRequest) -> dict[str, Any]:
 
 
 def _family_spec(request: BuildRequest) -> ModelSpec:
-    from heedful.models.family import MaskedLMHeadSpec
+    from heedful.models.model_spec import MaskedLMHeadSpec
     from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 
     shape, length = request.model, request.model.max_length

@@ -12,7 +12,7 @@ from torch import Tensor
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.family import SpanHeadSpec
+from heedful.models.model_spec import SpanHeadSpec
 from heedful.pipelines.encoder_input import segments_of
 from heedful.pipelines.long_texts import answer_pieces, parts_of
 from heedful.train.objective import with_penalty

@@ -13,7 +13,7 @@ from heedful.data.batch_plan import Indices, plan_epoch, plan_once
 from heedful.data.encoded_texts import LabelledRows, first_rows
 from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
-from heedful.models.family import SequenceHeadSpec
+from heedful.models.model_spec import SequenceHeadSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, with_penalty
 from heedful.train.task import Setup, Task, check_several

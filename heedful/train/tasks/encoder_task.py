@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from heedful.data.batch_plan import Indices
-    from heedful.models.family import HeadSpec
+    from heedful.models.model_spec import HeadSpec
     from heedful.text.text_tokenizer import TextTokenizer
     from heedful.train.batch_source import Batch
     from heedful.train.tasks.pipeline_scores import PipelineMeasure

@@ -28,7 +28,7 @@ from heedful.train.validation import label_measure
 from heedful.train.warm_start import initial_vision_spec
 
 if TYPE_CHECKING:
-    from heedful.models.family import VisionSpec
+    from heedful.models.model_spec import VisionSpec
 
 
 def prepare(setup: Setup) -> Task:

@@ -14,7 +14,7 @@ from heedful.data.encoded_texts import (
     make_windows,
     window_starts,
 )
-from heedful.models.family import MaskedLMHeadSpec
+from heedful.models.model_spec import MaskedLMHeadSpec
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer

@@ -10,7 +10,7 @@ from torch import Tensor
 from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
-from heedful.models.family import TokenHeadSpec
+from heedful.models.model_spec import TokenHeadSpec
 from heedful.pipelines.long_texts import parts_of, word_pieces
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, check_several, plural

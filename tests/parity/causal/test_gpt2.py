@@ -8,7 +8,7 @@ import torch
 from heedful.errors import ModelError
 from heedful.interop.architectures.gpt2 import ARCHITECTURE as gpt2
 from heedful.interop.architectures.llama import ARCHITECTURE as llama
-from heedful.models.family import CausalLMSpec
+from heedful.models.model_spec import CausalLMSpec
 from heedful.nn.spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
 
 SIZES = {"vocab_size": 50, "n_positions": 24, "n_embd": 24, "n_layer": 2, "n_head": 3}

@@ -1,13 +1,9 @@
-"""The config tree of a model, the same tree as its modules.
-
-`TranslatorSpec` is complete and explicit: what `config.json` of a model directory holds.
-`heedful.models.shape` has the few options a person sets; `expand` gives the complete tree.
-"""
+"""The config tree of a stack: blocks of sub-layers, the same tree as its modules. No torch here."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -16,7 +12,6 @@ from heedful.errors import ConfigError, ModelError
 from heedful.nn.spec import (
     AttentionSpec,
     BiasSpec,
-    EmbeddingSpec,
     FeedForwardSpec,
     NormPlacement,
     NormSpec,
@@ -326,166 +321,3 @@ def _with_heads(sublayer: Mapping[str, Any], layer: Mapping[str, Any]) -> Mappin
     if heads is None:
         return sublayer
     return {**sublayer, "part": {**sublayer["part"], "kept_heads": heads}}
-
-
-Side = Literal["source", "target"]
-"""The two texts of a pair; a model of one text has the same vocabulary on either side."""
-
-Prediction = Literal["next_token", "masked_token", "token_label", "label"]
-"""The next token, a masked token, a label of each token, or the label of a whole text or image."""
-
-Sharing = Literal["all", "inputs", "target", "none"]
-"""The tables that are one tensor: source, target and output; source and target; target and
-output; none."""
-
-
-class CommonSpec(Config):
-    """The questions that the spec of every kind of model answers."""
-
-    reads: ClassVar[Literal["pairs", "texts", "images"]] = "texts"
-    """The inputs of a forward pass: source and target texts, texts, or images."""
-
-    generates: ClassVar[bool] = False
-    """Whether the model writes text token by token (`start`, `step`, `reorder`)."""
-
-    @classmethod
-    def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Turn stacks of schema version 1 into those of version 2."""
-        stacks = {name: values.get(name) for name in ("encoder", "decoder")}
-        return dict(values) | {
-            name: StackSpec.upgrade(stack)
-            for name, stack in stacks.items()
-            if isinstance(stack, Mapping)
-        }
-
-    def stacks(self) -> dict[str, StackSpec]:
-        """Return the stacks by the name of their module: the encoder first, then the decoder."""
-        stacks = ((name, getattr(self, name, None)) for name in ("encoder", "decoder"))
-        return {name: stack for name, stack in stacks if stack is not None}
-
-    def with_stacks(self, stacks: Mapping[str, StackSpec]) -> Self:
-        """Return a copy with other stacks, checked as a whole.
-
-        Args:
-            stacks: by name; those left out stay.
-        """
-        return self.parse(self.plain() | {name: stack.plain() for name, stack in stacks.items()})
-
-    def vocabularies(self) -> dict[Side, int]:
-        """Return the number of pieces on each side; nothing for a model of images."""
-        pieces: int | None = getattr(self, "vocabulary", None)
-        return {} if pieces is None else {"source": pieces, "target": pieces}
-
-    def with_vocabularies(self, *, source: int, target: int) -> Self:
-        """Return a copy with vocabularies of these sizes; a model of one text takes `target`."""
-        return self.model_copy(update={"vocabulary": target})
-
-    @property
-    def predicted_vocabulary(self) -> int:
-        """V of the logits; 1 for a model that labels, whose few scores cost next to nothing."""
-        return self.vocabularies().get("target", 1)
-
-    @property
-    def sharing(self) -> Sharing | None:
-        """The tables that are one tensor; None where there is no output table to share."""
-        return None
-
-    def ties(self) -> dict[str, str]:
-        """Return the names of tied tensors: each alias and the name it is stored under."""
-        return {}
-
-    @property
-    def predicts(self) -> Prediction | None:
-        """The predictions whose answers can be judged; None where there are none."""
-        return "next_token" if self.generates else None
-
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names of the labels that `predicts` chooses from; none where it predicts tokens."""
-        return ()
-
-    @property
-    def longest_text(self) -> int | None:
-        """Tokens of the longest text that learned positions allow; None if any length is fine."""
-        embedding: EmbeddingSpec | None = getattr(self, "embedding", None)
-        if embedding is None or embedding.positions.kind != "learned":
-            return None
-        return embedding.positions.max_length
-
-
-class TranslatorSpec(CommonSpec):
-    """A sequence-to-sequence Transformer (Vaswani 2017)."""
-
-    kind: Literal["translator"] = "translator"
-    width: PositiveInt
-    source_vocabulary: PositiveInt
-    target_vocabulary: PositiveInt
-    share_embeddings: Sharing = Field(
-        "all",
-        description="all: source, target and output; inputs: source and target; "
-        "target: target and output",
-    )
-    embedding: EmbeddingSpec = EmbeddingSpec()
-    encoder: StackSpec
-    decoder: StackSpec
-    output_bias: bool = Field(False, description="a learned number per piece, added to its score")
-    output_scale: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="factor on the decoder's states before the output projection"
-    )
-    logits_softcap: Annotated[float, Field(gt=0)] | None = Field(
-        None, description="logits become softcap · tanh(logit / softcap) (Gemma 2)"
-    )
-    max_length: PositiveInt = Field(
-        256, description="longest source in tokens that is translated in one piece"
-    )
-
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        share = self.share_embeddings
-        if share in ("all", "inputs") and self.source_vocabulary != self.target_vocabulary:
-            raise ValueError(
-                f"share_embeddings = {share!r} needs equal source and target vocabularies"
-            )
-        if not self.decoder.has_memory:
-            raise ValueError("the decoder's block needs cross_attention")
-        for stack in (self.encoder, self.decoder):
-            stack.check_width(self.width)
-        return self
-
-    reads = "pairs"
-    generates = True
-
-    def vocabularies(self) -> dict[Side, int]:
-        """Return the number of pieces on each side."""
-        return {"source": self.source_vocabulary, "target": self.target_vocabulary}
-
-    def with_vocabularies(self, *, source: int, target: int) -> Self:
-        """Return a copy with vocabularies of these sizes."""
-        return self.model_copy(update={"source_vocabulary": source, "target_vocabulary": target})
-
-    @property
-    def sharing(self) -> Sharing:
-        """The tables that are one tensor."""
-        return self.share_embeddings
-
-    def ties(self) -> dict[str, str]:
-        """Return the names of tied tensors: each alias and the name it is stored under."""
-        aliases = {
-            "all": ("source_embedding", "output_projection"),
-            "inputs": ("source_embedding",),
-            "target": ("output_projection",),
-            "none": (),
-        }
-        table = "target_embedding.weight"
-        return {f"{alias}.weight": table for alias in aliases[self.share_embeddings]}
-
-    def untied(self) -> Self:
-        """Return a copy whose output projection is a table of its own."""
-        share = {"all": "inputs", "target": "none"}.get(self.share_embeddings)
-        return self if share is None else self.model_copy(update={"share_embeddings": share})
-
-    @property
-    def longest_text(self) -> int | None:
-        """As for others, but one less: the token that ends or begins a text comes on top."""
-        rows = super().longest_text
-        return None if rows is None else rows - 1
