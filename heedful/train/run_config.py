@@ -61,7 +61,7 @@ def resolve_settings(
     task = values.get("task")
     usual = dict(TASK_DEFAULTS.get(task, {})) if isinstance(task, str) else {}
     published = isinstance(name, str) and has_spec(name)
-    if published or (values.get("init") is not None and task != "images"):
+    if published or values.get("init") is not None:
         usual.pop("model", None)  # the model that training starts from has its own
     values = merge(usual, values)
     where = str(config_file) if config_file is not None else None

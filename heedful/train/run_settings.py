@@ -247,7 +247,7 @@ class RunSettings(Config):
     def plain(self) -> dict[str, Any]:
         """The settings as nested plain data, without options that an initial model decides."""
         values = super().plain()
-        if self.published_preset or (self.init is not None and self.has_text):
+        if self.published_preset or self.init is not None:
             given = self.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
             values["model"] = given
         return values

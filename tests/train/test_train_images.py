@@ -18,7 +18,7 @@ from heedful.models.checkpoint import load_model, read_weights
 from heedful.models.vision import VisionModel
 from heedful.train.objective import Context
 from heedful.train.run import run_training
-from heedful.train.run_config import resolve_settings
+from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
@@ -276,7 +276,7 @@ def test_training_begins_with_a_model_and_a_new_classifier(
     assert [text.split()[0] for text in notes] == ["classifier", "classifier"]
     chosen = settings(other, **brought, max_steps=2)
     assert run_training(tmp_path / "tuned", chosen, events=Events([])).steps == 2
-    again = settings(other, **brought, max_steps=4)
+    again = settings_of_run(tmp_path / "tuned", {"max_steps": 4})  # as `train --resume` reads them
     assert run_training(tmp_path / "tuned", again, resume=True, events=Events([])).steps == 4
 
 
