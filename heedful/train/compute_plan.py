@@ -129,7 +129,7 @@ class Compiling:
 
 @dataclass(frozen=True)
 class ComputePlan:
-    """How the updates of a run are computed.
+    """The choices about computing a run's updates.
 
     Args:
         precision: of the products, and whose kernels compute them.
