@@ -155,7 +155,7 @@ def batches(case: Case, steps: int) -> Any:
     import numpy as np
     import torch
 
-    from heedful.data.batch_plan import plan_batches
+    from heedful.data.batch_plan import plan_epoch
     from heedful.data.batches import PairBatch, RowBatch, WindowBatch
 
     draw = np.random.default_rng(0)
@@ -169,14 +169,14 @@ def batches(case: Case, steps: int) -> Any:
 
     done = epoch = 0
     while True:
-        for numbers in plan_batches(
-            lengths,
-            others,
+        for numbers in plan_epoch(
+            np.maximum(lengths, others) + 1,
             [(np.arange(PAIRS), 1.0)],
             batch_tokens=case.batch_tokens,
             pool_batches=100,
             seed=1,
             epoch=epoch,
+            ties=(lengths, others),
         ):
             if done == steps:
                 return

@@ -18,50 +18,49 @@ Indices = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.integer]
 
 
-def plan_batches(
-    source_lengths: npt.NDArray[np.int32],
-    target_lengths: npt.NDArray[np.int32],
+def plan_epoch(
+    sizes: Sizes,
     groups: Sequence[tuple[Indices, float]],
     *,
     batch_tokens: int,
     pool_batches: int,
     seed: int,
     epoch: int,
+    ties: Sequence[Sizes] = (),
 ) -> list[Indices]:
     """Cut an epoch into batches.
 
-    The longer side of a batch, special token counted, times its number of pairs is at most
-    `batch_tokens`.
+    The largest size in a batch times its number of examples is at most `batch_tokens`.
 
     Args:
-        source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
-        groups: pair numbers and the weight they are shown with: the whole part of the weight gives
-            full copies, the rest a random share, drawn anew every epoch.
+        sizes: positions of every example [n] on its longer side, special tokens counted.
+        groups: example numbers and the weight they are shown with: the whole part of the weight
+            gives full copies, the rest a random share, drawn anew every epoch.
         batch_tokens: positions of a batch on its longer side.
         pool_batches: how many batches a pool is large enough for.
         seed: of the run.
         epoch: counted from 0.
+        ties: numbers [n] each that sort examples of one size, the last of them first.
 
     Returns:
-        The pair numbers of every batch, in the order of training.
+        The example numbers of every batch, in the order of training.
     """
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
     chosen = [_copies(indices, weight, bits) for indices, weight in groups]
     order = shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
-    # One more position on either side: the source's end token; the target's start or end token.
-    sizes = np.maximum(source_lengths, target_lengths).astype(np.int64) + 1
-    assert order.size == 0 or sizes[order].max() <= batch_tokens, "a pair that no batch can hold"
+    wide: Indices = sizes.astype(np.int64)
+    assert order.size == 0 or wide[order].max() <= batch_tokens, "an example that no batch holds"
     batches: list[Indices] = []
-    for pool in _pools(order, sizes[order], batch_tokens * pool_batches):
-        pool = pool[np.lexsort((source_lengths[pool], target_lengths[pool], sizes[pool]))]
-        batches.extend(_cut(pool, sizes[pool], batch_tokens))
+    for pool in _pools(order, wide[order], batch_tokens * pool_batches):
+        pool = pool[np.lexsort([key[pool] for key in (*ties, wide)])]
+        batches.extend(_cut(pool, wide[pool], batch_tokens))
     return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
 
 
-def plan_epoch(
+def plan_files(
     sizes: Sizes, bounds: Sequence[int] | Indices, data: DataSpec, *, seed: int, epoch: int
 ) -> list[Indices]:
-    """Cut an epoch of examples with one side into batches.
+    """Cut an epoch of the examples of several files into batches; see `plan_epoch`.
 
     Args:
         sizes: positions of every example [n], special tokens counted.
@@ -69,42 +68,29 @@ def plan_epoch(
         data: weights of the files, token budget and size of pools.
         seed: of the run.
         epoch: counted from 0.
-
-    Returns:
-        The example numbers of every batch, in the order of training.
     """
-    weights = [corpus.weight for corpus in data.train]
     groups = [
-        (np.arange(start, end, dtype=np.int64), weight)
-        for start, end, weight in zip(bounds[:-1], bounds[1:], weights, strict=True)
+        (np.arange(start, end, dtype=np.int64), corpus.weight)
+        for start, end, corpus in zip(bounds[:-1], bounds[1:], data.train, strict=True)
     ]
-    return _plan(sizes, groups, data, data.pool_batches, seed=seed, epoch=epoch)
+    budget, pool = data.budget, data.pool_batches
+    return plan_epoch(sizes, groups, batch_tokens=budget, pool_batches=pool, seed=seed, epoch=epoch)
 
 
-def plan_once(sizes: Sizes, data: DataSpec) -> list[Indices]:
-    """The numbers of batches in which every example is once, always the same ones."""
-    everything = [(np.arange(len(sizes), dtype=np.int64), 1.0)]
-    return _plan(sizes, everything, data, max(1, len(sizes)), seed=0, epoch=0)
-
-
-def _plan(
-    sizes: Sizes,
-    groups: Sequence[tuple[Indices, float]],
-    data: DataSpec,
-    pool_batches: int,
-    *,
-    seed: int,
-    epoch: int,
+def plan_once(
+    sizes: Sizes, data: DataSpec, chosen: Indices | None = None, ties: Sequence[Sizes] = ()
 ) -> list[Indices]:
-    lengths = (sizes - 1).astype(np.int32)  # `plan_batches` counts one token more
-    return plan_batches(
-        lengths,
-        lengths,
-        groups,
-        batch_tokens=data.budget,
-        pool_batches=pool_batches,
-        seed=seed,
-        epoch=epoch,
+    """The numbers of batches in which every chosen example is once, always the same ones."""
+    chosen = np.arange(len(sizes), dtype=np.int64) if chosen is None else chosen
+    budget, pool = data.budget, max(1, len(sizes))
+    return plan_epoch(
+        sizes,
+        [(chosen, 1.0)],
+        batch_tokens=budget,
+        pool_batches=pool,
+        seed=0,
+        epoch=0,
+        ties=ties,
     )
 
 

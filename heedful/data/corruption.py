@@ -67,7 +67,6 @@ class SpanCorruption:
         self.mean_span = mean_span
 
     def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
-        """See `Corruption`."""
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
         dropped, spans = (int(n) for n in span_counts(len(pieces), self.share, self.mean_span))
         assert spans < len(self.sentinels), "a sentinel for each span and one more"
@@ -88,7 +87,6 @@ class SpanCorruption:
         return np.concatenate(source), np.concatenate(target)
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
-        """See `Corruption`; it is also the least."""
         dropped, spans = span_counts(counts, self.share, self.mean_span)
         return counts - dropped + spans, dropped + spans + 1
 
@@ -146,7 +144,6 @@ class Denoising:
         self.lead = np.array(lead, np.int64)
 
     def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
-        """See `Corruption`."""
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
         shown = pieces
         if self.sentences is not None:
@@ -165,7 +162,6 @@ class Denoising:
         return np.concatenate(source), np.concatenate([self.lead, pieces])
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
-        """See `Corruption`."""
         return counts, counts + len(self.lead)
 
     def _lengths(self, hidden: int, bits: np.random.PCG64) -> Ids:

@@ -247,14 +247,10 @@ def write_demo(corpus: DemoCorpus, folder: Path) -> dict[Part, tuple[Path, Path]
         RunError: when they cannot be written.
     """
     paths: dict[Part, tuple[Path, Path]] = {}
-    items: dict[Part, tuple[DemoItem, ...]] = {
-        "train": corpus.train,
-        "valid": corpus.valid,
-        "test": corpus.test,
-    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for part, pairs in items.items():
+        for part in PARTS[::-1]:
+            pairs: tuple[DemoItem, ...] = getattr(corpus, part)
             paths[part] = folder / f"{part}.{corpus.source}", folder / f"{part}.{corpus.target}"
             _write_lines(paths[part][0], [item.source for item in pairs])
             _write_lines(paths[part][1], [item.target for item in pairs])

@@ -21,7 +21,7 @@ from heedful.data.array_store import (
     store_key,
     writing,
 )
-from heedful.data.batch_plan import Indices, plan_batches
+from heedful.data.batch_plan import Indices, plan_epoch, plan_once
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.pair_corpus import (
     SIDES,
@@ -243,28 +243,26 @@ def epoch_batches(
         (selection.kept[start:end], corpus.spec.weight)
         for corpus, start, end in zip(pairs.corpora, bounds[:-1], bounds[1:], strict=True)
     ]
-    return plan_batches(
-        pairs.source_lengths,
-        pairs.target_lengths,
+    return plan_epoch(
+        _sizes(pairs),
         groups,
         batch_tokens=spec.budget,
         pool_batches=spec.pool_batches,
         seed=seed,
         epoch=epoch,
+        ties=(pairs.source_lengths, pairs.target_lengths),
     )
 
 
 def validation_batches(pairs: EncodedPairs, spec: DataSpec) -> list[Indices]:
     """The pair numbers of batches in which every pair that can be used is once, in one order."""
-    return plan_batches(
-        pairs.source_lengths,
-        pairs.target_lengths,
-        [(select_pairs(pairs, spec).kept, 1.0)],
-        batch_tokens=spec.budget,
-        pool_batches=max(1, len(pairs)),
-        seed=0,
-        epoch=0,
-    )
+    ties = (pairs.source_lengths, pairs.target_lengths)
+    return plan_once(_sizes(pairs), spec, select_pairs(pairs, spec).kept, ties)
+
+
+def _sizes(pairs: EncodedPairs) -> Indices:
+    """Positions on the longer side: one more, for the source's end or the target's first token."""
+    return np.maximum(pairs.source_lengths, pairs.target_lengths).astype(np.int64) + 1
 
 
 def encode_corpora(

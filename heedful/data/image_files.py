@@ -228,7 +228,6 @@ class IdxReader:
     spec: ImageSpec
 
     def __iter__(self) -> Iterator[ImageExample]:
-        """See `ImageReader`."""
         pixels, labels = read_labelled(self.images, self.labels)
         channels = self.spec.channels or 1
         size = self.spec.size
@@ -238,15 +237,13 @@ class IdxReader:
                 continue
             where = self.name(number)
             picture = from_array(image, channels, where)
-            fitted = pixels_of(picture) if size is None else _resized(picture, size, where)
+            fitted = _fitted(picture, size, where)
             yield ImageExample(fitted, str(label))
 
     def name(self, number: int) -> str:
-        """See `ImageReader`."""
         return f"{self.images}, image {number + 1}"
 
     def content_hash(self) -> str:
-        """See `ImageReader`."""
         return _hash([("images", self.images), ("labels", self.labels)], self.spec)
 
 
@@ -290,19 +287,20 @@ class FolderReader:
         return cls(folder, tuple(files), spec)
 
     def __iter__(self) -> Iterator[ImageExample]:
-        """See `ImageReader`."""
         size = self.spec.size
         for path in self.files:
             picture = read_image(path, self.spec.channels or 3)
-            pixels = pixels_of(picture) if size is None else _resized(picture, size, str(path))
+            pixels = (
+                pixels_of(picture)
+                if size is None
+                else to_square(picture, size, "bilinear", str(path))
+            )
             yield ImageExample(pixels, path.relative_to(self.folder).parts[0])
 
     def name(self, number: int) -> str:
-        """See `ImageReader`."""
         return str(self.files[number])
 
     def content_hash(self) -> str:
-        """See `ImageReader`."""
         named = [(path.relative_to(self.folder).as_posix(), path) for path in self.files]
         return _hash(named, self.spec)
 
@@ -326,8 +324,8 @@ def image_reader(corpus: CorpusSpec, spec: ImageSpec) -> ImageReader:
     return FolderReader.of(folder, spec)
 
 
-def _resized(picture: Any, size: int, where: str) -> Pixels:
-    return to_square(picture, size, "bilinear", where)
+def _fitted(picture: Image, size: int | None, where: str) -> Pixels:
+    return pixels_of(picture) if size is None else to_square(picture, size, "bilinear", where)
 
 
 def _hash(files: Sequence[tuple[str, Path]], spec: ImageSpec) -> str:
@@ -370,22 +368,13 @@ def read_images(path: Path) -> Pixels:
     return _read(path, 3)
 
 
-def read_labels(path: Path) -> Pixels:
-    """Labels [N] of an IDX file, plain or gzip.
-
-    Raises:
-        DataError: when it is missing, cut short, too long, or something else.
-    """
-    return _read(path, 1)
-
-
 def read_labelled(images: Path, labels: Path) -> tuple[Pixels, Pixels]:
     """Images [N, h, w] and the label [N] of each.
 
     Raises:
         DataError: when a file cannot be read, or they hold different numbers of items.
     """
-    pixels, numbers = read_images(images), read_labels(labels)
+    pixels, numbers = _read(images, 3), _read(labels, 1)
     if len(pixels) != len(numbers):
         raise DataError(
             f"There are {len(pixels):,} images, but {len(numbers):,} labels in {labels}",

@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
-from heedful.data.text_file import CorpusFile, TextFile, file_form, parse_json, single_file
+from heedful.data.text_file import (
+    CorpusFile,
+    TextFile,
+    check_filled,
+    file_form,
+    parse_json,
+    single_file,
+)
 from heedful.errors import DataError
 
 Unit = Literal["file", "paragraph", "line"]
@@ -71,7 +78,6 @@ class DocumentReader(CorpusFile):
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
-        """See `TextReader`."""
         return self.hash_with("jsonl" if self.is_jsonl else self.unit)
 
     def _read(self) -> Iterator[Document]:
@@ -100,12 +106,8 @@ class LabelledReader(CorpusFile):
         Raises:
             DataError: naming file and line, for what is not a text and a label.
         """
-        file = TextFile(self.path)
-        for line in file:
-            if line.strip():
-                where = f"{self.path}:{file.lines}"
-                text, label = _from_object(line, where) if self.is_jsonl else _split(line, where)
-                yield Example(file.lines, text, label)
+        for number, where, line in self.filled_lines():
+            yield Example(number, *(_from_object if self.is_jsonl else _split)(line, where))
 
     def __iter__(self) -> Iterator[Document]:
         """The texts alone.
@@ -117,7 +119,6 @@ class LabelledReader(CorpusFile):
         return self.at_least_one(texts, "text")
 
     def content_hash(self) -> str:
-        """See `TextReader`."""
         return self.hash_with(f"labelled {self.form}")
 
 
@@ -198,11 +199,8 @@ def _from_object(line: str, where: str) -> tuple[str, str]:
 
 
 def _checked(text: str, label: str, where: str, remedy: str) -> tuple[str, str]:
-    label = label.strip()
-    for name, content in (("text", text.strip()), ("label", label)):
-        if not content:
-            raise DataError(f"The {name} is empty", where=where, remedy=remedy)
-    return text, label
+    check_filled(where, remedy, text=text, label=label)
+    return text, label.strip()
 
 
 _TAGS_REMEDY = (
@@ -292,17 +290,13 @@ class TaggedReader(CorpusFile):
                 remedy=f"{_TAGS_REMEDY}, or set data.word_column and data.tag_column",
             )
         word, tag = (columns[number - 1].strip() for number in wanted)
-        for name, content in (("word", word), ("tag", tag)):
-            if not content:
-                raise DataError(f"The {name} is empty", where=where, remedy=_TAGS_REMEDY)
+        check_filled(where, _TAGS_REMEDY, word=word, tag=tag)
         return [word, tag]
 
     def _from_json(self) -> Iterator[TaggedSentence]:
-        file = TextFile(self.path)
-        for line in file:
-            if line.strip():
-                words, tags = _words_and_tags(line, f"{self.path}:{file.lines}")
-                yield TaggedSentence(words, tags, [file.lines] * len(words))
+        for number, where, line in self.filled_lines():
+            words, tags = _words_and_tags(line, where)
+            yield TaggedSentence(words, tags, [number] * len(words))
 
 
 def tagged_reader(spec: CorpusSpec, data: DataSpec) -> TaggedReader:
@@ -390,7 +384,7 @@ class QuestionReader(CorpusFile):
         return self.at_least_one(questions, "question")
 
     def _lines(self) -> Iterator[Question]:
-        for where, line in self.filled_lines():
+        for _, where, line in self.filled_lines():
             item = parse_json(line, where, _QUESTIONS_REMEDY)
             context = _field(item, "context", str, where, _QUESTIONS_REMEDY)
             yield _question(item, context, "start", where, _QUESTIONS_REMEDY)
@@ -431,9 +425,7 @@ _KINDS = {str: "text", list: "list", int: "number"}
 
 def _question(item: Any, context: str, start_name: str, where: str, remedy: str) -> Question:
     asked = _field(item, "question", str, where, remedy)
-    for name, text in (("question", asked), ("context", context)):
-        if not text.strip():
-            raise DataError(f"The {name} is empty", where=where, remedy=remedy)
+    check_filled(where, remedy, question=asked, context=context)
     answers = []
     for answer in _field(item, "answers", list, where, remedy):
         text = _field(answer, "text", str, where, remedy)

@@ -162,12 +162,12 @@ class CorpusFile:
         """True for a file of one JSON object a line."""
         return self.form == ".jsonl"
 
-    def filled_lines(self) -> Iterator[tuple[str, str]]:
-        """Lines with something in them, each after its place as "file:line"."""
+    def filled_lines(self) -> Iterator[tuple[int, str, str]]:
+        """Lines with something in them: number, place as "file:line", and text."""
         file = TextFile(self.path)
         for line in file:
             if line.strip():
-                yield f"{self.path}:{file.lines}", line
+                yield file.lines, f"{self.path}:{file.lines}", line
 
     def at_least_one(self, items: Iterable[T], name: str) -> Iterator[T]:
         """The items, or an error that the file holds none.
@@ -239,6 +239,22 @@ class LongWords:
             f"Words of more than {LONGEST_WORD:,} characters are left out where the tokenizer is "
             f"trained: {', '.join(first[:_EXAMPLES])}{more}"
         )
+
+
+def check_filled(where: str, remedy: str, **texts: str) -> None:
+    """Refuse texts of nothing but white space.
+
+    Args:
+        where: file and line, for the error message.
+        remedy: the form that is expected.
+        **texts: by the name that the message gives them.
+
+    Raises:
+        DataError: naming the first that is empty.
+    """
+    for name, text in texts.items():
+        if not text.strip():
+            raise DataError(f"The {name} is empty", where=where, remedy=remedy)
 
 
 def file_form(path: Path) -> str:

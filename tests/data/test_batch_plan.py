@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.batch_plan import Indices, plan_batches
+from heedful.data.batch_plan import Indices, plan_epoch
 
 BUDGET = 60
 lengths = st.lists(st.tuples(st.integers(1, BUDGET - 1), st.integers(1, BUDGET - 1)), max_size=200)
@@ -26,14 +26,14 @@ def plan(
     pool_batches: int = 5,
 ) -> list[list[int]]:
     sides = np.array(pairs, dtype=np.int32).reshape(-1, 2)
-    batches = plan_batches(
-        sides[:, 0],
-        sides[:, 1],
+    batches = plan_epoch(
+        sides.max(axis=1) + 1,
         [(np.arange(len(pairs)), 1.0)] if groups is None else groups,
         batch_tokens=batch_tokens,
         pool_batches=pool_batches,
         seed=seed,
         epoch=epoch,
+        ties=(sides[:, 0], sides[:, 1]),
     )
     return [batch.tolist() for batch in batches]
 

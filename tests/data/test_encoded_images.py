@@ -21,7 +21,6 @@ from heedful.data.image_files import (
     read_image,
     read_images,
     read_labelled,
-    read_labels,
 )
 from heedful.errors import ConfigError, DataError
 
@@ -60,7 +59,7 @@ def encoded(folder: Path, *corpora: CorpusSpec, spec: ImageSpec | None = None) -
 def test_idx_files_hold_what_was_written(tmp_path: Path, suffix: str) -> None:
     pixels, labels, files = written(tmp_path, suffix=suffix)
     assert np.array_equal(read_images(files[0]), pixels)
-    assert np.array_equal(read_labels(files[1]), labels)
+    assert np.array_equal(read_labelled(*files)[1], labels)
     assert is_idx(files[0])
     assert is_idx(files[1])
     (tmp_path / "a.png").write_bytes(b"\x89PNG")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.data.batch_plan import plan_epoch, plan_once
+from heedful.data.batch_plan import plan_files, plan_once
 from heedful.data.batches import NO_TARGET
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.corruption import Masking, masked_batch
@@ -56,7 +56,7 @@ def test_every_piece_is_in_one_row(
     assert rows.counts.max() <= max_length - 2
     files = tuple(CorpusSpec(file="a", weight=weight) for weight in (1, 1, 2, 1))
     data = DataSpec(train=files, batch_tokens=2 * max_length)
-    planned = plan_epoch(rows.sizes, rows.bounds(texts), data, seed=seed, epoch=epoch)
+    planned = plan_files(rows.sizes, rows.bounds(texts), data, seed=seed, epoch=epoch)
     shown = np.bincount(np.concatenate(planned), minlength=len(rows))
     in_third = (rows.starts >= texts.starts[2]) & (rows.starts < texts.starts[3])
     assert np.array_equal(shown, np.where(in_third, 2, 1))

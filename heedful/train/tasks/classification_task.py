@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch import Tensor
 
-from heedful.data.batch_plan import Indices, plan_epoch, plan_once
+from heedful.data.batch_plan import Indices, plan_files, plan_once
 from heedful.data.encoded_texts import LabelledRows, first_rows
 from heedful.data.text_corpus import LabelledReader, labelled_reader
 from heedful.errors import DataError
@@ -61,7 +61,7 @@ def prepare(setup: Setup) -> Task:
     bounds = training.rows.bounds(training.texts).tolist()
 
     def plan(epoch: int) -> list[Indices]:
-        return plan_epoch(training.rows.sizes, bounds, data, seed=settings.seed, epoch=epoch)
+        return plan_files(training.rows.sizes, bounds, data, seed=settings.seed, epoch=epoch)
 
     size = max(1, data.budget // data.max_length)
     content = f"{weighted_fingerprint(setup, training.texts)} {list(names)!r}"

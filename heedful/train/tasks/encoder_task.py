@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from heedful.data.batch_plan import plan_epoch, plan_once
+from heedful.data.batch_plan import plan_files, plan_once
 from heedful.data.encoded_texts import EncodedTexts, FramedRows, Rows, cut_texts, encode_texts
 from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
 from heedful.models.shape_to_spec import encoder_spec
@@ -72,7 +72,7 @@ def framed_task(
 
     def plan(epoch: int) -> list[Indices]:
         bounds = training.starts.tolist()
-        return plan_epoch(training.lengths, bounds, data, seed=settings.seed, epoch=epoch)
+        return plan_files(training.lengths, bounds, data, seed=settings.seed, epoch=epoch)
 
     return Task(
         tokenizers,
@@ -160,7 +160,7 @@ def row_source(
 
     def plan(epoch: int) -> list[Rows]:
         rows = cut_texts(texts, tokenizer, data.max_length, seed=seed, epoch=epoch)
-        batches = plan_epoch(sizes(rows), rows.bounds(texts), data, seed=seed, epoch=epoch)
+        batches = plan_files(sizes(rows), rows.bounds(texts), data, seed=seed, epoch=epoch)
         return [rows.take(indices) for indices in batches]
 
     return EpochBatches(plan, lambda rows, epoch: make(texts, rows, seed, epoch), texts.line_of)

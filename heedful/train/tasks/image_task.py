@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from torch import Tensor
 
-from heedful.data.batch_plan import Indices, plan_epoch
+from heedful.data.batch_plan import Indices, plan_files
 from heedful.data.encoded_images import (
     Augmentation,
     EncodedImages,
@@ -64,7 +64,7 @@ def prepare(setup: Setup) -> Task:
     sizes = np.full(len(images), spec.num_states, np.int64)
 
     def plan(epoch: int) -> list[Indices]:
-        return plan_epoch(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
+        return plan_files(sizes, images.starts.tolist(), data, seed=settings.seed, epoch=epoch)
 
     def make(indices: Indices, epoch: int) -> ImageBatch:
         return training.batch(indices, augmentation, epoch)
