@@ -3,6 +3,13 @@
 A change is a parametrisation of a matrix, W + alpha/rank · B A, so the model's code knows nothing
 of it and what is validated is what the merged model computes. There is no dropout within
 a change: it acts on the input of B A alone, which then could not be one matrix with W.
+
+An adapter's directory holds what was learned, without the model it belongs to. `adapter.json` has
+the `schema_version`, the specification of the `model` that comes out, the `scale` of the changes,
+the SHA-256 of the matrices that they belong to (`base`), and the first new row of each table that
+grew (`rows`). `adapter.safetensors` has, by the canonical name of a matrix, NAME.down [r, in] and
+NAME.up [out, r]: the matrix becomes NAME + scale · up down; NAME.rows are the new rows of a table;
+all other tensors belong to new parts. `tokenizer.json` is there when the vocabulary grew.
 """
 
 from __future__ import annotations
@@ -123,54 +130,6 @@ def merged(model: nn.Module) -> nn.Module:
     return plain.train(model.training)
 
 
-def learned(model: nn.Module) -> dict[str, Tensor]:
-    """The tensors that an adapted model learns beside the frozen ones.
-
-    Returns:
-        By the canonical name of a matrix, NAME.down [r, in] and NAME.up [out, r]; by that of a
-        table, NAME.rows; and the tensors of new parts under their own names.
-    """
-    found = {
-        name: parameter.detach()
-        for name, parameter in model.named_parameters()
-        if parameter.requires_grad and ".parametrizations." not in f".{name}"
-    }
-    for path, leaf, part, _ in _parametrisations(model):
-        if isinstance(part, LowRank):
-            for key in part.maps:
-                name = _beside(path, key)
-                found[f"{name}.down"] = part.down[key].detach()
-                found[f"{name}.up"] = part.up[key].detach()
-        elif isinstance(part, NewRows):
-            found[f"{_below(path, leaf)}.rows"] = part.rows.detach()
-    return found
-
-
-def frozen(model: nn.Module) -> dict[str, Tensor]:
-    """The matrices that changes belong to, as they were, by canonical name."""
-    return {
-        _beside(path, key): original[start:stop].detach()
-        for path, _, part, original in _parametrisations(model)
-        if isinstance(part, LowRank)
-        for key, (start, stop) in part.maps.items()
-    }
-
-
-def factor(model: nn.Module) -> float:
-    """The factor of an adapted model's changes."""
-    parts = [part for _, _, part, _ in _parametrisations(model)]
-    return next(part.scale for part in parts if isinstance(part, LowRank))
-
-
-def first_rows(model: nn.Module) -> dict[str, int]:
-    """The first new row of each table that grew, by canonical name."""
-    return {
-        _below(path, leaf): part.first
-        for path, leaf, part, _ in _parametrisations(model)
-        if isinstance(part, NewRows)
-    }
-
-
 def parameter_counts(model: nn.Module) -> tuple[int, int]:
     """The number of trained parameters, and of all parameters."""
     counts = [(p.numel(), p.requires_grad) for p in model.parameters()]
@@ -268,6 +227,37 @@ class Adapter:
     rows: Mapping[str, int]
     tensors: Mapping[str, Tensor]
     tokenizers: TokenizerPair | None
+
+    @classmethod
+    def of(cls, model: nn.Module, tokenizers: TokenizerPair | None) -> Adapter:
+        """The adapter of a model in training.
+
+        Args:
+            model: in training.
+            tokenizers: where the vocabulary grew; else None.
+        """
+        tensors = {
+            name: parameter.detach()
+            for name, parameter in model.named_parameters()
+            if parameter.requires_grad and ".parametrizations." not in f".{name}"
+        }
+        matrices: dict[str, Tensor] = {}
+        rows: dict[str, int] = {}
+        scale = 1.0
+        for path, leaf, part, original in _parametrisations(model):
+            if isinstance(part, LowRank):
+                scale = part.scale
+                for key, (start, stop) in part.maps.items():
+                    name = _beside(path, key)
+                    tensors[name + _DOWN] = part.down[key].detach()
+                    tensors[name + _UP] = part.up[key].detach()
+                    matrices[name] = original[start:stop]
+            elif isinstance(part, NewRows):
+                table = _below(path, leaf)
+                tensors[table + _ROWS] = part.rows.detach()
+                rows[table] = part.first
+        spec = cast("AnyModel", model).spec
+        return cls(spec, scale, fingerprint(matrices), rows, tensors, tokenizers)
 
     def save(self, directory: Path) -> None:
         """Write the directory, or replace it, in one step.
@@ -371,23 +361,6 @@ class Adapter:
                     remedy="The adapter is damaged; copy it again",
                 ) from None
         return result
-
-
-def adapter_of(model: nn.Module, tokenizers: TokenizerPair | None) -> Adapter:
-    """The adapter of a model in training.
-
-    Args:
-        model: in training.
-        tokenizers: where the vocabulary grew; else None.
-    """
-    return Adapter(
-        spec=cast("AnyModel", model).spec,
-        scale=factor(model),
-        base=fingerprint(frozen(model)),
-        rows=first_rows(model),
-        tensors=learned(model),
-        tokenizers=tokenizers,
-    )
 
 
 def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:

@@ -61,6 +61,7 @@ class Objective(Protocol):
         ...
 
 
+@dataclass(frozen=True)
 class TranslationObjective:
     """Label-smoothed cross-entropy of an encoder-decoder, with its regularisers.
 
@@ -68,8 +69,7 @@ class TranslationObjective:
         settings: label smoothing, scheduled sampling, R-Drop.
     """
 
-    def __init__(self, settings: ObjectiveSettings) -> None:
-        self.settings = settings
+    settings: ObjectiveSettings
 
     def loss(self, model: Translator, batch: PairBatch, context: Context) -> LossSum:
         """The summed loss over the batch's real target positions.
@@ -81,7 +81,9 @@ class TranslationObjective:
         """
         target_input = batch.target_input
         if model.training and self.settings.scheduled_sampling:
-            target_input = mix_in_guesses(model, batch, self._sampled_share(context.step))
+            grown = min(1.0, context.step / self.settings.scheduled_sampling_steps)
+            share = self.settings.scheduled_sampling * grown
+            target_input = mix_in_guesses(model, batch, share)
         if model.training and self.settings.r_drop:
             return self._r_drop(model, batch, target_input)
         real = batch.target_positions >= 0
@@ -92,10 +94,6 @@ class TranslationObjective:
         return _token_loss(
             states[real], _Output.of(model), batch.target_output[real], smoothing, added
         )
-
-    def _sampled_share(self, step: int) -> float:
-        grown = min(1.0, step / self.settings.scheduled_sampling_steps)
-        return self.settings.scheduled_sampling * grown
 
     def _r_drop(self, model: Translator, batch: PairBatch, target_input: Tensor) -> LossSum:
         """Half of the paper's loss, so that without the divergence it is the plain loss."""
@@ -123,6 +121,7 @@ class TranslationObjective:
         return LossSum(found.loss / 2 + tokens * added, tokens, extras)
 
 
+@dataclass(frozen=True)
 class CausalLMObjective:
     """Cross-entropy of the next token.
 
@@ -130,8 +129,7 @@ class CausalLMObjective:
         label_smoothing: in training.
     """
 
-    def __init__(self, label_smoothing: float) -> None:
-        self.label_smoothing = label_smoothing
+    label_smoothing: float
 
     def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
         """The summed loss over the batch's targets."""
@@ -147,6 +145,7 @@ class CausalLMObjective:
         return _token_loss(states, _Output.of(model), targets, smoothing, added)
 
 
+@dataclass(frozen=True)
 class MaskedObjective:
     """Cross-entropy of the tokens that a masked language model has to guess.
 
@@ -154,8 +153,7 @@ class MaskedObjective:
         label_smoothing: in training.
     """
 
-    def __init__(self, label_smoothing: float) -> None:
-        self.label_smoothing = label_smoothing
+    label_smoothing: float
 
     def loss(self, model: Any, batch: RowBatch, context: Context) -> LossSum:
         """The summed loss over the batch's targets."""
@@ -171,6 +169,7 @@ Scorer = Callable[[Any, Any], tuple[Tensor, Tensor | float]]
 """A model and a batch to scores [B, labels], and what is added to the mean loss in training."""
 
 
+@dataclass(frozen=True)
 class LabelObjective:
     """Cross-entropy of labels, summed over examples.
 
@@ -179,9 +178,8 @@ class LabelObjective:
         label_smoothing: in training.
     """
 
-    def __init__(self, scorer: Scorer, label_smoothing: float) -> None:
-        self.scorer = scorer
-        self.label_smoothing = label_smoothing
+    scorer: Scorer
+    label_smoothing: float
 
     def loss(self, model: Any, batch: Any, context: Context) -> LossSum:
         """The summed loss over the batch's examples; `tokens` counts these."""

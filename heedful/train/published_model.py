@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_directory import CONFIG_FILE
 from heedful.train.checkpoints import average_checkpoints, using, whole_models
-from heedful.train.lora import ADAPTER_DIRECTORY, adapter_of, merged
+from heedful.train.lora import ADAPTER_DIRECTORY, Adapter, merged
 from heedful.train.warm_start import initial_origin
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Publisher:
             facts |= {"scores": dict(scores.values), "signatures": dict(scores.signatures)}
         whole = merged(model)
         if whole is not model:
-            adapter = adapter_of(model, self.tokenizers if self.grown else None)
+            adapter = Adapter.of(model, self.tokenizers if self.grown else None)
             adapter.save(self.directory.with_name(ADAPTER_DIRECTORY))
         save_model(whole, self.tokenizers, self.directory, training=facts, origin=self.origin)
 

@@ -119,22 +119,14 @@ class TrainingState:
     skipped: int = 0
     rollbacks: int = 0
 
-    def plain(self) -> dict[str, Any]:
-        """The state as JSON types."""
-        return asdict(self)
-
     @classmethod
     def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The state that `plain` gave."""
+        """The state of which a checkpoint has the fields as JSON types."""
         scored = {
             name: None if values[name] is None else Scored(**values[name])
             for name in ("best", "validated")
         }
         return cls(**{**values, **scored})
-
-
-Validate = Callable[[Any], "Scores"]
-Offer = Callable[[Any, int, "Scores | None"], None]
 
 
 @dataclass(frozen=True)
@@ -147,8 +139,8 @@ class Hooks:
         facts: makes the plain data that every checkpoint carries beside the counters.
     """
 
-    validate: Validate | None
-    offer: Offer
+    validate: Callable[[Any], Scores] | None
+    offer: Callable[[Any, int, Scores | None], None]
     facts: Callable[[], Mapping[str, Any]]
 
 
@@ -190,7 +182,9 @@ class Trainer:
         decay = settings.checkpoint.ema_decay
         self.average = MovingAverage(weights_of(self.model), decay) if decay else None
         self.trimmer = Trimmer()
-        self.prefetched = Prefetched(self._batches_from, self._ends_at)
+        self.prefetched = Prefetched(
+            self._batches_from, lambda place: place.epoch == settings.max_epochs
+        )
         self._saved_step: int | None = None
         self._saved_seconds = 0.0
 
@@ -217,7 +211,8 @@ class Trainer:
             place = Place(self.state.epoch, self.state.batch)
             batches, (epoch, used) = self.prefetched.take(place)
             step = self.state.step + 1
-            rate = self._learning_rate(step)
+            schedule, max_steps = self.settings.schedule, self.settings.max_steps
+            rate = learning_rate(schedule, step, width=self.width, max_steps=max_steps)
             result = self._update(batches, step, rate, stop)
             if result is None:
                 break
@@ -279,7 +274,7 @@ class Trainer:
         here = validated is not None and validated.step == state.step
         facts = {
             **self.hooks.facts(),
-            "training": state.plain(),
+            "training": asdict(state),
             "score": validated.score if here and validated else None,
             "regular": state.step % self.settings.checkpoint.every_steps == 0,
             "scaler": self.updater.scaler.state_dict(),
@@ -297,9 +292,10 @@ class Trainer:
         average: dict[str, Tensor] = {}
         for name, tensor in checkpoint.training().items():
             kind, _, rest = name.partition("/")
-            (average if kind == "average" else moments)[rest if kind == "average" else name] = (
-                tensor
-            )
+            if kind == "average":
+                average[rest] = tensor
+            else:
+                moments[name] = tensor
         import_moments(self.updater.optimizer, self.model, moments)
         if self.average is not None:
             self.average.load(average)
@@ -323,13 +319,6 @@ class Trainer:
                 if epoch == self.settings.max_epochs:
                     break
         return batches, Place(epoch, used)
-
-    def _ends_at(self, place: Place) -> bool:
-        return place.epoch == self.settings.max_epochs
-
-    def _learning_rate(self, step: int) -> float:
-        schedule, max_steps = self.settings.schedule, self.settings.max_steps
-        return learning_rate(schedule, step, width=self.width, max_steps=max_steps)
 
     def _end(self) -> str | None:
         """The reason why training is over, or None."""
