@@ -33,11 +33,11 @@ Notice = Callable[[str], None]
 
 
 class DamagedStore(Exception):
-    """A folder that is not what was once written; the message says what is wrong."""
+    """A store that differs from what was written; the message says how."""
 
 
 class StoreWriter:
-    """Arrays being written, piece by piece.
+    """A writer of arrays, piece by piece.
 
     Args:
         folder: where the files go; exists.
@@ -59,7 +59,7 @@ class StoreWriter:
         self._files[name].write(content)
 
     def finish(self, metadata: Mapping[str, Any]) -> None:
-        """Put everything on the disk, the header last."""
+        """Write everything to the disk, the header last."""
         arrays = {}
         for name, file in self._files.items():
             arrays[name] = {
@@ -73,7 +73,7 @@ class StoreWriter:
         _sync_and_close(file)
 
     def close(self) -> None:
-        """Let go of the files, finished or not."""
+        """Close the files, finished or not."""
         for file in self._files.values():
             file.close()
 

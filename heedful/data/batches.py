@@ -86,7 +86,6 @@ class PairBatch(ExampleBatch):
     target_tokens: int
 
     def part(self, start: int, stop: int) -> Self:
-        """The pairs from `start` until `stop`, padded as they were."""
         real = int((self.target_positions[start:stop] >= 0).sum())
         return replace(super().part(start, stop), target_tokens=real)
 
@@ -111,7 +110,6 @@ class RowBatch(ExampleBatch):
     target_tokens: int
 
     def part(self, start: int, stop: int) -> Self:
-        """The rows from `start` until `stop`, padded as they were."""
         return replace(super().part(start, stop), target_tokens=_count(self.targets[start:stop]))
 
 
@@ -136,7 +134,6 @@ class WindowBatch(ExampleBatch):
     target_tokens: int
 
     def part(self, start: int, stop: int) -> Self:
-        """The windows from `start` until `stop`."""
         return replace(super().part(start, stop), target_tokens=_count(self.targets[start:stop]))
 
 
@@ -164,11 +161,9 @@ class FramedBatch(ExampleBatch):
 
     @property
     def target_tokens(self) -> int:
-        """The number of targets."""
         return len(self.targets)
 
     def part(self, start: int, stop: int) -> Self:
-        """The rows from `start` until `stop` with their targets, padded as they were."""
         mine = (self.rows >= start) & (self.rows < stop)
         return replace(
             super().part(start, stop),
@@ -340,5 +335,4 @@ def _with_dropout(
 
 
 def _count(targets: Tensor) -> int:
-    """The number of targets."""
     return int((targets != NO_TARGET).sum())

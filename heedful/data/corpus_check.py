@@ -1,7 +1,7 @@
-"""A look at the corpora before training: what is odd about them, and whether training makes sense.
+"""The check of corpora before training: oddities are reported, hopeless corpora refused.
 
-Pairs that cannot be trained on are left out and reported with their lines. What no training can be
-made of (everything unknown, nothing left) is an error.
+Pairs that cannot be trained on are left out and reported with their lines. A corpus with mostly
+unknown tokens, or without a usable pair, is an error.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class BatchReport:
 
 @dataclass(frozen=True)
 class CheckReport:
-    """Everything the check found.
+    """The findings about all corpora, and the batches.
 
     Args:
         corpora: a report for each corpus.
@@ -115,7 +115,6 @@ class CheckReport:
     batches: BatchReport
 
     def plain(self) -> dict[str, Any]:
-        """The report as nested plain data."""
         return asdict(self)
 
     def lines(self) -> list[str]:
@@ -157,7 +156,7 @@ def check_corpora(
 def _role_reports(
     pairs: EncodedPairs, selection: Selection, role: Role, train: EncodedPairs | None
 ) -> list[CorpusReport]:
-    """Reports on the corpora of one role; `train` is what validation should not overlap with."""
+    """Reports on the corpora of one role; validation should not overlap with `train`."""
     total = len(pairs)
     found: dict[str, Mask] = {}
     kept = _mask(selection.kept, total)

@@ -34,13 +34,13 @@ class DataSpec(Config):
     valid: tuple[CorpusSpec, ...] = ()
     documents: Literal["file", "paragraph", "line"] = Field(
         "file",
-        description="language models: what one text is in a file; paragraphs end at an "
-        "empty line. A .jsonl file holds one a line, under the key text",
+        description="language models: unit of text in a file; paragraphs end at an empty "
+        "line. A .jsonl file holds one text a line, under the key text",
     )
     max_length: PositiveInt = Field(
         256,
         description="longest side of a pair in tokens; longer pairs are reported and left "
-        "out. Language models: tokens seen at once",
+        "out. Language models: context length",
     )
     max_length_ratio: Annotated[float, Field(gt=1)] | None = Field(
         None, description="leave out pairs whose longer side is more than this times the shorter"
@@ -55,8 +55,8 @@ class DataSpec(Config):
     )
     stride: PositiveInt | None = Field(
         None,
-        description="tag and answer: tokens from the beginning of one window of a long text to "
-        "that of the next; half a window if unset",
+        description="tag and answer: tokens from the start of one window of a long text to the "
+        "start of the next; half a window if unset",
     )
     word_column: PositiveInt = Field(1, description="tag: column of the words, from 1")
     tag_column: PositiveInt | None = Field(
@@ -68,7 +68,7 @@ class DataSpec(Config):
 
     @property
     def budget(self) -> int:
-        """The number that `batch_tokens` is, or that was picked in the place of `auto`."""
+        """The value of `batch_tokens`, once `auto` is resolved."""
         assert not isinstance(self.batch_tokens, str), "auto is resolved before data is read"
         return self.batch_tokens
 
@@ -89,8 +89,8 @@ class ImageSpec(Config):
     )
     pooling: Literal["first", "mean"] | None = Field(
         None,
-        description="what stands for an image: a [CLS] vector before its patches (first), which it "
-        "is if unset, or their mean",
+        description="vector that represents an image: that of [CLS], before its patches (first, the "
+        "default), or the mean of the patches",
     )
 
 
@@ -98,15 +98,13 @@ class AugmentSpec(Config):
     """Images: how each is changed at random in training, anew in every epoch."""
 
     shift: Annotated[int, Field(ge=0)] = Field(
-        0, description="most pixels an image is moved in each direction; what comes in is black"
+        0, description="largest shift in pixels in each direction; uncovered pixels are black"
     )
     rotate: Annotated[float, Field(ge=0, le=180)] = Field(
-        0.0, description="most degrees it is turned, either way"
+        0.0, description="largest rotation in degrees, either way"
     )
-    scale: Probability = Field(
-        0.0, description="0.1: it becomes between 0.9 and 1.1 times as large"
-    )
-    flip: bool = Field(False, description="half of the images are mirrored left to right")
+    scale: Probability = Field(0.0, description="0.1 scales by a factor between 0.9 and 1.1")
+    flip: bool = Field(False, description="mirror half of the images left to right")
     erase: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="share of the images of which a rectangle is hidden (Zhong 2020)"
     )

@@ -320,7 +320,7 @@ def _kept(total: int, gaps: int, bits: np.random.PCG64) -> Ids:
 
 
 def _parts(total: int, count: int, bits: np.random.PCG64) -> Ids:
-    """So many numbers, 0 or more, of this sum; all choices are equally likely.
+    """Draw `count` numbers, 0 or more, with this sum; all choices are equally likely.
 
     Of `total` stars and `count` − 1 bars in a row, the bars are drawn.
     """
@@ -404,7 +404,7 @@ class Masking:
         return shown, chosen
 
     def _units(self, pieces: Ids) -> Ids:
-        """For each piece the number of what is chosen as one: itself, or its word."""
+        """For each piece the number of its unit, chosen as a whole: itself, or its word."""
         if self.edges is None:
             return np.arange(len(pieces))
         begins, ends = self.edges

@@ -157,8 +157,8 @@ class EncodedImages:
     Args:
         readers: of the corpora.
         parts: the arrays of each.
-        facts: what is written beside them.
-        keys: what their folders are named by.
+        facts: metadata of each.
+        keys: names of their folders.
 
     Attributes:
         shape: channels, height and width of the first, which all must have.
@@ -240,7 +240,6 @@ class EncodedImages:
         return tuple(mean.tolist()), tuple(std.tolist())
 
     def name(self, number: int) -> str:
-        """The name of an image, for messages."""
         part = int(np.searchsorted(self.starts, number, side="right")) - 1
         return self.readers[part].name(number - int(self.starts[part]))
 
@@ -282,7 +281,6 @@ class LabelledImages:
     def batch(
         self, indices: Indices, augmentation: Augmentation | None = None, epoch: int = 0
     ) -> ImageBatch:
-        """Images by their numbers, changed at random in training."""
         pixels = torch.from_numpy(self.images.gather(indices))
         if augmentation is not None:
             pixels = augmentation(pixels, indices, epoch)

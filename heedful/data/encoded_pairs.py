@@ -53,9 +53,9 @@ class EncodedCorpus:
 
     Args:
         spec: where it came from.
-        arrays: what `encode_corpus` wrote.
-        metadata: what `encode_corpus` wrote beside them.
-        key: what its folder is named by.
+        arrays: as `encode_corpus` wrote them.
+        metadata: as `encode_corpus` wrote it.
+        key: name of its folder.
     """
 
     def __init__(
@@ -99,7 +99,6 @@ class EncodedCorpus:
         return self._arrays[f"{side}.digests"]
 
     def text(self, side: Side, row: int) -> str:
-        """The text of one side of a pair."""
         start, end = self._arrays[f"{side}.text_offsets"][row : row + 2]
         return bytes(self._arrays[f"{side}.text"][start:end]).decode()
 
@@ -109,7 +108,7 @@ class EncodedPairs:
 
     Args:
         corpora: the corpora, in the order of their numbers.
-        tokenizers: what they were encoded with.
+        tokenizers: that encoded them.
 
     Attributes:
         source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
@@ -129,7 +128,7 @@ class EncodedPairs:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of contents, tokenizers and weights: equal for what trains alike."""
+        """SHA-256 of contents, tokenizers and weights: equal for corpora that train alike."""
         parts = [f"{corpus.key} {corpus.spec.weight!r}" for corpus in self.corpora]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
@@ -277,7 +276,7 @@ def encode_corpora(
 
     Args:
         specs: the corpora.
-        tokenizers: what to encode with.
+        tokenizers: that encode them.
         cache: folder of encoded corpora; may be shared between runs.
         progress: called with bytes done and bytes in all, of the corpus being encoded.
         notice: called with a sentence when a damaged folder is made anew.

@@ -39,7 +39,7 @@ class EncodedTexts:
     Args:
         readers: the files.
         parts: the arrays of each file.
-        keys: what the files' folders are named by.
+        keys: names of the files' folders.
 
     Attributes:
         ids: every part's token ids.
@@ -62,12 +62,10 @@ class EncodedTexts:
         self.fingerprint = hashlib.sha256("\n".join(keys).encode()).hexdigest()
 
     def __len__(self) -> int:
-        """Tokens in all."""
         return int(self.starts[-1])
 
     @property
     def texts(self) -> int:
-        """Number of texts."""
         return len(self._begins)
 
     @property
@@ -123,7 +121,7 @@ def encode_texts(
 
     Args:
         readers: the files.
-        tokenizer: what to encode with.
+        tokenizer: that encodes them.
         cache: folder of encoded files; may be shared between runs.
         notice: called with a sentence when a damaged folder is made anew.
 
@@ -224,7 +222,6 @@ class Rows:
     frame: int
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.starts)
 
     @property
@@ -293,7 +290,6 @@ def first_rows(texts: EncodedTexts, tokenizer: TextTokenizer, max_length: int) -
 
 
 def _room(tokenizer: TextTokenizer, max_length: int) -> int:
-    """The most pieces of a row."""
     room = max_length - frame_size(tokenizer)
     if room < 1:
         raise ConfigError(
@@ -373,7 +369,6 @@ class FramedRows:
         self.starts = np.cumsum([0, *map(len, parts)])
 
     def __len__(self) -> int:
-        """The number of rows."""
         return len(self.ids)
 
     @property
@@ -386,7 +381,6 @@ class FramedRows:
         return digest.hexdigest()
 
     def batch(self, indices: Indices) -> FramedBatch:
-        """Rows by their numbers."""
         ids, positions = pad([self.ids[index] for index in indices], self.padding)
         targets = [self.targets[index] for index in indices]
         rows = np.repeat(np.arange(len(indices)), [pair.shape[1] for pair in targets])

@@ -329,7 +329,7 @@ def _fitted(picture: Image, size: int | None, where: str) -> Pixels:
 
 
 def _hash(files: Sequence[tuple[str, Path]], spec: ImageSpec) -> str:
-    """Of names and contents, and of how they are read.
+    """SHA-256 of names, contents, size and channels.
 
     Raises:
         DataError: when a file is missing or unreadable.

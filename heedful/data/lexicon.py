@@ -202,12 +202,10 @@ def _counted(parts: Iterator[_Part], target_size: int, most: int) -> _Table:
 
 
 def _summed(places: Integers, values: Numbers) -> Numbers:
-    """The sum of the values at each place."""
     return np.asarray(np.bincount(places, weights=values), dtype=np.float64)
 
 
 def _sum(tables: list[_Table]) -> _Table:
-    """Several as one."""
     keys, places = np.unique(np.concatenate([t.keys for t in tables]), return_inverse=True)
     values = np.concatenate([t.values for t in tables])
     return _Table(keys, _summed(places, values))

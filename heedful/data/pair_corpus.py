@@ -66,7 +66,6 @@ class CorpusReader:
 
     @property
     def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all."""
         return sum(f.bytes_done for f in self.files), sum(f.bytes_total for f in self.files)
 
     @property

@@ -219,7 +219,6 @@ class TaggedSentence(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The line at which the sentence begins."""
         return self.lines[0]
 
     @property
@@ -274,7 +273,6 @@ class TaggedReader(CorpusFile):
         return TaggedSentence(words, tags, range(after - len(rows), after))
 
     def _checked(self, columns: list[str], width: int, where: str) -> list[str]:
-        """The word and the tag of a line."""
         if len(columns) != width:
             raise DataError(
                 f"The line has {len(columns)} columns, the first of the file has {width}",

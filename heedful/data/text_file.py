@@ -159,7 +159,6 @@ class CorpusFile:
 
     @property
     def is_jsonl(self) -> bool:
-        """True for a file of one JSON object a line."""
         return self.form == ".jsonl"
 
     def filled_lines(self) -> Iterator[tuple[int, str, str]]:

@@ -56,15 +56,12 @@ class EpochBatches(Generic[Item]):
         self._epoch: tuple[int, Sequence[Item]] | None = None
 
     def count(self, epoch: int) -> int:
-        """Batches of an epoch."""
         return len(self._planned(epoch))
 
     def batch(self, epoch: int, number: int) -> Batch:
-        """One batch of an epoch."""
         return self.make(self._planned(epoch)[number], epoch)
 
     def lines(self, indices: Sequence[int]) -> list[str]:
-        """The places of examples, by their numbers."""
         return [self.line_of(index) for index in indices]
 
     def _planned(self, epoch: int) -> Sequence[Item]:
@@ -86,7 +83,6 @@ class FixedBatches(Generic[Item]):
     make: Callable[[Item], Batch]
 
     def __iter__(self) -> Iterator[Batch]:
-        """Make the batches one by one."""
         return map(self.make, self.items)
 
 

@@ -366,13 +366,13 @@ class MovingAverage:
         self.tensors = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def update(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Take in the weights after a step (from 1)."""
+        """Add the weights after a step (from 1) to the average."""
         decay = min(self.decay, (1 + step) / (10 + step))
         new = [weights[name].detach() for name in self.tensors]
         torch._foreach_lerp_(list(self.tensors.values()), new, 1 - decay)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back an average that was saved."""
+        """Restore a saved average."""
         for name, tensor in self.tensors.items():
             tensor.copy_(tensors[name])
 

@@ -38,8 +38,8 @@ class CompiledPass:
     """A model's forward pass, compiled when it is first called and for kinds of input not yet seen.
 
     Args:
-        model: what is trained.
-        events: told about graphs and the seconds they took.
+        model: the model to train.
+        events: receive the number of graphs and the seconds they took.
         asked_for: a failure is an error; else it is a warning, and training goes on without.
 
     Attributes:
@@ -135,7 +135,7 @@ def _looks(given: object) -> bool:
 
 
 def _with_code_of_its_own(like: nn.Module) -> Callable[..., Any]:
-    """The pass of modules of a class; PyTorch counts graphs by code, which all of them share."""
+    """A copy of a class's forward; PyTorch counts graphs by code, which all instances share."""
     forward = type(like).forward
 
     def call(part: nn.Module, *inputs: Any, **options: Any) -> Any:

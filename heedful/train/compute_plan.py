@@ -123,7 +123,6 @@ class Compiling:
     asked_for: bool = False
 
     def describe(self) -> str:
-        """A few words for people."""
         return f"{'compiled' if self.on else 'not compiled'} ({self.reason})"
 
 

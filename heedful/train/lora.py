@@ -144,7 +144,7 @@ def merged_parameters(model: nn.Module) -> int:
 
 
 def _parametrisations(model: nn.Module) -> Iterator[tuple[str, str, nn.Module, Tensor]]:
-    """Each one with the address of its module, the name of its tensor and the frozen tensor."""
+    """Address of the module, name of the tensor, parametrisation and frozen tensor, for each."""
     for path, module in model.named_modules():
         if parametrize.is_parametrized(module):
             for leaf, parts in cast(nn.ModuleDict, module.parametrizations).items():
@@ -176,10 +176,10 @@ def _matrices(model: nn.Module, new_parts: Sequence[str]) -> Iterator[Matrix]:
 
 
 def _choose(matrices: Sequence[Matrix], targets: Sequence[str]) -> list[Matrix]:
-    """Those that a target means.
+    """The matrices that a target names.
 
     Raises:
-        ConfigError: naming a target that means none.
+        ConfigError: naming a target without a matrix.
     """
     chosen: set[str] = set()
     for target in targets:

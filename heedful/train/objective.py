@@ -132,7 +132,6 @@ class CausalLMObjective:
     label_smoothing: float
 
     def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
-        """The summed loss over the batch's targets."""
         # Windows in which no text ends need no segments to tell texts apart.
         segments = batch.segments if bool(batch.segments.any()) else None
         states, added = with_penalty(model, batch.ids, batch.positions, segments)
@@ -156,7 +155,6 @@ class MaskedObjective:
     label_smoothing: float
 
     def loss(self, model: Any, batch: RowBatch, context: Context) -> LossSum:
-        """The summed loss over the batch's targets."""
         real = batch.targets != NO_TARGET
         states, added = with_penalty(model, batch.ids, batch.positions, None)
         head = model.heads["masked_lm"]

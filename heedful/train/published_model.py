@@ -89,7 +89,7 @@ class Publisher:
         return True
 
     def facts(self) -> Mapping[str, Any]:
-        """Facts about the published model; empty when there is none."""
+        """The facts stored with the published model; empty when there is none."""
         try:
             config = json.loads((self.directory / CONFIG_FILE).read_text(encoding="utf-8"))
             facts = config["training"]
@@ -115,7 +115,7 @@ def choose_final_model(
         store: the checkpoints; its settings say which are averaged.
         publisher: of RUN/model.
         validator: None without validation data.
-        events: who is told which one won.
+        events: receive the verdict.
     """
     window = whole_models(store.window(), events)
     if validator is not None:

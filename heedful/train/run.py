@@ -77,7 +77,6 @@ class RunSummary:
         return 0 if self.finished else 1
 
     def plain(self) -> dict[str, Any]:
-        """The summary as JSON types."""
         return asdict(self)
 
 
@@ -90,7 +89,7 @@ def run_training(
         run_dir: the run directory; made when missing.
         settings: everything the run depends on.
         resume: go on from the newest whole checkpoint.
-        events: who is told; `metrics.jsonl` is written besides.
+        events: receive progress, metrics and notes; `metrics.jsonl` is written besides.
 
     Returns:
         The summary; `finished` is False after SIGTERM or Ctrl-C.
@@ -128,8 +127,6 @@ def run_training(
 
 
 class _Run:
-    """The parts of one run, put together."""
-
     def __init__(
         self,
         run_dir: Path,

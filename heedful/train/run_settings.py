@@ -28,10 +28,10 @@ class ObjectiveSettings(Config):
 
     label_smoothing: Probability = 0.1
     scheduled_sampling: Share = Field(
-        0.0, description="share of target inputs replaced by the model's own guesses at the end"
+        0.0, description="final share of target inputs replaced by the model's own predictions"
     )
     scheduled_sampling_steps: PositiveInt = Field(
-        10_000, description="steps over which that share grows from 0, linearly"
+        10_000, description="steps over which that share grows linearly from 0"
     )
     r_drop: NonNegative = Field(
         0.0, description="weight of the symmetric KL between two dropout passes (Liang 2021)"
@@ -48,7 +48,7 @@ class ObjectiveSettings(Config):
         False, description="masked language models: hide all pieces of a word or none"
     )
     mean_span: Annotated[float, Field(ge=1, le=100)] = Field(
-        3.0, description="span corruption, denoising: mean length in tokens of what a gap hides"
+        3.0, description="span corruption, denoising: mean length in tokens of a hidden span"
     )
     sentinels: Annotated[int, Field(ge=2)] | None = Field(
         None,
@@ -97,14 +97,14 @@ class ValidationSettings(Config):
     every_steps: PositiveInt = 1000
     metrics: tuple[Metric, ...] = ("bleu", "chrf")
     choose_by: Choice = Field(
-        "bleu", description="which score decides on the best model and early stopping"
+        "bleu", description="score that selects the best model and stops training early"
     )
     beam: PositiveInt = 4
     length_penalty: NonNegative = 0.6
     tokenize: str = Field("13a", description="sacreBLEU tokenizer; none for tokenised text")
     lowercase: bool = False
     max_sentences: PositiveInt | None = Field(
-        None, description="decode only the first of them while training; all at the end"
+        None, description="validate on only the first examples while training; on all at the end"
     )
     patience: PositiveInt | None = Field(
         None, description="validations without improvement after which training stops"
@@ -114,9 +114,9 @@ class ValidationSettings(Config):
 class LoraSettings(Config):
     """Training small changes of some matrices of a model to begin with (LoRA, Hu 2021)."""
 
-    rank: Count = Field(0, description="inner width of the changes; 0 trains all weights")
+    rank: Count = Field(0, description="rank of the changes; 0 trains all weights")
     alpha: Annotated[float, Field(gt=0)] = Field(
-        16.0, description="alpha / rank is the factor of the changes"
+        16.0, description="the changes are scaled by alpha / rank"
     )
     targets: Annotated[tuple[str, ...], Field(min_length=1)] = Field(
         ("query", "value"),
@@ -198,15 +198,15 @@ class RunSettings(Config):
 
     task: Task = Field(
         "translation",
-        description="sentence pairs to a translator; text to a language model (causal_lm), an "
-        "encoder (masked_lm) or a translator to be (span_corruption, denoising); labelled texts or "
-        "images to a classifier; words with tags to a tagger (tag), or questions to a reader "
+        description="sentence pairs train a translator; text a language model (causal_lm), an "
+        "encoder (masked_lm) or an encoder-decoder (span_corruption, denoising); labelled texts or "
+        "images a classifier; words with tags a tagger (tag), questions a question answerer "
         "(answer)",
     )
     init: str | None = Field(
         None,
-        description="model, run or Hugging Face directory that training begins with: its weights, "
-        "architecture and tokenizer",
+        description="model, run or Hugging Face directory to start from: its weights, architecture "
+        "and tokenizer",
     )
     preset: str | None = None
     model: TranslatorShape = TranslatorShape()
@@ -225,12 +225,12 @@ class RunSettings(Config):
     max_epochs: PositiveInt | None = None
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: CompileChoice = Field(
-        "auto", description="compile training's pass by PyTorch; auto does so where it pays"
+        "auto", description="compile the model's pass with torch.compile; auto: where it pays"
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     on_nonfinite: Literal["skip", "rollback", "stop"] = Field(
-        "skip", description="what a non-finite loss does after naming its layer and lines"
+        "skip", description="action on a non-finite loss, after its layer and lines are reported"
     )
     tensorboard: bool = Field(False, description="also write TensorBoard events (an extra)")
 

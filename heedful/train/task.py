@@ -73,7 +73,7 @@ class Setup:
         run_dir: the directory of the run.
         settings: of the run.
         saved_tokenizers: those of the run when it is resumed.
-        events: told about progress and doubtful data.
+        events: receive progress, and warnings about doubtful data.
 
     Attributes:
         long_words: takes out words that a tokenizer cannot be trained on.
@@ -90,7 +90,6 @@ class Setup:
 
     @property
     def cache(self) -> Path:
-        """The folder of encoded data."""
         cache = self.settings.data.cache
         return Path(cache) if cache is not None else self.run_dir / "data"
 

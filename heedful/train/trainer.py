@@ -131,7 +131,7 @@ class TrainingState:
 
 @dataclass(frozen=True)
 class Hooks:
-    """Functions that the loop calls without knowing what they do.
+    """Callbacks of the training loop.
 
     Args:
         validate: scores the model; None when there is nothing to validate on.
@@ -155,7 +155,7 @@ class Trainer:
         precision: of the products.
         store: where checkpoints go.
         hooks: validation and publishing.
-        events: who is told.
+        events: receive progress, metrics and notes.
     """
 
     def __init__(
@@ -286,7 +286,7 @@ class Trainer:
         self._saved_step, self._saved_seconds = state.step, state.seconds
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Stand exactly where the checkpoint was written."""
+        """Restore the exact state that the checkpoint was written in."""
         load_weights(self.model, checkpoint.model())
         moments: dict[str, Tensor] = {}
         average: dict[str, Tensor] = {}
@@ -335,7 +335,6 @@ class Trainer:
         return None
 
     def _due(self) -> None:
-        """Validate and save where the settings say so."""
         settings, state = self.settings, self.state
         if self.hooks.validate is not None and state.step % settings.validation.every_steps == 0:
             self.validate()
@@ -347,7 +346,6 @@ class Trainer:
     def _update(
         self, batches: Sequence[Batch], step: int, rate: float, stop: StopRequest
     ) -> UpdateResult | None:
-        """An update, or why memory does not suffice for it."""
         try:
             return self.updater.update(batches, step, rate, cancelled=lambda: bool(stop))
         except OneTooLarge as error:
@@ -399,7 +397,7 @@ class Trainer:
         self.events.progress(state.step, self.settings.max_steps, "training", **shown)
 
     def _not_finite(self, batches: Sequence[Batch], result: UpdateResult) -> None:
-        """Say where it came from, then skip, roll back or give up."""
+        """Report the origin, then skip, roll back or give up."""
         state, updater = self.state, self.updater
         state.skipped += 1
         if updater.scaler.is_enabled() and bool(

@@ -83,7 +83,7 @@ def with_budget(
     Args:
         settings: of a run that begins.
         device: that is trained on.
-        events: told what was picked and why.
+        events: receive a note of the number and the reason.
         available: bytes; those of the device if unset.
 
     Raises:

@@ -60,7 +60,7 @@ class Updater:
     """Makes updates of one model.
 
     Args:
-        model: what is trained.
+        model: the model to train.
         objective: its loss.
         optimizer: changes the weights.
         precision: of the products; float16 gets a loss scaler.
@@ -157,7 +157,7 @@ class Updater:
         Args:
             batch: any; the same one in a run and when it is resumed.
             step: that training stands at.
-            events: told about graphs and the seconds they took.
+            events: receive the number of graphs and the seconds they took.
             asked_for: a failure is an error.
 
         Returns:
@@ -214,7 +214,7 @@ class Updater:
         return nowhere, torch.cat([batch.indices for batch in batches])
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
-        """Do what may compile; it begins anew, uncompiled, where that fails."""
+        """Run work that may compile; run it again uncompiled where that fails."""
         if self.compiled is None:
             return work()
         try:
@@ -278,11 +278,9 @@ class Part:
 
     @property
     def examples(self) -> int:
-        """B."""
         return len(self.batch.indices)
 
     def halves(self) -> list[Part]:
-        """The first and the second half of the examples."""
         micro, start, *_ = (*self.place, 0)
         middle, end = self.examples // 2, self.examples
         return [
@@ -360,7 +358,7 @@ class Splitting:
     def _attempt(
         self, parts: Sequence[Part], learn: Callable[[Part], bool]
     ) -> tuple[bool, Part | None]:
-        """True if all was learned from, and the part that was too large if there was one.
+        """Learn from all parts: True if done, and the part that was too large, if any.
 
         The error ends here: it holds the tensors of the pass that failed.
         """

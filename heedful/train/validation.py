@@ -39,7 +39,6 @@ class Scores:
     signatures: Mapping[str, str] = field(default_factory=dict)
 
     def describe(self) -> str:
-        """The figures in a line."""
         return ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
 
 

@@ -41,7 +41,7 @@ def initial_model(
             to its. A model of images has the initial model's shape already.
         settings: of the run.
         tokenizers: of the run; None for images.
-        events: told which parts of the initial model are left out, and which are new.
+        events: receive the parts of the initial model that are left out, and the new ones.
 
     Raises:
         ModelError: when the initial model is missing, damaged, or of another kind.
@@ -125,7 +125,7 @@ def initial_origin(settings: RunSettings) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class _Change:
-    """The parts that a task's model lacks of the initial one, and has besides.
+    """The parts of the initial model that a task's model lacks, and those it adds.
 
     Args:
         left_out: addresses of parts.
@@ -279,7 +279,7 @@ def _separate_texts(block: Any) -> Any:
 
 
 def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
-    """The head of the initial model that is like a new one, or a new one in its manner."""
+    """The head of the initial model that equals a new one; else the new one, with its options."""
     if fresh.kind == "span":
         return fresh  # there is one kind; unanswerable questions are a matter of the data
     shape = settings.model
@@ -300,7 +300,7 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
 
     Args:
         settings: of the run.
-        events: told how many tokens are new.
+        events: receive the number of new tokens.
 
     Returns:
         None where training starts from a new model.

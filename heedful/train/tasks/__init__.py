@@ -25,7 +25,7 @@ def prepare_task(
         settings: of the run.
         tokenizers: those of the run when it is resumed; trained from the data if None, unless
             there is no text in it.
-        events: told about progress and doubtful data.
+        events: receive progress, and warnings about doubtful data.
 
     Raises:
         DataError: when the data cannot be used.

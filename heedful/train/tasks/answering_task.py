@@ -82,7 +82,7 @@ def place_scores(model: Any, batch: FramedBatch) -> tuple[Tensor, Tensor | float
 
 @dataclass
 class _Counts:
-    """Examples with something to report.
+    """Counts of examples to report.
 
     Args:
         inexact: answers that begin or end within a piece.

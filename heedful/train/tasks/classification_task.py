@@ -92,7 +92,6 @@ def text_scores(model: Any, batch: RowBatch) -> tuple[Tensor, Tensor | float]:
 
 
 def _numbers(readers: Sequence[LabelledReader], names: Sequence[str]) -> Indices:
-    """The number of each text's label."""
     numbers = {name: number for number, name in enumerate(names)}
     labels = []
     for reader in readers:

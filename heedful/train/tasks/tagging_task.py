@@ -69,7 +69,6 @@ def prepare(setup: Setup) -> Task:
 
 
 def _texts(setup: Setup, readers: Sequence[TaggedReader], files: Sequence[Sentences]) -> list[str]:
-    """Sentences to train a tokenizer on."""
     return [
         setup.long_words.without(sentence.text, f"{reader.path}:{sentence.line}")
         for reader, file in zip(readers, files, strict=True)
