@@ -89,8 +89,8 @@ class ImageSpec(Config):
     )
     pooling: Literal["first", "mean"] | None = Field(
         None,
-        description="vector that represents an image: that of [CLS], before its patches (first, the "
-        "default), or the mean of the patches",
+        description="vector that represents an image: that of [CLS], before the patches (first, "
+        "the default), or the mean of the patches",
     )
 
 
