@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -184,6 +185,7 @@ class Small(nn.Module):
         self.feedforward = FeedForward(8, FeedForwardSpec(width=16, dropout=dropout))
         self.forms = forms
         self.output_bias = None
+        self.spec = SimpleNamespace(logits_softcap=None)
 
     @property
     def output_weight(self) -> Tensor:
