@@ -278,6 +278,8 @@ def test_training_begins_with_a_model_and_a_new_classifier(
     assert run_training(tmp_path / "tuned", chosen, events=Events([])).steps == 2
     again = settings_of_run(tmp_path / "tuned", {"max_steps": 4})  # as `train --resume` reads them
     assert run_training(tmp_path / "tuned", again, resume=True, events=Events([])).steps == 4
+    stored = settings_of_run(tmp_path / "tuned", {"max_steps": 6})  # as the command line does
+    assert run_training(tmp_path / "tuned", stored, resume=True, events=Events([])).steps == 6
 
 
 def test_a_model_to_begin_with_that_is_another_one(tmp_path, files, whole, encoder_directory):
