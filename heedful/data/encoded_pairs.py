@@ -132,16 +132,6 @@ class EncodedPairs:
         parts = [f"{corpus.key} {corpus.spec.weight!r}" for corpus in self.corpora]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
-    def source(self, i: int) -> Ids:
-        """Token ids of the source of pair i, without special tokens."""
-        corpus, row = self._locate(i)
-        return corpus.ids("source", row)
-
-    def target(self, i: int) -> Ids:
-        """Token ids of the target of pair i, without special tokens."""
-        corpus, row = self._locate(i)
-        return corpus.ids("target", row)
-
     def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
         """Token ids of one side of some pairs, without special tokens: fast for many."""
         numbers = np.searchsorted(self.starts, indices, side="right") - 1

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -81,11 +82,11 @@ class Checkpoint:
 
     def model(self) -> dict[str, Tensor]:
         """The weights by parameter name."""
-        return _load_tensors(self.path / _MODEL)
+        return safetensors.torch.load_file(self.path / _MODEL)
 
     def training(self) -> dict[str, Tensor]:
         """The optimiser's tensors and the moving average."""
-        return _load_tensors(self.path / _TRAINING)
+        return safetensors.torch.load_file(self.path / _TRAINING)
 
 
 class CheckpointStore:
@@ -148,11 +149,13 @@ class CheckpointStore:
             temporary.mkdir()
             files = {}
             for name, tensors in ((_MODEL, model), (_TRAINING, training)):
-                content = tensor_bytes(tensors)
+                packed = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
+                content = safetensors.torch.save(packed)
                 write_synced(temporary / name, content)
-                files[name] = digest(content)
+                sha256 = hashlib.sha256(content).hexdigest()
+                files[name] = {"size": len(content), "sha256": sha256}
             whole = {"schema_version": SCHEMA_VERSION, "step": step, "resumable": True}
-            write_synced(temporary / _STATE, json_bytes({**whole, **state, "files": files}))
+            write_synced(temporary / _STATE, _json({**whole, **state, "files": files}))
             sync(temporary)
             if final.exists():
                 self._delete(final)
@@ -161,7 +164,14 @@ class CheckpointStore:
             self._prune()
         except OSError as error:
             shutil.rmtree(self._temporary("write", step), ignore_errors=True)
-            raise writing_failed(final, error, "earlier checkpoints are whole") from error
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            what = "The disk is full" if full else f"Cannot be written ({error.strerror or error})"
+            raise RunError(
+                f"{what}; earlier checkpoints are whole",
+                where=str(final),
+                remedy=("Free some space" if full else "Make the directory writable")
+                + ", then use --resume",
+            ) from error
         return final
 
     def all(self) -> list[Checkpoint]:
@@ -228,7 +238,7 @@ class CheckpointStore:
                 self._delete(checkpoint.path)
             elif checkpoint.resumable:
                 # the state first: a kill in between leaves a file too many, never a false promise
-                state = json_bytes({**checkpoint.state, "resumable": False})
+                state = _json({**checkpoint.state, "resumable": False})
                 replace_synced(checkpoint.path / _STATE, state)
                 (checkpoint.path / _TRAINING).unlink()
 
@@ -257,12 +267,14 @@ def verify(checkpoint: Checkpoint) -> None:
         if name == _TRAINING and not checkpoint.resumable:
             continue
         try:
-            found = file_digest(checkpoint.path / name)
+            with (checkpoint.path / name).open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+                size = file.tell()
         except OSError as error:
             raise _Damaged(f"{name}: {error.strerror}") from None
-        if found["size"] != expected["size"]:
-            raise _Damaged(f"{name} has {found['size']} bytes, not {expected['size']}")
-        if found["sha256"] != expected["sha256"]:
+        if size != expected["size"]:
+            raise _Damaged(f"{name} has {size} bytes, not {expected['size']}")
+        if sha256 != expected["sha256"]:
             raise _Damaged(f"the content of {name} has changed")
 
 
@@ -302,52 +314,12 @@ def _read(path: Path) -> Checkpoint:
     return Checkpoint(path, int(state["step"]), state)
 
 
-def _load_tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return load_file(str(path))
-
-
 def _name(step: int) -> str:
     return f"step-{step:08d}"
 
 
-def json_bytes(values: Mapping[str, Any]) -> bytes:
-    """Plain data as indented JSON."""
+def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-def tensor_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors in the safetensors format."""
-    from safetensors.torch import save
-
-    return save({name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()})
-
-
-def digest(content: bytes) -> dict[str, Any]:
-    """Size and SHA-256 of a file, from which damage is detected later."""
-    return {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-
-
-def file_digest(path: Path) -> dict[str, Any]:
-    """`digest` of a file."""
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        return {"size": file.tell(), "sha256": sha256}
-
-
-def writing_failed(path: Path, error: OSError, kept: str) -> RunError:
-    """The error for a write that failed while running.
-
-    Args:
-        path: what could not be written.
-        error: why.
-        kept: what is still whole, a clause.
-    """
-    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    what = "The disk is full" if full else f"Cannot be written ({error.strerror or error})"
-    remedy = "Free some space" if full else "Make the directory writable"
-    return RunError(f"{what}; {kept}", where=str(path), remedy=f"{remedy}, then use --resume")
 
 
 class MovingAverage:

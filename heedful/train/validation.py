@@ -100,7 +100,9 @@ class Validator:
         # An adapted model's matrices are put together once, not at each step of the decoder.
         with torch.no_grad(), parametrize.cached():
             values = self._loss(model)
-            measured = self._measured(model, count)
+            measured = Measured({})
+            if self.measure is not None and count:
+                measured = self.measure.score(model, count, self.precision)
         values |= measured.values
         chosen = self.settings.choose_by
         score = -values["loss"] if chosen == "loss" else values[chosen]
@@ -112,11 +114,6 @@ class Validator:
             return 0
         limit, total = self.settings.max_sentences, self.measure.total
         return total if everything or limit is None else min(limit, total)
-
-    def _measured(self, model: Any, count: int) -> Measured:
-        if self.measure is None or not count:
-            return Measured({})
-        return self.measure.score(model, count, self.precision)
 
     def _loss(self, model: Any) -> dict[str, float]:
         device = next(model.parameters()).device

@@ -12,6 +12,7 @@ import pytest
 
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.encoded_pairs import EncodedPairs, encode_corpora
+from heedful.data.pair_corpus import SIDES
 from heedful.errors import DataError, RunError
 from heedful.text.tokenizer_pair import TokenizerPair, train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
@@ -39,11 +40,12 @@ def write(folder: Path, name: str, pairs: list[tuple[str, str]], weight: float =
 def check_content(encoded: EncodedPairs, pairs: list[tuple[str, str]]) -> None:
     assert len(encoded) == len(pairs)
     for i, (source, target) in enumerate(pairs):
-        assert encoded.source(i).tolist() == encoded.tokenizers.source.encode(source)
-        assert encoded.target(i).tolist() == encoded.tokenizers.target.encode(target)
-        assert encoded.source(i).dtype == np.int32
-        assert encoded.source_lengths[i] == len(encoded.source(i))
-        assert encoded.target_lengths[i] == len(encoded.target(i))
+        (source_ids,), (target_ids,) = (encoded.ids_of(s, np.array([i])) for s in SIDES)
+        assert source_ids.tolist() == encoded.tokenizers.source.encode(source)
+        assert target_ids.tolist() == encoded.tokenizers.target.encode(target)
+        assert source_ids.dtype == np.int32
+        assert encoded.source_lengths[i] == len(source_ids)
+        assert encoded.target_lengths[i] == len(target_ids)
         assert encoded.text_of(i) == (source, target)
     order = np.arange(len(pairs)) * 7 % len(pairs)  # those of several corpora, in no order
     for side, name in enumerate(("source", "target")):
