@@ -214,12 +214,12 @@ def ablated(
         modes = ", ".join(get_args(AblationMode))
         raise ConfigError(f"Nothing is ablated by {how!r}", remedy=f"Choose {modes}")
     parts = {part: _replacement(part, how, means) for part in parts_matching(model, what)}
-    with computed_by_definition(model), swapped(_changes(parts)):
+    with computed_by_definition(model), set_attributes(_changes(parts)):
         yield tuple(part.address for part in parts)
 
 
 @contextmanager
-def swapped(changes: Sequence[Change]) -> Iterator[None]:
+def set_attributes(changes: Sequence[Change]) -> Iterator[None]:
     """Set attributes of objects within a context."""
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in changes]
     try:

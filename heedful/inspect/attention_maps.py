@@ -58,8 +58,7 @@ class AttentionMap(Result):
     def mean(self) -> np.ndarray:
         """Weights [rows, columns], the mean of all layers and heads without the pruned ones."""
         count = np.float32(max(1, self.weights.any((2, 3)).sum()))
-        mean: np.ndarray = self.weights.sum((0, 1)) / count
-        return mean
+        return np.asarray(self.weights.sum((0, 1)) / count)
 
 
 def attention(
@@ -87,7 +86,7 @@ def attention(
     """
     part = part or usual_part(subject.model)
     modules = attentions(subject.model, part)
-    queries, keys = sides(reading, part)
+    queries, keys = rows_and_columns(reading, part)
     chosen_layers = choose(layers, len(modules), "layer")
     chosen_heads = choose(heads, num_heads(modules), "head")
     chosen_rows = choose(rows, len(queries), "row")
@@ -176,7 +175,7 @@ def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ..
     return tuple(visible)
 
 
-def sides(reading: Reading, part: AttentionPart) -> tuple[Tokens, Tokens]:
+def rows_and_columns(reading: Reading, part: AttentionPart) -> tuple[Tokens, Tokens]:
     """Return the tokens of a part's rows and columns."""
     if part == "cross":
         assert reading.predicted is not None
@@ -231,11 +230,11 @@ def draw_attention(attention: AttentionMap, *, width: int = 100) -> str:
     most = float(mean.max())
     shades = tuple(tuple(row) for row in (mean / (most or 1.0)).tolist())
     columns, rows = (tuple(map(printable, side)) for side in (attention.columns, attention.rows))
-    title = f"{_TITLES[attention.part]}; {averaged(attention)}; darkest is {most:.2f}"
+    title = f"{_TITLES[attention.part]}; {describe_mean(attention)}; darkest is {most:.2f}"
     return f"{title}\n{draw_alignment(Alignment(columns, rows, shades), width=width)}"
 
 
-def averaged(attention: AttentionMap) -> str:
+def describe_mean(attention: AttentionMap) -> str:
     """Say in words of which layers and heads the mean of a map is."""
     return f"{_numbered('layer', attention.layers)}, {_numbered('head', attention.heads)}"
 
@@ -300,14 +299,12 @@ class AttentionSteps:
     @property
     def products(self) -> np.ndarray:
         """Products [Lk, E] of the query and each key, channel by channel."""
-        products: np.ndarray = self.keys.astype(np.float64) * self.query
-        return products
+        return np.asarray(self.keys.astype(np.float64) * self.query)
 
     @property
     def raw(self) -> np.ndarray:
         """Dot products [Lk]."""
-        raw: np.ndarray = self.products.sum(-1)
-        return raw
+        return np.asarray(self.products.sum(-1))
 
     @property
     def scaled(self) -> np.ndarray:
@@ -318,22 +315,19 @@ class AttentionSteps:
     @property
     def visible(self) -> np.ndarray:
         """Mask of the keys that the query sees [Lk]."""
-        visible: np.ndarray = np.isfinite(self.scores)
-        return visible
+        return np.asarray(np.isfinite(self.scores))
 
     @property
     def exponentials(self) -> np.ndarray:
         """The exponential [Lk] of each score less the highest; 0 for hidden keys."""
         if not self.visible.any():
             return np.zeros(len(self.scores))
-        exponentials: np.ndarray = np.exp(self.scores.astype(np.float64) - self.scores.max())
-        return exponentials
+        return np.asarray(np.exp(self.scores.astype(np.float64) - self.scores.max()))
 
     @property
     def parts(self) -> np.ndarray:
         """The share [Lk, Ev] of each value in the output."""
-        parts: np.ndarray = self.weights[:, None].astype(np.float64) * self.values
-        return parts
+        return np.asarray(self.weights[:, None].astype(np.float64) * self.values)
 
 
 def attention_steps(
@@ -354,7 +348,7 @@ def attention_steps(
         ConfigError: when it has no such layer, head or row.
     """
     modules = attentions(subject.model, part)
-    queries, keys = sides(reading, part)
+    queries, keys = rows_and_columns(reading, part)
     (layer,) = choose([layer], len(modules), "layer")
     address, sublayer = [*modules.items()][layer]
     (head,) = choose([head], sublayer.module.num_heads, "head")

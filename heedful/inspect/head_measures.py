@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import DataError
-from heedful.inspect.attention_maps import AttentionPart, attentions, sides, usual_part
+from heedful.inspect.attention_maps import AttentionPart, attentions, rows_and_columns, usual_part
 from heedful.inspect.readings import BATCH_TOKENS, Reading, batches, stack_positions, tensors
 from heedful.inspect.subject import Result, Subject, run
 from heedful.nn.capture import Capture
@@ -279,7 +279,7 @@ def measure(
     kinds = _SELF if part != "cross" else _CROSS if links is None else ("aligned", *_CROSS)
     counts = Counter(
         id
-        for _, tokens in (sides(reading, part) for reading in readings)
+        for _, tokens in (rows_and_columns(reading, part) for reading in readings)
         for id, special in zip(tokens.ids, tokens.special, strict=True)
         if not special
     )
@@ -379,7 +379,7 @@ def _rows(
     )
     query, key = at.query[:, :, None], at.key[:, None, :]
     real = key >= 0
-    columns = [sides(reading, part)[1] for reading in readings]
+    columns = [rows_and_columns(reading, part)[1] for reading in readings]
     size = key.shape[-1]
     special = _padded([side.special for side in columns], size).bool()[:, None]
     ids = _padded([side.ids for side in columns], size, -1)

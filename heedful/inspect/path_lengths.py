@@ -157,8 +157,7 @@ def network(kind: LayerKind, length: int, *, window: int = 8, kernel: int = 3) -
     if kind == "recurrent":
         along = tuple(((0, token - 1), (0, token)) for token in range(1, length))
         return Network(kind, 1, length, along, tuple((0, token) for token in range(length)))
-    by_kind = {each.kind: each for each in costs([length], window=window, kernel=kernel)}
-    depth = int(by_kind[kind].path[0])
+    depth = int(costs([length], window=window, kernel=kernel)[KINDS.index(kind)].path[0])
     links = tuple(
         ((level, before), (level + 1, token))
         for level in range(depth)
@@ -201,8 +200,7 @@ def _route(
 def _window_pairs(n: np.ndarray, window: int) -> np.ndarray:
     """Count the pairs of n tokens at a distance below the window, in both directions."""
     reach = np.minimum(window - 1, n - 1)
-    pairs: np.ndarray = n + 2 * (n * reach - reach * (reach + 1) // 2)
-    return pairs
+    return np.asarray(n + 2 * (n * reach - reach * (reach + 1) // 2))
 
 
 def _depth(length: int, kernel: int) -> int:
@@ -214,8 +212,7 @@ def _depth(length: int, kernel: int) -> int:
 
 
 def _check(length: int, window: int, kernel: int) -> None:
-    smallest = {"length": (length, 1), "window": (window, 2), "kernel": (kernel, 2)}
-    for name, (value, least) in smallest.items():
+    for name, value, least in (("length", length, 1), ("window", window, 2), ("kernel", kernel, 2)):
         if value < least:
             raise ConfigError(f"A {name} of {value} connects nothing; at least {least} is needed")
 
@@ -242,14 +239,12 @@ class Reach(Result):
     @property
     def mean(self) -> np.ndarray:
         """Means [distances] over the samples that are as long."""
-        mean: np.ndarray = np.nanmean(self.norms, axis=0)
-        return mean
+        return np.asarray(np.nanmean(self.norms, axis=0))
 
     @property
     def relative(self) -> np.ndarray:
         """Means [distances] relative to the last token itself in the same sample."""
-        relative: np.ndarray = np.nanmean(self.norms / self.norms[:, :1], axis=0)
-        return relative
+        return np.asarray(np.nanmean(self.norms / self.norms[:, :1], axis=0))
 
     def plain(self) -> dict[str, Any]:
         """Return the means as JSON data."""
@@ -404,11 +399,8 @@ def _norms(embedded: Tensor, states: Tensor, directions: Tensor) -> np.ndarray:
 
 def _directions(width: int, count: int) -> Tensor:
     """Orthonormal rows [min(count, width), width], drawn at random but always the same."""
-    drawn = torch.randn(
-        (width, min(count, width)),
-        generator=torch.Generator().manual_seed(0),
-        dtype=torch.float64,
-    )
+    source = torch.Generator().manual_seed(0)
+    drawn = torch.randn((width, min(count, width)), generator=source, dtype=torch.float64)
     columns: Tensor = torch.linalg.qr(drawn).Q
     return columns.mT
 

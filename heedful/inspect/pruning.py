@@ -23,7 +23,7 @@ from heedful.inspect.ablation import (
     ablated,
     all_parts,
     parts_matching,
-    swapped,
+    set_attributes,
 )
 from heedful.inspect.examples import Answers, Example, answer, for_each_batch
 from heedful.inspect.readings import read_all
@@ -121,17 +121,19 @@ def effects(
         ConfigError: when a part cannot be ablated so.
         DataError: when there is no right answer in the examples.
     """
-    whole = _Outcome.of(subject, examples, bleu)
+    whole = answer(subject, examples)
+    translated = None if bleu is None else bleu.translate(subject, examples)
     measured = []
     for number, what in enumerate(ablations):
         progress(number, len(ablations))
         with ablated(subject.model, what, how, means=means) as addresses:
-            without = _Outcome.of(subject, examples, bleu)
-        scores = whole.compared(without, samples)
-        if bleu is not None and whole.texts is not None and without.texts is not None:
+            without = answer(subject, examples)
+            texts = None if bleu is None else bleu.translate(subject, examples)
+        scores = _compared(whole, without, samples)
+        if bleu is not None and translated is not None and texts is not None:
             scores |= paired_bootstrap(
-                whole.texts,
-                without.texts,
+                translated,
+                texts,
                 bleu.references(examples),
                 ["bleu"],
                 samples=samples,
@@ -143,27 +145,13 @@ def effects(
     return measured
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    answers: Answers
-    texts: list[str] | None
-
-    @classmethod
-    def of(cls, subject: Subject, examples: Sequence[Example], bleu: Bleu | None) -> _Outcome:
-        texts = None if bleu is None else bleu.translate(subject, examples)
-        return cls(answer(subject, examples), texts)
-
-    def compared(self, other: _Outcome, samples: int) -> dict[str, PairedScore]:
-        """Loss and accuracy of both."""
-        counts = self.answers.counts.tolist()
-        sums = {
-            "loss": (self.answers.losses, other.answers.losses),
-            "accuracy": (self.answers.right, other.answers.right),
-        }
-        return {
-            name: paired_ratios(name, a.tolist(), b.tolist(), counts, samples=samples)
-            for name, (a, b) in sums.items()
-        }
+def _compared(whole: Answers, without: Answers, samples: int) -> dict[str, PairedScore]:
+    counts = whole.counts.tolist()
+    sums = {"loss": (whole.losses, without.losses), "accuracy": (whole.right, without.right)}
+    return {
+        name: paired_ratios(name, a.tolist(), b.tolist(), counts, samples=samples)
+        for name, (a, b) in sums.items()
+    }
 
 
 Method = Literal["greedy", "gradient"]
@@ -271,7 +259,7 @@ def importance(subject: Subject, examples: Sequence[Example]) -> dict[str, float
             sums[place] += gradient.abs().sum((0, 1, 3)).cpu()
 
     changes = [(module, "output", gated[place]) for place, module in attentions.items()]
-    with swapped(changes), torch.enable_grad():
+    with set_attributes(changes), torch.enable_grad():
         for_each_batch(subject, examples, add, before=prepare)
     count = sum(example.num_answers for example in examples)
     return {
@@ -400,13 +388,8 @@ def _order(
         yield from (head for head in ranked if head in everything)
         return
     while left := [head for head in everything if head not in removed]:
-        losses = {head: _loss(subject, examples, [*removed, head]) for head in left}
-        yield min(left, key=lambda head: losses[head])
-
-
-def _loss(subject: Subject, examples: Sequence[Example], removed: Sequence[str]) -> float:
-    with ablated(subject.model, removed):
-        return answer(subject, examples).loss
+        losses = {head: _point(subject, examples, [*removed, head], None).loss for head in left}
+        yield min(left, key=losses.__getitem__)
 
 
 def _point(

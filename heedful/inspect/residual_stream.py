@@ -77,8 +77,7 @@ class Contributions(Result):
         """
         parts = self.vectors.astype(np.float64)
         whole = parts.sum(0)
-        shares: np.ndarray = (parts * whole).sum(-1) / np.square(whole).sum(-1)
-        return shares
+        return np.asarray((parts * whole).sum(-1) / np.square(whole).sum(-1))
 
 
 def contributions(

@@ -128,8 +128,7 @@ class HeadChoice(Result):
     def matrix(self, attention: WordAttention) -> np.ndarray:
         """Return the mean of the chosen heads [target words, source words]."""
         row = ROWS.index(self.row)
-        mean: np.ndarray = np.mean([attention.weights[n, h, row] for n, h in self.heads], axis=0)
-        return mean
+        return np.asarray(np.mean([attention.weights[n, h, row] for n, h in self.heads], axis=0))
 
 
 Score = Callable[[np.ndarray], np.ndarray]
@@ -171,7 +170,7 @@ def choose_both(
     check_same_words(forward, backward)
     _, here_links = here.singles()
     _, there_links = there.singles()
-    exchanged = there.exchanged(there_links)
+    exchanged = there.swap_sides(there_links)
     both = here_links.astype(np.float32) @ exchanged.astype(np.float32).T
     sizes = here_links.sum(-1)[:, None] + exchanged.sum(-1)
     agreement = 2 * both / np.maximum(sizes, 1)
@@ -182,8 +181,8 @@ def choose_both(
     best = np.unravel_index(agreement.argmax(), agreement.shape)
     other = exchanged[best[1]]
     chosen = _grow(here, lambda links: _f1(links, other), "agreement", best[0])
-    links = here.links(chosen)
-    back = _grow(there, lambda each: _f1(there.exchanged(each), links), "agreement", best[1])
+    links = here.links(chosen.heads, chosen.row)
+    back = _grow(there, lambda each: _f1(there.swap_sides(each), links), "agreement", best[1])
     return chosen, back
 
 
@@ -217,8 +216,7 @@ def links_of(matrix: np.ndarray) -> np.ndarray:
 def _f1(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Agreement of links over the last axis."""
     both = (one & other).sum(-1)
-    f1: np.ndarray = 2 * both / np.maximum(one.sum(-1) + other.sum(-1), 1)
-    return f1
+    return np.asarray(2 * both / np.maximum(one.sum(-1) + other.sum(-1), 1))
 
 
 class _Corpus:
@@ -254,20 +252,17 @@ class _Corpus:
             [(n, h) for h in heads] for n in layers
         ]
         candidates = list(itertools.product(groups, ROWS))
-        return candidates, np.stack([self._links(*candidate) for candidate in candidates])
+        return candidates, np.stack([self.links(*candidate) for candidate in candidates])
 
-    def links(self, choice: HeadChoice) -> np.ndarray:
-        """Return the links [cells] bool of a choice."""
-        return self._links(list(choice.heads), choice.row)
-
-    def _links(self, heads: Sequence[tuple[int, int]], row: Row) -> np.ndarray:
+    def links(self, heads: Sequence[tuple[int, int]], row: Row) -> np.ndarray:
+        """Return the links [cells] bool by the mean of some heads."""
         layer, head = np.transpose(heads)
         at = ROWS.index(row)
         return np.concatenate(
             [links_of(a.weights[layer, head, at].mean(0)).ravel() for a in self.attention]
         )
 
-    def exchanged(self, links: np.ndarray) -> np.ndarray:
+    def swap_sides(self, links: np.ndarray) -> np.ndarray:
         """Links [..., cells] with source and target exchanged."""
         sizes = [(len(a.target_words), len(a.source_words)) for a in self.attention]
         ends = np.cumsum([rows * columns for rows, columns in sizes])[:-1]
@@ -285,17 +280,12 @@ class _Corpus:
         if len(gold) != len(self.all):
             raise DataError(f"Gold links of {len(gold)} sentences for {len(self.all)}")
         kept = [g for g, a in zip(gold, self.all, strict=True) if a.source_words and a.target_words]
-        sure, possible = (
-            np.concatenate(
-                [_cells(pair[i], a) for pair, a in zip(kept, self.attention, strict=True)]
-            )
-            for i in (0, 1)
-        )
+        pairs = list(zip(kept, self.attention, strict=True))
+        sure, possible = (np.concatenate([_cells(g[i], a) for g, a in pairs]) for i in (0, 1))
 
         def score(links: np.ndarray) -> np.ndarray:
             hits = (links & sure).sum(-1) + (links & (possible | sure)).sum(-1)
-            likeness: np.ndarray = hits / np.maximum(links.sum(-1) + sure.sum(), 1)
-            return likeness
+            return np.asarray(hits / np.maximum(links.sum(-1) + sure.sum(), 1))
 
         return score
 
@@ -360,8 +350,7 @@ def _grow(
         ranked = sorted(single, key=lambda i: -scores[i])[:MOST_HEADS]
         for count in range(2, len(ranked) + 1):
             group = tuple(candidates[i][0][0] for i in ranked[:count])
-            tried = HeadChoice(group, each, criterion, 0.0)
-            value = float(score(corpus.links(tried)[None])[0])
+            value = float(score(corpus.links(group, each)[None])[0])
             if value > best.score:
                 best = HeadChoice(group, each, criterion, value)
     return best
@@ -450,14 +439,14 @@ def align_words(
         for number, attention in enumerate(forward):
             links = _links(choice, attention)
             if backward is not None and reverse_choice is not None:
-                other = exchanged(_links(reverse_choice, backward[number]))
+                other = swap_sides(_links(reverse_choice, backward[number]))
                 links = symmetrize(links, other, method)
             pairs.append(AlignedPair(attention.source_words, attention.target_words, links))
     assert choice is not None
     return Alignments(tuple(pairs), choice, reverse_choice)
 
 
-def exchanged(links: Collection[Link]) -> Links:
+def swap_sides(links: Collection[Link]) -> Links:
     """Exchange source and target of links."""
     return frozenset((target, source) for source, target in links)
 
@@ -469,7 +458,7 @@ def _choose(
         return choose_heads(forward, gold), None
     if gold is None:
         return choose_both(forward, backward)
-    other_way = [(exchanged(sure), exchanged(possible)) for sure, possible in gold]
+    other_way = [(swap_sides(sure), swap_sides(possible)) for sure, possible in gold]
     return choose_heads(forward, gold), choose_heads(backward, other_way)
 
 

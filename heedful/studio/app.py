@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 
 import heedful
 from heedful.errors import RunError, UserError
-from heedful.studio.guard import Guard
+from heedful.studio.guard import Guard, plain_error
 from heedful.studio.pages import PAGES
 
 if TYPE_CHECKING:
@@ -143,21 +143,12 @@ def error_response(error: UserError, status: int | None = None) -> Response:
     """Return an error that a person can fix as a response."""
     if status is None:
         status = 500 if isinstance(error, RunError) else 400
-    content = {"what": error.what, "where": error.where, "remedy": error.remedy}
-    return json_response(content, status)
+    return json_response(plain_error(error), status)
 
 
 def _endpoint(
     call: Call, workspace: Workspace, turns: anyio.Semaphore
 ) -> Callable[[Request], Awaitable[Response]]:
-    """Make the endpoint of a call.
-
-    Args:
-        call: its request and its function.
-        workspace: the models and runs that it may read.
-        turns: of the calls that are computed at a time.
-    """
-
     async def endpoint(request: Request) -> Response:
         try:
             settings = call.request.parse(await _body(request), where="the page's request")

@@ -153,9 +153,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def plain_error(error: UserError) -> dict[str, str | None]:
+    """Return an error as JSON data."""
+    return {"what": error.what, "where": error.where, "remedy": error.remedy}
+
+
 async def _refuse(send: Send, status: int, error: UserError) -> None:
     """Answer without reading the rest of the request, and close the connection."""
-    body = json.dumps({"what": error.what, "where": error.where, "remedy": error.remedy}).encode()
+    body = json.dumps(plain_error(error)).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(body)).encode()),

@@ -66,7 +66,7 @@ class NoSettings(Config):
     """The request of a call without settings."""
 
 
-def rounded(tensor: Tensor) -> Any:
+def round_digits(tensor: Tensor) -> Any:
     """Nested lists of finite numbers, rounded to `DIGITS` significant digits."""
     import numpy as np
 
@@ -169,7 +169,7 @@ def attentions_of(
     return name, modules, len(modules) - 1 if layer < 0 else layer
 
 
-def check_length(text: str, longest: int, *, where: str) -> None:
+def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten it") -> None:
     """Refuse a text that is too long to wait for.
 
     Raises:
@@ -177,9 +177,9 @@ def check_length(text: str, longest: int, *, where: str) -> None:
     """
     if len(text) > longest:
         raise DataError(
-            f"The text has {len(text):,} characters; here at most {longest:,} are looked at",
+            f"The text has {len(text):,} characters; at most {longest:,} are read here",
             where=where,
-            remedy="Shorten it",
+            remedy=remedy,
         )
 
 

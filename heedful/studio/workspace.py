@@ -103,7 +103,7 @@ class RunLog:
         self._read, self._file, self._events = 0, None, []
 
 
-def thinned(points: Points, most: int) -> Points:
+def thin_curve(points: Points, most: int) -> Points:
     """Thin a curve to about `most` points: of each stretch the lowest and the highest.
 
     Args:

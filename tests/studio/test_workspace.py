@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.studio.workspace import RunLog, thinned
+from heedful.studio.workspace import RunLog, thin_curve
 
 
 def append(path: Path, text: str) -> None:
@@ -65,7 +65,7 @@ def test_thinned_curves_keep_their_shape(count: int, most: int, seed: int) -> No
     source = random.Random(seed)
     values = [source.uniform(-1, 1) for _ in range(count)]
     points = list(enumerate(values))
-    kept = thinned(points, most)
+    kept = thin_curve(points, most)
     assert kept == sorted(set(kept) & set(points))
     assert len(kept) <= most + 3
     assert kept[:1] + kept[-1:] == points[:1] + points[-1:]

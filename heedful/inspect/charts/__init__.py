@@ -47,20 +47,6 @@ from heedful.inspect.charts.layer_charts import (  # noqa: E402  # noqa: E402
 )
 
 __all__ = [
-    "Kind",
-    "curves",
-    "draw",
-    "grid",
-    "heads",
-    "kind_of",
-    "lens",
-    "lines",
-    "links",
-    "matrix",
-    "save",
-    "scores",
-    "sublayers",
-    "tracing",
-    "training",
-    "words",
-]
+    "Kind", "curves", "draw", "grid", "heads", "kind_of", "lens", "lines", "links", "matrix",
+    "save", "scores", "sublayers", "tracing", "training", "words",
+]  # fmt: skip

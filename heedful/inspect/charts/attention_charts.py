@@ -10,22 +10,22 @@ import altair as alt
 import numpy as np
 
 from heedful.errors import ConfigError
-from heedful.inspect.attention_maps import AttentionMap, AttentionPart, averaged
+from heedful.inspect.attention_maps import AttentionMap, AttentionPart, describe_mean
 from heedful.inspect.charts.frame import (
     INK,
     MOST_CELLS,
     MUCH,
     NOTHING,
     SERIES,
-    amount,
-    bare,
-    cells,
-    entitled,
+    cell_pixels,
+    cell_table,
+    label_expr,
     labels,
-    named,
-    pixels,
-    places,
+    no_frame,
+    sequential_colour,
     table,
+    token_axis,
+    with_title,
 )
 from heedful.inspect.tracing import Tracing
 from heedful.inspect.word_alignment import AlignedPair, HeadChoice, WordAttention
@@ -67,11 +67,9 @@ def matrix(
     Raises:
         ConfigError: when it has no such layer or head, or is too large to be drawn.
     """
-    chosen = select(attention, layers, heads)
-    title, *does = TITLES[chosen.part]
-    sides = _Sides(chosen.rows, chosen.columns, *does)
-    chart = _square(chosen.mean(), sides, "attention")
-    return entitled(chart, title, averaged(chosen))
+    chosen = select_heads(attention, layers, heads)
+    title, sides = _titled_sides(chosen)
+    return with_title(_panel(chosen.mean(), sides, "attention"), title, describe_mean(chosen))
 
 
 def grid(
@@ -90,16 +88,13 @@ def grid(
     Raises:
         ConfigError: when it has no such layer or head, or is too large to be drawn.
     """
-    chosen = select(attention, layers, heads)
-    title, *does = TITLES[chosen.part]
-    sides = _Sides(chosen.rows, chosen.columns, *does)
+    chosen = select_heads(attention, layers, heads)
+    title, sides = _titled_sides(chosen)
     along = {"layer": chosen.layers, "head": chosen.heads}
-    panel = _panel(
-        chosen.weights, sides, "attention", available=_PANEL_PIXELS, side="bottom", **along
-    )
     many = [name for name, numbers in along.items() if len(numbers) > 1]
     one = [f"{name} {numbers[0]}" for name, numbers in along.items() if name not in many]
-    return entitled(_side_by_side(panel, many or ["head"]), title, ", ".join(one))
+    chart = _panels(chosen.weights, sides, "attention", many or ["head"], **along)
+    return with_title(chart, title, ", ".join(one))
 
 
 def tracing(traced: Tracing) -> alt.FacetChart:
@@ -112,11 +107,8 @@ def tracing(traced: Tracing) -> alt.FacetChart:
         ConfigError: when it is too large to be drawn.
     """
     sides = _Sides(traced.rows, traced.columns, "state", "input")
-    panel = _panel(
-        traced.weights, sides, "share", available=_PANEL_PIXELS, side="bottom", layer=traced.layers
-    )
-    chart = _side_by_side(panel, ["layer"])
-    return entitled(chart, "Shares of the input tokens in the states, by layer")
+    chart = _panels(traced.weights, sides, "share", ["layer"], layer=traced.layers)
+    return with_title(chart, "Shares of the input tokens in the states, by layer")
 
 
 def words(attention: WordAttention, choice: HeadChoice) -> alt.Chart:
@@ -130,9 +122,9 @@ def words(attention: WordAttention, choice: HeadChoice) -> alt.Chart:
         ConfigError: when it is too large to be drawn.
     """
     sides = _Sides(attention.target_words, attention.source_words, "target", "source")
-    chart = _square(choice.matrix(attention), sides, "attention")
+    chart = _panel(choice.matrix(attention), sides, "attention")
     heads = ", ".join(f"layer {layer} head {head}" for layer, head in choice.heads)
-    return entitled(chart, "Attention between words", f"mean of {heads}")
+    return with_title(chart, "Attention between words", f"mean of {heads}")
 
 
 def links(pair: AlignedPair) -> alt.Chart:
@@ -148,15 +140,12 @@ def links(pair: AlignedPair) -> alt.Chart:
     for source, target in pair.links:
         linked[target, source] = 1
     sides = _Sides(pair.target_words, pair.source_words, "target", "source")
-    chart = _square(linked, sides, "link").encode(
-        color=alt.Color(
-            "weight:Q", scale=alt.Scale(domain=[0, 1], range=[NOTHING, MUCH]), legend=None
-        )
-    )
-    return entitled(chart, "Words that are linked")
+    scale = alt.Scale(domain=[0, 1], range=[NOTHING, MUCH])
+    colour = alt.Color("weight:Q", scale=scale, legend=None)
+    return with_title(_panel(linked, sides, "link").encode(color=colour), "Words that are linked")
 
 
-def select(
+def select_heads(
     attention: AttentionMap, layers: Sequence[int] | None, heads: Sequence[int] | None
 ) -> AttentionMap:
     """Return the part of a map with some layers and heads.
@@ -164,36 +153,23 @@ def select(
     Raises:
         ConfigError: naming the first that is not in it.
     """
-    chosen = [
-        _indices(name, numbers, present)
-        for name, numbers, present in (
-            ("layer", layers, attention.layers),
-            ("head", heads, attention.heads),
-        )
-    ]
-    return replace(
-        attention,
-        layers=tuple(attention.layers[i] for i in chosen[0]),
-        heads=tuple(attention.heads[i] for i in chosen[1]),
-        weights=attention.weights[np.ix_(*chosen)],
+    layers = attention.layers if layers is None else tuple(layers)
+    heads = attention.heads if heads is None else tuple(heads)
+    for name, numbers, present in (
+        ("layer", layers, attention.layers),
+        ("head", heads, attention.heads),
+    ):
+        for number in numbers:
+            if number not in present:
+                raise ConfigError(
+                    f"The map has no {name} {number}",
+                    remedy=f"It has: {', '.join(map(str, present))}",
+                )
+    index = np.ix_(
+        [attention.layers.index(layer) for layer in layers],
+        [attention.heads.index(head) for head in heads],
     )
-
-
-def _indices(name: str, numbers: Sequence[int] | None, present: Sequence[int]) -> list[int]:
-    if numbers is None:
-        return list(range(len(present)))
-    for number in numbers:
-        if number not in present:
-            raise ConfigError(
-                f"The map has no {name} {number}",
-                remedy=f"It has: {', '.join(map(str, present))}",
-            )
-    return [present.index(number) for number in numbers]
-
-
-def _square(weights: np.ndarray, sides: _Sides, value: str) -> alt.Chart:
-    """Draw one matrix [rows, columns]."""
-    return _panel(weights, sides, value, available=_PIXELS, side="top")
+    return replace(attention, layers=layers, heads=heads, weights=attention.weights[index])
 
 
 def _panel(
@@ -201,29 +177,32 @@ def _panel(
     sides: _Sides,
     value: str,
     *,
-    available: int,
-    side: str,
+    available: int = _PIXELS,
+    side: str = "top",
     **along: Sequence[int],
 ) -> alt.Chart:
     """Draw a matrix, or many over each other [..., rows, columns], to be put side by side."""
     numbers = {**along, "row": range(len(sides.rows)), "column": range(len(sides.columns))}
-    size = pixels(max(len(sides.rows), len(sides.columns)), available=available)
+    size = cell_pixels(max(len(sides.rows), len(sides.columns)), available=available)
     letters = min(10, max(8, size))
-    down = places(sides.rows, size, sides.row_title, label=letters)
-    across = places(sides.columns, size, sides.column_title, side=side, label=letters)
+    down = token_axis(sides.rows, size, sides.row_title, label=letters)
+    across = token_axis(sides.columns, size, sides.column_title, side=side, label=letters)
     return (
         alt.Chart(
-            cells(weights, **numbers), view=bare(), width=alt.Step(size), height=alt.Step(size)
+            cell_table(weights, **numbers),
+            view=no_frame(),
+            width=alt.Step(size),
+            height=alt.Step(size),
         )
         .mark_rect()
         .transform_calculate(
-            from_token=named(sides.rows, "datum.row"),
-            to_token=named(sides.columns, "datum.column"),
+            from_token=label_expr(sides.rows, "datum.row"),
+            to_token=label_expr(sides.columns, "datum.column"),
         )
         .encode(
             x=alt.X("column:O", **across),
             y=alt.Y("row:O", **down),
-            color=amount(weights, value),
+            color=sequential_colour(weights, value),
             tooltip=[
                 alt.Tooltip("from_token:N", title=sides.row_title),
                 alt.Tooltip("to_token:N", title=sides.column_title),
@@ -233,8 +212,16 @@ def _panel(
     )
 
 
-def _side_by_side(panel: alt.Chart, names: Sequence[str]) -> alt.FacetChart:
-    """Make a panel for each value of one field, or of two: down and across."""
+def _titled_sides(attention: AttentionMap) -> tuple[str, _Sides]:
+    title, *does = TITLES[attention.part]
+    return title, _Sides(attention.rows, attention.columns, *does)
+
+
+def _panels(
+    weights: np.ndarray, sides: _Sides, value: str, names: Sequence[str], **along: Sequence[int]
+) -> alt.FacetChart:
+    """Draw a panel for each value of one field, or of two: down and across."""
+    panel = _panel(weights, sides, value, available=_PANEL_PIXELS, side="bottom", **along)
     over = [f"{name}:O" for name in names]
     heads = [alt.Header(title=None, labelExpr=f"'{n} ' + datum.value") for n in names]
     if len(names) == 2:
@@ -274,14 +261,14 @@ def lines(
     Raises:
         ConfigError: when it has no such layer or head, or there are more heads than colours.
     """
-    chosen = select(attention, layers, heads)
+    chosen = select_heads(attention, layers, heads)
     names = [
         f"layer {layer} head {head}"
         for layer, head in itertools.product(chosen.layers, chosen.heads)
     ]
     weights = chosen.weights.reshape(-1, *chosen.weights.shape[2:])
     if not each:
-        names, weights = [averaged(chosen)], chosen.mean()[None]
+        names, weights = [describe_mean(chosen)], chosen.mean()[None]
     if len(names) > len(SERIES):
         raise ConfigError(
             f"{len(names)} heads cannot be told apart by colour",
@@ -301,10 +288,10 @@ def lines(
     ).properties(
         width=_WIDE,
         height=_ROW_PIXELS * count,
-        view=bare(),
+        view=no_frame(),
     )
     about = f"Left: {left}. Right: {right}. Lines of less than {_FAINTEST} are left out."
-    return entitled(chart, title, "" if each else averaged(chosen), about)
+    return with_title(chart, title, "" if each else describe_mean(chosen), about)
 
 
 def _between(
@@ -333,8 +320,8 @@ def _between(
         alt.Chart(data)
         .mark_rule(strokeWidth=2, strokeCap="round")
         .transform_calculate(
-            from_token=named(attention.rows, "datum.row"),
-            to_token=named(attention.columns, "datum.column"),
+            from_token=label_expr(attention.rows, "datum.row"),
+            to_token=label_expr(attention.columns, "datum.column"),
             start="datum.row + datum.shift",
             end="datum.column + datum.shift",
         )

@@ -57,7 +57,7 @@ def _values(column: np.ndarray) -> list[Any]:
     return plain
 
 
-def cells(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
+def cell_table(weights: np.ndarray, **axes: Sequence[int]) -> alt.InlineData:
     """Make the data of an array: a row for each cell, with its number along each axis.
 
     Of many cells those are left out whose colour nobody could tell from that of 0.
@@ -103,17 +103,17 @@ def labels(pieces: Sequence[str]) -> list[str]:
     return texts
 
 
-def named(pieces: Sequence[str], field: str) -> str:
+def label_expr(pieces: Sequence[str], field: str) -> str:
     """Return an expression for the label of the index in a field."""
     return f"{json.dumps(labels(pieces), ensure_ascii=False)}[{field}]"
 
 
-def pixels(count: int, *, available: int = 720, most: int = 24) -> int:
+def cell_pixels(count: int, *, available: int = 720, most: int = 24) -> int:
     """Return the size of a cell so that `count` of them fit into the available pixels."""
     return max(_FEWEST_PIXELS, min(most, available // count))
 
 
-def places(
+def token_axis(
     pieces: Sequence[str], size: int, title: str | None, *, side: str = "left", label: int = 10
 ) -> dict[str, Any]:
     """Return axis and scale of tokens by their index, for a channel of an encoding.
@@ -129,26 +129,27 @@ def places(
     """
     step = -(-label // size)
     upright = side != "left"
-    axis = alt.Axis(
+    tokens = axis(
         title=title,
         orient=side,
         values=list(range(0, len(pieces), step)),
-        labelExpr=named(pieces, "datum.value"),
+        labelExpr=label_expr(pieces, "datum.value"),
         labelAngle=-90 if upright else 0,
         labelOverlap=False,
         labelFontSize=label,
         labelLimit=_WIDEST_LABEL,
-        labelColor=INK,
-        titleColor=SOFT,
-        titleFontWeight="normal",
-        domain=False,
-        ticks=False,
         grid=False,
     )
-    return {"axis": axis, "scale": alt.Scale(domain=list(range(len(pieces))), padding=0)}
+    return {"axis": tokens, "scale": alt.Scale(domain=list(range(len(pieces))), padding=0)}
 
 
-def amount(
+def axis(**settings: Any) -> alt.Axis:
+    """Return an axis without lines, with a quiet title."""
+    quiet = {"labelColor": INK, "titleColor": SOFT, "titleFontWeight": "normal"}
+    return alt.Axis(domain=False, ticks=False, **quiet, **settings)
+
+
+def sequential_colour(
     weights: np.ndarray, title: str, *, field: str = "weight", kind: str = "linear"
 ) -> alt.Color:
     """Return the colour of numbers from 0 to the largest; kind `sqrt` for an uneven range."""
@@ -157,7 +158,7 @@ def amount(
     return alt.Color(f"{field}:Q", scale=scale, legend=legend(title))
 
 
-def signed(numbers: np.ndarray, title: str, *, field: str) -> alt.Color:
+def diverging_colour(numbers: np.ndarray, title: str, *, field: str) -> alt.Color:
     """Return the colour of signed numbers: blue above 0, ochre below."""
     most = float(np.abs(numbers).max()) or 1.0
     scale = alt.Scale(
@@ -171,13 +172,13 @@ def legend(title: str) -> alt.Legend:
     return alt.Legend(title=title, titleFontWeight="normal", titleColor=SOFT, titleLimit=200)
 
 
-def ink_over(field: str, half: float) -> alt.Color:
+def text_colour(field: str, half: float) -> alt.Color:
     """Return dark letters for light cells, light ones for cells with a value above `half`."""
     over = f"datum[{json.dumps(field)}]"
     return alt.condition(f"abs({over}) > {half}", alt.value("#ffffff"), alt.value(INK), empty=False)
 
 
-def entitled(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
+def with_title(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
     """Put a title above a chart, with smaller lines below it."""
     words = alt.TitleParams(
         text=title,
@@ -191,7 +192,7 @@ def entitled(chart: alt.Chart, title: str, *more: str) -> alt.Chart:
     return chart.properties(title=words)
 
 
-def bare() -> alt.ViewBackground:
+def no_frame() -> alt.ViewBackground:
     """Return a view without a frame."""
     return alt.ViewBackground(stroke=None)
 

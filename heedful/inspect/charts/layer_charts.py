@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import altair as alt
 import numpy as np
@@ -17,17 +17,18 @@ from heedful.inspect.charts.frame import (
     MOST_TOKENS,
     SERIES,
     SOFT,
-    amount,
-    bare,
-    entitled,
-    ink_over,
+    axis,
+    cell_pixels,
+    diverging_colour,
+    label_expr,
     labels,
     legend,
-    named,
-    pixels,
-    places,
-    signed,
+    no_frame,
+    sequential_colour,
     table,
+    text_colour,
+    token_axis,
+    with_title,
 )
 from heedful.inspect.head_measures import MEANING, HeadMeasures, Measures
 from heedful.inspect.residual_stream import Contributions, Lens
@@ -47,18 +48,11 @@ def lens(result: Lens) -> alt.LayerChart:
         ConfigError: when there are too many tokens to be drawn.
     """
     best = result.probabilities[:, :, 0]
-    layer, row = (axis.ravel() for axis in np.indices(best.shape))
-    data = table(
-        layer=layer,
-        row=row,
-        probability=best,
-        piece=labels([pieces[0] for pieces in _flat(result.pieces)]),
-        others=[", ".join(labels(pieces[1:])) for pieces in _flat(result.pieces)],
-        entropy=result.entropy,
-        rank=result.rank,
-    )
-    size = _size(result.rows)
-    base = _table(data, "layer", result.layers, "after layer", result.rows, size).encode(
+    pieces = [row for layer in result.pieces for row in layer]
+    chart = _table(
+        _Axes("layer", result.layers, "after layer", result.rows),
+        sequential_colour(np.ones(1), "probability", field="probability"),
+        "piece:N",
         tooltip=[
             alt.Tooltip("row_name:N", title="at"),
             alt.Tooltip("down_name:N", title="after layer"),
@@ -67,11 +61,14 @@ def lens(result: Lens) -> alt.LayerChart:
             alt.Tooltip("others:N", title="or"),
             alt.Tooltip("rank:Q", title="rank of the model's answer, from 0"),
             alt.Tooltip("entropy:Q", title="entropy, nats", format=".2f"),
-        ]
+        ],
+        probability=best,
+        piece=labels([row[0] for row in pieces]),
+        others=[", ".join(labels(row[1:])) for row in pieces],
+        entropy=result.entropy,
+        rank=result.rank,
     )
-    colour = amount(np.ones(1), "probability", field="probability")
-    chart = _written(base.mark_rect().encode(color=colour), base, "piece:N", size, "probability")
-    return entitled(chart, "Logit lens", "The likeliest piece if the layer were the last")
+    return with_title(chart, "Logit lens", "The likeliest piece if the layer were the last")
 
 
 def sublayers(result: Contributions) -> alt.LayerChart:
@@ -84,28 +81,23 @@ def sublayers(result: Contributions) -> alt.LayerChart:
         ConfigError: when there are too many tokens to be drawn.
     """
     share = result.sizes / np.maximum(result.stream_sizes, np.finfo(np.float32).tiny)
-    down, row = (axis.ravel() for axis in np.indices(share.shape))
-    data = table(
-        sublayer=down,
-        row=row,
-        share=share,
-        size=result.sizes,
-        stream=result.stream_sizes,
-        cosine=result.cosines,
-    )
-    size = _size(result.rows)
-    base = _table(data, "sublayer", result.sublayers, "sub-layer", result.rows, size).encode(
+    chart = _table(
+        _Axes("sublayer", result.sublayers, "sub-layer", result.rows),
+        sequential_colour(share, "share", field="share", kind="sqrt"),
+        "share:Q",
         tooltip=[
             alt.Tooltip("row_name:N", title="at"),
             alt.Tooltip("down_name:N", title="sub-layer"),
             alt.Tooltip("size:Q", title="adds a length of", format=".3f"),
             alt.Tooltip("stream:Q", title="to one of", format=".3f"),
             alt.Tooltip("cosine:Q", title="cosine of the angle between", format=".2f"),
-        ]
+        ],
+        share=share,
+        size=result.sizes,
+        stream=result.stream_sizes,
+        cosine=result.cosines,
     )
-    colour = amount(share, "share", field="share", kind="sqrt")
-    chart = _written(base.mark_rect().encode(color=colour), base, "share:Q", size, "share", share)
-    return entitled(
+    return with_title(
         chart,
         "How much each sub-layer adds to the stream",
         "Length of what is added, by the length of the stream it is added to",
@@ -127,86 +119,79 @@ def scores(result: Contributions) -> alt.LayerChart:
             "Scores of this stack are no sums over its parts",
             remedy="Look at a translator's decoder or at a language model",
         )
-    down, row = (axis.ravel() for axis in np.indices(result.scores.shape))
-    data = table(part=down, row=row, score=result.scores)
-    size = _size(result.tokens)
-    base = _table(data, "part", result.parts, "part", result.tokens, size).encode(
+    chart = _table(
+        _Axes("part", result.parts, "part", result.tokens),
+        diverging_colour(result.scores, "adds", field="score"),
+        "score:Q",
         tooltip=[
             alt.Tooltip("row_name:N", title="score of"),
             alt.Tooltip("down_name:N", title="part"),
             alt.Tooltip("score:Q", title="adds", format="+.3f"),
-        ]
+        ],
+        score=result.scores,
     )
-    colour = signed(result.scores, "adds", field="score")
-    chart = _written(
-        base.mark_rect().encode(color=colour), base, "score:Q", size, "score", result.scores
-    )
-    return entitled(chart, "What each part adds to the score of the token")
+    return with_title(chart, "What each part adds to the score of the token")
+
+
+class _Axes(NamedTuple):
+    """Layers or parts down, by the field `down`, and tokens across."""
+
+    down: str
+    names: Sequence[str]
+    title: str
+    rows: Sequence[str]
 
 
 def _table(
-    data: alt.InlineData,
-    down: str,
-    names: Sequence[str],
-    title: str,
-    rows: Sequence[str],
-    size: int,
-) -> alt.Chart:
-    """Make a table with layers or parts down and tokens across, each `size` pixels wide."""
-    across = places(rows, size, None, side="top")
-    axis = alt.Axis(
-        title=title,
-        labelExpr=named(names, "datum.value"),
-        labelColor=INK,
-        titleColor=SOFT,
-        titleFontWeight="normal",
-        domain=False,
-        ticks=False,
-    )
-    return (
-        alt.Chart(data, width=alt.Step(size), height=alt.Step(_TALL))
-        .transform_calculate(
-            row_name=named(rows, "datum.row"), down_name=named(names, f"datum.{down}")
-        )
-        .encode(
-            x=alt.X("row:O", **across),
-            y=alt.Y(f"{down}:O", scale=alt.Scale(domain=list(range(len(names)))), axis=axis),
-        )
-    )
-
-
-def _written(
-    cells: alt.Chart,
-    base: alt.Chart,
+    axes: _Axes,
+    colour: alt.Color,
     text: str,
-    size: int,
-    field: str,
-    values: np.ndarray | None = None,
+    *,
+    tooltip: Sequence[alt.Tooltip],
+    **columns: Sequence[Any] | np.ndarray,
 ) -> alt.LayerChart:
-    """Draw cells, with their text where it fits."""
-    layers = [cells]
-    if size >= _READABLE:
-        most = 1.0 if values is None else float(np.abs(values).max()) or 1.0
-        words = alt.Text(text, format=".2f") if text.endswith(":Q") else alt.Text(text)
-        written = base.mark_text(fontSize=10, limit=size - 4).encode(
-            text=words, color=ink_over(field, 0.55 * most)
-        )
-        layers.append(written)
-    return alt.layer(*layers).properties(view=bare())
+    """Draw a cell for each layer or part and token, with its text where it fits.
 
-
-def _size(rows: Sequence[str]) -> int:
-    """Return the pixels of a token across."""
+    Args:
+        axes: down and across.
+        colour: of the cells, by the first of the columns.
+        text: field that is written into them; numbers get two digits.
+        tooltip: the others.
+        columns: arrays or lists of all cells, row by row.
+    """
+    down, names, title, rows = axes
     if len(rows) > MOST_TOKENS:
         raise ConfigError(
             f"A chart has room for {MOST_TOKENS} tokens along a side, and there are {len(rows)}",
             remedy="Look at a shorter text",
         )
-    return pixels(len(rows), available=1600, most=_WIDE)
-
-
-def _flat(pieces: Sequence[Sequence[Sequence[str]]]) -> list[Sequence[str]]:
-    return [row for layer in pieces for row in layer]
+    size = cell_pixels(len(rows), available=1600, most=_WIDE)
+    layer, row = (each.ravel() for each in np.indices((len(names), len(rows))))
+    labelled = axis(title=title, labelExpr=label_expr(names, "datum.value"))
+    base = (
+        alt.Chart(
+            table(**{down: layer}, row=row, **columns),
+            width=alt.Step(size),
+            height=alt.Step(_TALL),
+        )
+        .transform_calculate(
+            row_name=label_expr(rows, "datum.row"),
+            down_name=label_expr(names, f"datum.{down}"),
+        )
+        .encode(
+            x=alt.X("row:O", **token_axis(rows, size, None, side="top")),
+            y=alt.Y(f"{down}:O", scale=alt.Scale(domain=list(range(len(names)))), axis=labelled),
+            tooltip=tooltip,
+        )
+    )
+    layers = [base.mark_rect().encode(color=colour)]
+    if size >= _READABLE:
+        field, values = next(iter(columns.items()))
+        most = 1.0 if text.endswith(":N") else float(np.abs(values).max()) or 1.0
+        words = alt.Text(text, format=".2f") if text.endswith(":Q") else alt.Text(text)
+        written = base.mark_text(fontSize=10, limit=size - 4)
+        layers.append(written.encode(text=words, color=text_colour(field, 0.55 * most)))
+    return alt.layer(*layers).properties(view=no_frame())
 
 
 LABEL = "label"
@@ -237,7 +222,7 @@ def heads(measures: Measures, of: str = LABEL) -> alt.LayerChart:
     corpus = f"{measures.rows:,} rows of {measures.sentences:,} sentences"
     if of == LABEL:
         chart = _labels(measures)
-        return entitled(chart, f"{title}: labels", f"{corpus}; no label, no strong evidence")
+        return with_title(chart, f"{title}: labels", f"{corpus}; no label, no strong evidence")
     values_of = [
         (head, value) for head in measures.heads if (value := _value(head, of)) is not None
     ]
@@ -252,19 +237,21 @@ def heads(measures: Measures, of: str = LABEL) -> alt.LayerChart:
         layer=[head.layer for head, _ in values_of],
         head=[head.head for head, _ in values_of],
         value=values,
-        baseline=[_baseline(head, of) for head, _ in values_of],
+        baseline=[
+            f"{head.shares[of].baseline:.3f}" if of in head.shares else "" for head, _ in values_of
+        ],
     )
     more = [alt.Tooltip("baseline:N", title="even attention")] if of not in _MEASURES else []
     tooltip = [*_WHICH, alt.Tooltip("value:Q", title=of, format=".3f"), *more]
-    colour = (signed if of == "offset" else amount)(values, of, field="value")
+    colour = (diverging_colour if of == "offset" else sequential_colour)(values, of, field="value")
     base = _head_table(data, measures).encode(tooltip=tooltip)
     text = base.mark_text(fontSize=11).encode(
         text=alt.Text("value:Q", format=".2f"),
-        color=ink_over("value", 0.55 * (float(np.abs(values).max()) or 1.0)),
+        color=text_colour("value", 0.55 * (float(np.abs(values).max()) or 1.0)),
     )
     meaning = _MEASURES.get(of) or f"share of attention {MEANING[of]}"
-    chart = alt.layer(base.mark_rect().encode(color=colour), text).properties(view=bare())
-    return entitled(chart, f"{title}: {meaning}", corpus)
+    chart = alt.layer(base.mark_rect().encode(color=colour), text).properties(view=no_frame())
+    return with_title(chart, f"{title}: {meaning}", corpus)
 
 
 _WHICH = [alt.Tooltip("layer:O"), alt.Tooltip("head:O")]
@@ -290,36 +277,24 @@ def _labels(measures: Measures) -> alt.LayerChart:
     # A light cell with its label in dark letters, as colour alone must not carry the meaning.
     cells = base.mark_rect(stroke="white", fillOpacity=0.45).encode(color=colour)
     names = base.mark_text(fontSize=10, color=INK).encode(text="name:N")
-    return alt.layer(cells, names).properties(view=bare())
+    return alt.layer(cells, names).properties(view=no_frame())
 
 
 def _head_table(data: alt.InlineData, measures: Measures) -> alt.Chart:
     """Make a table with layers down and heads across."""
-    axis = {
-        "labelAngle": 0,
-        "labelColor": INK,
-        "titleColor": SOFT,
-        "titleFontWeight": "normal",
-        "domain": False,
-        "ticks": False,
-    }
     across = sorted({head.head for head in measures.heads})
     down = sorted({head.layer for head in measures.heads})
     return alt.Chart(data, width=alt.Step(_HEAD_WIDTH), height=alt.Step(_HEAD_HEIGHT)).encode(
-        x=alt.X("head:O", scale=alt.Scale(domain=across), axis=alt.Axis(orient="top", **axis)),
-        y=alt.Y("layer:O", scale=alt.Scale(domain=down), axis=alt.Axis(**axis)),
+        x=alt.X("head:O", scale=alt.Scale(domain=across), axis=axis(orient="top", labelAngle=0)),
+        y=alt.Y("layer:O", scale=alt.Scale(domain=down), axis=axis(labelAngle=0)),
     )
 
 
 def _value(head: HeadMeasures, of: str) -> float | None:
-    if of in _MEASURES:
-        value: float | None = getattr(head, of)
-        return value
-    return head.shares[of].share if of in head.shares else None
-
-
-def _baseline(head: HeadMeasures, of: str) -> str:
-    return f"{head.shares[of].baseline:.3f}" if of in head.shares else ""
+    if of in head.shares:
+        return head.shares[of].share
+    value: float | None = getattr(head, of) if of in _MEASURES else None
+    return value
 
 
 _METRICS = "metrics.jsonl"
@@ -359,7 +334,7 @@ def curves(series: Mapping[str, Points], *, x: str, y: str, title: str = "") -> 
     )
     colours = alt.Scale(domain=names, range=list(SERIES))
     key = alt.Legend(title=None, labelLimit=300) if len(names) > 1 else None
-    return entitled(
+    return with_title(
         alt.Chart(data, width=_WIDE, height=_TALL)
         .mark_line(point=len(rows) <= _FEW, strokeWidth=2 if len(rows) <= _MANY else 1)
         .encode(

@@ -56,12 +56,18 @@ class LabelsRequest(Config):
 
 def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
     """Return weights of a layer's heads with their pieces, and the attention that there is."""
-    from heedful.inspect.attention_maps import attention, attentions, num_heads, parts_of, sides
+    from heedful.inspect.attention_maps import (
+        attention,
+        attentions,
+        num_heads,
+        parts_of,
+        rows_and_columns,
+    )
 
     subject, reading = read_text(request, workspace)
     parts = {part: attentions(subject.model, part) for part in parts_of(subject.model)}
     part, modules, layer = attentions_of(subject, request.part, request.layer)
-    rows, columns = sides(reading, part)
+    rows, columns = rows_and_columns(reading, part)
     heads: Sequence[int] | None = request.heads
     if heads is None:
         most = max(1, MOST_WEIGHTS // (len(rows) * len(columns)))
@@ -79,7 +85,7 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
         "heads": list(result.heads),
         "rows": _plain(rows),
         "columns": _plain(columns),
-        "weights": packed(result.weights[0]),
+        "weights": encode_array(result.weights[0]),
     }
 
 
@@ -142,7 +148,7 @@ def picture(request: PictureRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def packed(weights: np.ndarray) -> dict[str, Any]:
+def encode_array(weights: np.ndarray) -> dict[str, Any]:
     """Encode an array as its shape and its float32 numbers, little-endian, in base64."""
     import numpy as np
 

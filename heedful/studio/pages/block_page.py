@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from heedful.studio.page import Call, Page, TextRequest, read_text, rounded
+from heedful.studio.page import Call, Page, TextRequest, read_text, round_digits
 
 if TYPE_CHECKING:
     from heedful.studio.workspace import Workspace
@@ -57,7 +57,7 @@ def stream(request: StreamRequest, workspace: Workspace) -> dict[str, Any]:
         "rows": result.rows,
         "sublayers": result.sublayers,
         "parts": result.parts,
-        **{name: rounded(torch.from_numpy(values)) for name, values in numbers.items()},
+        **{name: round_digits(torch.from_numpy(values)) for name, values in numbers.items()},
     }
 
 

@@ -11,8 +11,6 @@ from heedful.config import Config
 from heedful.studio.page import Call, Page, check_length, subject_of
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from heedful.inspect.attention_maps import AttentionPart
     from heedful.inspect.decoding_steps import NextToken, SearchRecord
     from heedful.inspect.subject import Subject
@@ -27,11 +25,16 @@ MOST_CHOSEN = 200
 Chosen = Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)]
 
 
-class BegunRequest(Config):
-    """A text, and the tokens of the output so far."""
+class TextRequest(Config):
+    """A text for a model that writes."""
 
     model: str
     text: str
+
+
+class BegunRequest(TextRequest):
+    """A text, and the tokens of the output so far."""
+
     chosen: Chosen = ()
 
 
@@ -48,11 +51,9 @@ class StepRequest(BegunRequest):
     count: Annotated[int, Field(ge=1, le=100)] = 12
 
 
-class BeamRequest(Config):
+class BeamRequest(TextRequest):
     """A text, and settings of a beam search."""
 
-    model: str
-    text: str
     beam: Annotated[int, Field(ge=1, le=8)] = 4
     n_best: Annotated[int, Field(ge=1, le=8)] = 1
     length_penalty: Annotated[float, Field(ge=0, le=5)] = 0.6
@@ -64,8 +65,7 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
     from heedful.inspect.attention_maps import attentions, num_heads
     from heedful.inspect.decoding_steps import next_token
 
-    check_length(request.text, LONGEST, where="text")
-    subject = subject_of(request.model, workspace)
+    subject = _subject(request, workspace)
     result = next_token(subject, request.text, request.chosen)
     decoder = result.reading.tokens("decoder")
     modules = attentions(subject.model, "decoder" if result.reading.encoder is None else "cross")
@@ -94,8 +94,7 @@ def greedy(request: BegunRequest, workspace: Workspace) -> dict[str, Any]:
     from heedful.inspect.decoding_steps import follow_search
     from heedful.search.search_settings import SearchSettings
 
-    check_length(request.text, LONGEST, where="text")
-    subject = subject_of(request.model, workspace)
+    subject = _subject(request, workspace)
     record = follow_search(subject, request.text, SearchSettings(beam=1), chosen=request.chosen)
     tokens = [*record.hypotheses[0].tokens]
     if record.ended:
@@ -108,8 +107,7 @@ def beam(request: BeamRequest, workspace: Workspace) -> dict[str, Any]:
     from heedful.inspect.decoding_steps import follow_search
     from heedful.search.search_settings import SearchSettings
 
-    check_length(request.text, LONGEST, where="text")
-    subject = subject_of(request.model, workspace)
+    subject = _subject(request, workspace)
     settings = SearchSettings(
         beam=request.beam,
         n_best=min(request.n_best, request.beam),
@@ -130,6 +128,11 @@ def beam(request: BeamRequest, workspace: Workspace) -> dict[str, Any]:
             for each, text in zip(record.hypotheses, record.texts, strict=True)
         ],
     }
+
+
+def _subject(request: TextRequest, workspace: Workspace) -> Subject:
+    check_length(request.text, LONGEST, where="text")
+    return subject_of(request.model, workspace)
 
 
 def _row(
@@ -185,16 +188,9 @@ def _candidates(result: NextToken, request: StepRequest) -> dict[str, Any]:
         "drawn": int(draw(scores, number, settings)),
         "possible": int((own > 0).sum()),
         "drawable": int((drawn > 0).sum()),
-        "entropy": _entropy(own),
-        "drawn_entropy": _entropy(drawn),
+        "entropy": float(torch.special.entr(own).sum()),  # in nats
+        "drawn_entropy": float(torch.special.entr(drawn).sum()),
     }
-
-
-def _entropy(probabilities: Tensor) -> float:
-    """In nats."""
-    import torch
-
-    return float(torch.special.entr(probabilities).sum())
 
 
 def _plain(record: SearchRecord, step: Step) -> dict[str, Any]:

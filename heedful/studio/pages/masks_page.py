@@ -27,7 +27,7 @@ from heedful.nn.spec import (
     RelativeKeysSpec,
     T5BiasSpec,
 )
-from heedful.studio.page import Call, NoSettings, Page, rounded
+from heedful.studio.page import Call, NoSettings, Page, round_digits
 
 if TYPE_CHECKING:
     from heedful.nn.biases import Bias
@@ -225,8 +225,8 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
             for first_key, last_key in mask.bounds(last, last)
             if first_key < request.length
         ],
-        "weights": rounded(weights),
-        "added": None if added is None else rounded(added.masked_fill(~visible, 0.0)),
+        "weights": round_digits(weights),
+        "added": None if added is None else round_digits(added.masked_fill(~visible, 0.0)),
         "positions": positions.query[0].tolist(),
         "segments": None
         if positions.query_segment is None

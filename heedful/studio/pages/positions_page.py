@@ -9,7 +9,7 @@ from pydantic import Field
 from heedful.config import Config
 from heedful.errors import ModelError, suggest
 from heedful.nn.spec import RotarySpec, T5BiasSpec
-from heedful.studio.page import Call, NoSettings, Page, rounded
+from heedful.studio.page import Call, NoSettings, Page, round_digits
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -113,12 +113,12 @@ def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
     return {
         "form": "vectors",
         "sentence": sentence,
-        "table": rounded(table),
+        "table": round_digits(table),
         "distances": list(distances),
         "product": [float(products.diagonal(k).mean()) for k in distances],
         "cosine": [float(cosines.diagonal(k).mean()) for k in distances],
-        "projection": rounded(centred @ directions[:2].T),
-        "explained": rounded(shares[:2]),
+        "projection": round_digits(centred @ directions[:2].T),
+        "explained": round_digits(shares[:2]),
     }
 
 
@@ -158,7 +158,7 @@ def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
         "form": "biases",
         "sentence": sentence,
         "distances": (keys - half).tolist(),
-        "added": None if request.scheme == "t5" and not request.model else rounded(added),
+        "added": None if request.scheme == "t5" and not request.model else round_digits(added),
         "buckets": bucket,
     }
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from heedful.config import Config, flat
 from heedful.errors import UserError
 from heedful.studio.page import Call, Page
-from heedful.studio.workspace import thinned
+from heedful.studio.workspace import thin_curve
 
 if TYPE_CHECKING:
     from heedful.studio.workspace import Place, RunLog, Workspace
@@ -77,8 +77,8 @@ def _curves(name: str, log: RunLog, figure: str) -> dict[str, Any]:
     settings = log.settings()
     return {
         "name": name,
-        "train": thinned(log.points(figure), POINTS),
-        "validation": thinned(log.points(figure, "validation"), POINTS),
+        "train": thin_curve(log.points(figure), POINTS),
+        "validation": thin_curve(log.points(figure, "validation"), POINTS),
         "step": last.get("step", 0),
         "max_steps": settings.max_steps,
         "task": settings.task,

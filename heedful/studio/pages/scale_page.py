@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.studio.page import Call, Page, rounded
+from heedful.studio.page import Call, Page, round_digits
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,12 +41,11 @@ class SweepRequest(Config):
 
 def compare(request: CompareRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the weights of one query with the scale and without."""
-
     # The first channels of wide vectors, so that a small change of the width changes little.
     query, keys = _draw(1, request.keys, WIDEST, request.seed)
     query, keys = query[..., : request.width], keys[..., : request.width]
     return {
-        "scores": rounded((query @ keys.mT)[0, 0, 0]),
+        "scores": round_digits((query @ keys.mT)[0, 0, 0]),
         "factor": 1 / math.sqrt(request.width),
         "without": _facts(_weights(query, keys, 1.0)[0]),
         "with": _facts(_weights(query, keys, None)[0]),
@@ -88,17 +87,16 @@ def _weights(query: Tensor, keys: Tensor, factor: float | None) -> Tensor:
     from heedful.nn.positions import Positions
 
     rows, _, count, _ = keys.shape
-    positions = Positions(torch.zeros((rows, 1), dtype=torch.int64), torch.arange(count)[None])
-    positions = Positions(positions.query, positions.key.expand(rows, -1))
+    query_positions = torch.zeros((rows, 1), dtype=torch.int64)
+    positions = Positions(query_positions, torch.arange(count).expand(rows, -1))
     inputs = make_request(query, keys, keys, positions, scale=factor)
     return attention_weights(inputs)[:, 0, 0]
 
 
 def _facts(weights: Tensor) -> dict[str, Any]:
-
     entropy = float(_entropy(weights))
     return {
-        "weights": rounded(weights),
+        "weights": round_digits(weights),
         "largest": float(weights.max()),
         "entropy": entropy,
         "effective": math.exp(entropy),
@@ -108,8 +106,10 @@ def _facts(weights: Tensor) -> dict[str, Any]:
 
 def _entropy(weights: Tensor) -> Tensor:
     """In nats, of weights [..., N]."""
-    weights = weights.double()
-    return -(weights * weights.clamp(min=1e-300).log()).sum(-1)
+    import torch
+
+    entropy: Tensor = torch.special.entr(weights.double()).sum(-1)
+    return entropy
 
 
 def _gradient(weights: Tensor) -> Tensor:

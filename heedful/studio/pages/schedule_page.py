@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
 from heedful.config import Config, dump_toml
 from heedful.studio.page import Call, Page
-from heedful.studio.workspace import thinned
+from heedful.studio.workspace import thin_curve
 from heedful.train.run_settings import ScheduleSettings
 
 if TYPE_CHECKING:
     from heedful.studio.workspace import Workspace
 
 POINTS = 400
-KINDS: tuple[Literal["inverse_sqrt", "cosine", "linear", "constant"], ...] = (
-    "inverse_sqrt",
-    "cosine",
-    "linear",
-    "constant",
-)
+Kind = Literal["inverse_sqrt", "cosine", "linear", "constant"]
 Step = Annotated[int, Field(ge=1, le=10_000_000)]
 
 
 class CurveRequest(Config):
     """A schedule, and the runs to draw over it."""
 
-    kind: Literal["inverse_sqrt", "cosine", "linear", "constant"] = "inverse_sqrt"
+    kind: Kind = "inverse_sqrt"
     warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 4000
     peak_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = None
     final_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
@@ -63,14 +58,16 @@ def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
             )
             for step in steps
         ]
-        for kind in KINDS
+        for kind in get_args(Kind)
     }
     return {
         "steps": steps,
         "curves": curves,
         "peak": peak_learning_rate(settings, request.width),
         "peak_step": max(1, request.warmup_steps),
-        "runs": {name: thinned(workspace.log(name).points("lr"), POINTS) for name in request.runs},
+        "runs": {
+            name: thin_curve(workspace.log(name).points("lr"), POINTS) for name in request.runs
+        },
         "toml": dump_toml({"max_steps": request.max_steps, "schedule": settings.plain()}),
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config
-from heedful.studio.page import AttentionRequest, Call, Page, attentions_of, read_text, rounded
+from heedful.studio.page import AttentionRequest, Call, Page, attentions_of, read_text, round_digits
 from heedful.studio.pages.masks_page import LONGEST, parse_mask
 
 if TYPE_CHECKING:
@@ -97,20 +97,20 @@ def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
         scores = raw * inputs.scale + (0 if added is None else added)
     visible = positions.visible(mask)[0, 0]
     return {
-        "q": rounded(q),
-        "k": rounded(k),
-        "v": rounded(v),
-        "products": rounded(q[:, None] * k[None]),
-        "raw": rounded(raw),
+        "q": round_digits(q),
+        "k": round_digits(k),
+        "v": round_digits(v),
+        "products": round_digits(q[:, None] * k[None]),
+        "raw": round_digits(raw),
         "factor": float(inputs.scale),
-        "scaled": rounded(raw * inputs.scale),
-        "added": None if added is None else rounded(added),
+        "scaled": round_digits(raw * inputs.scale),
+        "added": None if added is None else round_digits(added),
         "visible": visible.tolist(),
-        "scores": rounded(scores),
-        "powers": rounded(_exponentials(scores, visible)),
-        "weights": rounded(weights),
-        "parts": rounded(weights[:, :, None] * v[None]),
-        "output": rounded(output),
+        "scores": round_digits(scores),
+        "powers": round_digits(_exponentials(scores, visible)),
+        "weights": round_digits(weights),
+        "parts": round_digits(weights[:, :, None] * v[None]),
+        "output": round_digits(output),
         "sentence": f"A query sees {mask.describe()}.",
     }
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.errors import UserError
-from heedful.studio.page import Call, Page
+from heedful.studio.page import Call, Page, check_length
 
 if TYPE_CHECKING:
     from heedful.pipelines.translation_results import Translation
@@ -87,24 +86,16 @@ def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str
 
 
 def _check_length(text: str) -> None:
-    if len(text) > LONGEST:
-        raise UserError(
-            f"The text has {len(text):,} characters; here at most {LONGEST:,} are translated",
-            where="text",
-            remedy="Translate files with: heedful translate MODEL -i FILE",
-        )
+    remedy = "Translate files with: heedful translate MODEL -i FILE"
+    check_length(text, LONGEST, where="text", remedy=remedy)
 
 
 def _unknown(text: str, pipeline: Any) -> list[str]:
     """Return words with a part that is unknown to the source's tokenizer."""
     tokenizer = pipeline.tokenizers.source
     words = list(dict.fromkeys(text.split()))
-    unknown = [
-        word
-        for word, ids in zip(words, tokenizer.encode_batch(words), strict=True)
-        if tokenizer.unk in ids
-    ]
-    return unknown[:10]
+    ids = tokenizer.encode_batch(words)
+    return [word for word, row in zip(words, ids, strict=True) if tokenizer.unk in row][:10]
 
 
 def _plain(translation: Translation, source: str) -> dict[str, Any]:
@@ -116,15 +107,15 @@ def _plain(translation: Translation, source: str) -> dict[str, Any]:
         "score": translation.score,
         "normalized_score": translation.normalized_score,
         "finished": translation.finished,
-        "source": placed(source, source_words),
-        "target": placed(str(translation), target_words),
+        "source": split_words(source, source_words),
+        "target": split_words(str(translation), target_words),
         "matrix": [[round(w, 4) for w in row] for row in alignment.matrix] if alignment else [],
         "tokens": list(translation.tokens),
         "token_scores": [round(score, 5) for score in translation.token_scores],
     }
 
 
-def placed(text: str, words: Sequence[str]) -> list[dict[str, Any]]:
+def split_words(text: str, words: Sequence[str]) -> list[dict[str, Any]]:
     """Split a text into words with their numbers, and the text between words with None.
 
     Args:
