@@ -212,7 +212,7 @@ def ablated(
     """
     if how not in get_args(AblationMode):
         modes = ", ".join(get_args(AblationMode))
-        raise ConfigError(f"Nothing is ablated by {how!r}", remedy=f"Choose {modes}")
+        raise ConfigError(f"There is no ablation mode {how!r}", remedy=f"Choose {modes}")
     parts = {part: _replacement(part, how, means) for part in parts_matching(model, what)}
     with computed_by_definition(model), set_attributes(_changes(parts)):
         yield tuple(part.address for part in parts)
@@ -318,7 +318,7 @@ def _replacement(
         return None
     if not part.adds:
         raise ConfigError(
-            f"A part of the kind {part.kind} has no output that its {how} could replace",
+            f"A {part.kind} part has no output to replace by its {how}",
             where=part.address,
             remedy="It can only be off",
         )

@@ -262,7 +262,7 @@ class _Writer:
         for id in chosen:
             if not 0 <= id < self.size or id == self.specials.eos:
                 raise DataError(
-                    f"Nothing goes on from a token {id}",
+                    f"The text cannot go on from token {id}",
                     where="chosen",
                     remedy=f"Choose below {self.size}; {self.specials.eos} ends the text",
                 )
@@ -291,20 +291,17 @@ class _Writer:
         )
 
     def text(self, chosen: Sequence[int]) -> str:
-        """Return the text of chosen tokens."""
         if self.translates:
             return self.tokenizer.decode(chosen)
         return RunningText(self.tokenizer, self.read(())).text(chosen)
 
     def names(self) -> tuple[str, ...]:
-        """Return pieces for display; the end has a name of its own."""
         known = self.tokenizer.pieces(range(min(self.tokenizer.size, self.size)))
         names = [*known, *(f"<{id}>" for id in range(len(known), self.size))]
         names[self.specials.eos] = END
         return tuple(names)
 
     def rules(self) -> Constraints:
-        """Return the constraints of a search without further rules."""
         limits = torch.tensor([LONGEST], device=self.subject.device)
         return build_constraints(SearchSettings(), self.specials, limits, None)
 

@@ -216,7 +216,7 @@ def for_each_batch(
         DataError: when there is no right answer in the examples.
     """
     if not any(example.num_answers for example in examples):
-        raise DataError("There is nothing to ask the model", remedy="Give it texts with answers")
+        raise DataError("No example has an answer to judge", remedy="Give texts with their targets")
     with evaluating(subject.model):
         for numbers in batches([example.reading for example in examples], batch_tokens):
             batch = [examples[number] for number in numbers]

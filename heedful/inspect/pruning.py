@@ -381,7 +381,6 @@ def _prunable(subject: Subject) -> list[str]:
 def _order(
     subject: Subject, examples: Sequence[Example], method: Method, removed: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the next head to prune."""
     everything = _prunable(subject)
     if method == "gradient":
         ranked = by_importance(importance(subject, examples))

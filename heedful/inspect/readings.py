@@ -334,9 +334,7 @@ def _line(text: str, where: str) -> str:
     """A line as a translator reads it."""
     line = clean(text).strip()
     if "\n" in line:
-        raise DataError(
-            "The text has several lines", where=where, remedy="Look at one line at a time"
-        )
+        raise DataError("The text has several lines", where=where, remedy="Give one line at a time")
     return line
 
 
@@ -349,7 +347,7 @@ def _check_length(length: int, longest: int | None, where: str) -> None:
     bound = min(longest or LONGEST, LONGEST)
     if length > bound:
         raise DataError(
-            f"{length} tokens are more than the {bound} that are looked at in one piece",
+            f"{length} tokens are more than the {bound} that fit into one pass",
             where=where,
             remedy="Give a shorter text",
         )

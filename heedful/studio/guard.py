@@ -100,7 +100,6 @@ class Guard:
             await _refuse(send_with_headers, 413, _too_large(limit))
 
     def _foreign(self, headers: dict[bytes, str], path: str) -> UserError | None:
-        """Return an error if a request is not from a page of ours."""
         host = headers.get(b"host", "")
         if not self._is_ours(host):
             return UserError(

@@ -192,7 +192,7 @@ def _read(subject: Subject, request: TextRequest) -> Reading:
     second = request.given or ("own" if translates else "none")
     if second == "typed":
         if not request.second.strip():
-            raise DataError("There is nothing typed yet to go with the text", where="second")
+            raise DataError("No second text is typed yet", where="second")
         return read(subject, request.text, request.second)
     if second == "none" and translates:
         raise DataError(

@@ -135,7 +135,7 @@ BAD = {
     "layer": ({"text": "a cat", "layer": 7}, "no layer 7"),
     "head": ({"text": "a cat", "heads": [9]}, "no head 9"),
     "model": ({"text": "a cat", "model": "../etc"}, "no model or run called"),
-    "untyped": ({"text": "a cat", "given": "typed"}, "nothing typed"),
+    "untyped": ({"text": "a cat", "given": "typed"}, "No second text is typed"),
     "writes": ({"text": "a cat", "given": "own", "model": "encoder"}, "writes no text"),
     "reads": ({"text": "a cat", "given": "none"}, "reads a translation"),
     "pair": ({"text": "a", "second": "b", "given": "typed", "model": "encoder"}, "two texts"),

@@ -1,29 +1,38 @@
-"""The pages of the studio, a module each: the calls that its script may make, and their answers.
+"""The pages of the studio: the calls that their scripts may make, and their answers.
 
-A new page is a module here, a script in `static/pages` and a name below.
+A new page is a `Page` in a module here, a script in `static/pages` and a name below.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-
 from heedful.studio.page import Page
+from heedful.studio.pages import (
+    attention_page,
+    block_page,
+    builder_page,
+    decoding_page,
+    image_page,
+    masks_page,
+    paths_page,
+    positions_page,
+    runs_page,
+    steps_page,
+    translate_page,
+)
 
-NAMES = (
-    "translate",
-    "attention",
-    "steps",
-    "scale",
-    "masks",
-    "positions",
-    "schedule",
-    "paths",
-    "block",
-    "decoding",
-    "image",
-    "builder",
-    "runs",
+PAGES: tuple[Page, ...] = (
+    translate_page.PAGE,
+    attention_page.PAGE,
+    steps_page.STEPS,
+    steps_page.SCALE,
+    masks_page.PAGE,
+    positions_page.PAGE,
+    runs_page.SCHEDULE,
+    paths_page.PAGE,
+    block_page.PAGE,
+    decoding_page.PAGE,
+    image_page.PAGE,
+    builder_page.PAGE,
+    runs_page.RUNS,
 )
 """In the order of the navigation."""
-
-PAGES: tuple[Page, ...] = tuple(import_module(f"{__name__}.{name}_page").PAGE for name in NAMES)

@@ -92,7 +92,6 @@ def _distance(
     start: tuple[float, float],
     end: tuple[float, float],
 ) -> npt.NDArray[np.float64]:
-    """Compute the distance of each point from a straight line."""
     import numpy as np
 
     across, down = end[0] - start[0], end[1] - start[1]
@@ -193,12 +192,6 @@ def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _pipeline(name: str, workspace: Workspace) -> ImagePipeline:
-    """Return the classifier of images of a name.
-
-    Raises:
-        UserError: when there is none of this name.
-        ModelError: when it labels no images.
-    """
     from heedful.pipelines.image_classification import ImagePipeline
 
     model: Any = workspace.place(name).load().model
@@ -212,7 +205,6 @@ def _pipeline(name: str, workspace: Workspace) -> ImagePipeline:
 
 
 def _picture(request: LookRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
-    """Return the pixels of the picture."""
     import numpy as np
 
     from heedful.data.image_files import read_image
@@ -233,7 +225,7 @@ def _picture(request: LookRequest, pipeline: ImagePipeline) -> npt.NDArray[np.ui
     try:
         content = base64.b64decode(request.upload, validate=True)
     except (binascii.Error, ValueError):
-        raise DataError("It is no base64", where="upload") from None
+        raise DataError("The upload is no base64", where="upload") from None
     if len(content) > MAX_FILE:
         raise DataError(
             f"The file has {len(content):,} bytes; at most {MAX_FILE:,} are read here",

@@ -1,19 +1,21 @@
-"""Page "Runs": the curves of training runs as they grow, and texts of their models."""
+"""Pages "Runs" and "Schedule": curves of training, texts of the models, learning rates."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from heedful.config import Config, flat
+from heedful.config import Config, dump_toml, flat
 from heedful.errors import UserError
 from heedful.studio.page import Call, Page
 from heedful.studio.workspace import thin_curve
+from heedful.train.run_settings import ScheduleSettings
 
 if TYPE_CHECKING:
     from heedful.studio.workspace import Place, RunLog, Workspace
+
 
 POINTS = 500
 MOST_RUNS = 12
@@ -90,7 +92,6 @@ def _curves(name: str, log: RunLog, figure: str) -> dict[str, Any]:
 
 
 def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
-    """Return the settings in which the runs differ."""
     if len(logs) < 2:
         return []
     every = {name: flat(log.settings().plain()) for name, log in logs.items()}
@@ -124,7 +125,7 @@ def _write(place: Place, lines: list[str]) -> list[str]:
     return [each.text for each in writer.generate(lines, max_length=_CONTINUATION)]
 
 
-PAGE = Page(
+RUNS = Page(
     name="runs",
     title="Runs",
     summary="Curves of training runs as they grow, and texts of their models.",
@@ -134,4 +135,93 @@ PAGE = Page(
         "translates or continues them, again whenever validation finds a better one."
     ),
     calls={"curves": Call(CurvesRequest, curves), "samples": Call(SamplesRequest, samples)},
+)
+
+
+CURVE_STEPS = 400
+Kind = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+Step = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class CurveRequest(Config):
+    """A schedule, and the runs to draw over it."""
+
+    kind: Kind = "inverse_sqrt"
+    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 4000
+    peak_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = None
+    final_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
+    width: Annotated[int, Field(ge=1, le=100_000)] = 512
+    max_steps: Step = 40_000
+    runs: Annotated[tuple[str, ...], Field(max_length=16)] = ()
+
+
+class RunRequest(Config):
+    """A run."""
+
+    run: str
+
+
+def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the rate at a few hundred steps, for every kind of schedule."""
+    from heedful.train.optimizers import learning_rate, peak_learning_rate
+
+    settings = ScheduleSettings(
+        kind=request.kind,
+        warmup_steps=request.warmup_steps,
+        peak_learning_rate=request.peak_learning_rate,
+        final_learning_rate=request.final_learning_rate,
+    )
+    steps = _steps(request.max_steps, request.warmup_steps)
+    curves = {
+        kind: [
+            learning_rate(
+                settings.model_copy(update={"kind": kind}),
+                step,
+                width=request.width,
+                max_steps=request.max_steps,
+            )
+            for step in steps
+        ]
+        for kind in get_args(Kind)
+    }
+    return {
+        "steps": steps,
+        "curves": curves,
+        "peak": peak_learning_rate(settings, request.width),
+        "peak_step": max(1, request.warmup_steps),
+        "runs": {
+            name: thin_curve(workspace.log(name).points("lr"), CURVE_STEPS) for name in request.runs
+        },
+        "toml": dump_toml({"max_steps": request.max_steps, "schedule": settings.plain()}),
+    }
+
+
+def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the schedule of a run as this page's settings."""
+    settings = workspace.log(request.run).settings()
+    return {
+        **settings.schedule.plain(),
+        "width": settings.model.width,
+        "max_steps": settings.max_steps,
+    }
+
+
+def _steps(last: int, warmup: int) -> list[int]:
+    """Evenly spaced steps, with the first, the last and the end of the warm-up."""
+    stride = max(1, last // CURVE_STEPS)
+    corners = {1, last} | ({warmup} if 1 <= warmup <= last else set())
+    return sorted(corners | set(range(stride, last + 1, stride)))
+
+
+SCHEDULE = Page(
+    name="schedule",
+    title="Schedule",
+    summary="The learning rate over the steps of training.",
+    about=(
+        "The rate rises in a straight line while Adam's averages are still unreliable, then falls. "
+        "The 2017 schedule falls with the inverse square root of the step and takes its peak from "
+        "the width of the model; cosine and linear schedules end at the last step. A run's own "
+        "rates, as it logged them, can be laid over the formula."
+    ),
+    calls={"curve": Call(CurveRequest, curve), "settings": Call(RunRequest, settings_of)},
 )

@@ -91,7 +91,6 @@ def _check_length(text: str) -> None:
 
 
 def _unknown(text: str, pipeline: Any) -> list[str]:
-    """Return words with a part that is unknown to the source's tokenizer."""
     tokenizer = pipeline.tokenizers.source
     words = list(dict.fromkeys(text.split()))
     ids = tokenizer.encode_batch(words)
