@@ -210,10 +210,9 @@ def decode(case: Case, model: Any, steps: int) -> int:
 
     from heedful.device import Precision
     from heedful.engines.prepare import precision_of, prepare
-    from heedful.pipelines.worker_threads import batches_at_once, in_threads
+    from heedful.pipelines.batching import batches_at_once, in_threads
     from heedful.search.dispatch import search
-    from heedful.search.hypothesis import Specials
-    from heedful.search.search_settings import SearchSettings
+    from heedful.search.search_settings import SearchSettings, Specials
 
     model = prepare(model.eval(), Precision(case.precision, "cpu"), donate=True)  # type: ignore[arg-type]
     precision = precision_of(model)

@@ -11,8 +11,7 @@ from typing import Any, get_args
 
 import pydantic
 
-from heedful.cli.main import main
-from heedful.cli.verbs import VERBS
+from heedful.cli.main import VERBS, main
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.train.run_settings import RunSettings
 

@@ -1,7 +1,8 @@
-"""Files: whole or not at all, opened only if reading comes to an end, locked by one process."""
+"""Files: written whole or not at all, opened only if regular, locked; lines of text in them."""
 
 from __future__ import annotations
 
+import codecs
 import errno
 import os
 import stat
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from io import BufferedReader
 from pathlib import Path
 from typing import BinaryIO
+
+from heedful.errors import DataError
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -115,3 +118,47 @@ _SPECIAL_FILES = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+
+_OTHER_ENCODINGS = {
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def decode_line(line: bytes, number: int, where: str) -> str:
+    """The text of a line, without a carriage return at its end or a byte order mark.
+
+    Args:
+        line: without its line feed.
+        number: of the line, from 1.
+        where: what to call the file.
+
+    Raises:
+        DataError: naming the line, for bytes that are not UTF-8, NUL bytes and UTF-16.
+    """
+    if number == 1:
+        for mark, name in _OTHER_ENCODINGS.items():
+            if line.startswith(mark):
+                raise DataError(
+                    f"Line 1 begins with a byte order mark of {name}",
+                    where=where,
+                    remedy=f"Convert the file to UTF-8, for example: iconv -f {name} -t UTF-8",
+                )
+        line = line.removeprefix(codecs.BOM_UTF8)
+    line = line.removesuffix(b"\r")
+    if b"\x00" in line:
+        raise DataError(
+            f"Line {number} holds a NUL byte (byte {line.index(0) + 1} of the line)",
+            where=where,
+            remedy="The file is binary or UTF-16; convert it to UTF-8 text",
+        )
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"Line {number} is not UTF-8 (byte {error.start + 1} of the line is "
+            f"0x{line[error.start]:02x})",
+            where=where,
+            remedy="Convert the file, for example: iconv -f ISO-8859-1 -t UTF-8",
+        ) from None

@@ -11,8 +11,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,19 +36,6 @@ _NO_LIMIT = 1 << 60
 
 _OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "bad_alloc")
 """Messages of PyTorch's processor allocator, its extensions and C++."""
-
-
-@contextmanager
-def uncollected() -> Iterator[None]:
-    """A context for loading modules: the garbage collector never scans their objects."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def available_bytes(device: torch.device | None = None, root: Path = Path("/")) -> int:

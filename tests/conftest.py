@@ -23,7 +23,7 @@ from heedful.models.model_spec import EncoderSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 from .summary import not_run

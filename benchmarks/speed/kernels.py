@@ -34,7 +34,7 @@ from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.product import linear as trained
 from heedful.nn.residual import ResidualNorm, residual_norm
-from heedful.search.candidates import best_candidates, log_totals
+from heedful.search.step_model import best_candidates, log_totals
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
 PRECISIONS = {

@@ -47,7 +47,7 @@ def small_model(folder: Path) -> Path:
 
     from heedful.models.build import build_model
     from heedful.models.checkpoint import save_model
-    from heedful.text.tokenizer_pair import train_pair
+    from heedful.text.tokenizer_training import train_pair
     from heedful.train.run_config import resolve_settings
 
     data: dict[str, Any] = {"train": [{"file": "unused.tsv"}]}

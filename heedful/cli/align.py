@@ -11,8 +11,15 @@ from cyclopts import Parameter
 
 from heedful.cli.corpus_flags import CORPUS, Corpus
 from heedful.cli.flags import ModelPath, terminal
-from heedful.cli.line_files import output_to, read_lines, refuse_missing_folder
-from heedful.cli.output import PLAIN, Output, Report, say
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    output_to,
+    read_lines,
+    refuse_missing_folder,
+    say,
+)
 from heedful.errors import DataError
 
 if TYPE_CHECKING:

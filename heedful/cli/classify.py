@@ -21,8 +21,7 @@ from heedful.cli.encoder_verbs import (
     write_results,
 )
 from heedful.cli.flags import ModelPath, positions_of
-from heedful.cli.line_files import chunks
-from heedful.cli.output import PLAIN, Output, one_line
+from heedful.cli.text_io import PLAIN, Output, chunks, one_line
 from heedful.errors import ConfigError, DataError, UserError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from heedful.cli.flags import DeviceFlag, SearchFlags, search_settings
-from heedful.cli.line_files import read_lines, read_parallel
+from heedful.cli.text_io import read_lines, read_parallel
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from heedful.cli.output import PLAIN, Output, Report, say
+from heedful.cli.text_io import PLAIN, Output, Report, say
 
 if TYPE_CHECKING:
     from heedful.cli.demo_run import DemoResult

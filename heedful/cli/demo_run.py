@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.cli.line_files import writing
+from heedful.cli.text_io import writing
 from heedful.data.demo_corpus import DemoCorpus, generate_demo, write_demo
 from heedful.errors import ConfigError, RunError, UserError
 from heedful.evaluate.corpus_metrics import exact_match
+from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.pipelines.translation_results import Translation
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 

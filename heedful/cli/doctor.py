@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 import heedful
-from heedful.cli.output import PLAIN, Output, Report, show_table
+from heedful.cli.text_io import PLAIN, Output, Report, show_table
 
 NO_KERNELS = "none: not compiled when Heedful was installed, or HEEDFUL_NATIVE=off"
 _PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "pydantic", "sacrebleu", "babel")

@@ -1,4 +1,7 @@
-"""The loop that `answer`, `classify`, `fill` and `tag` share: an item a line in, a line out."""
+"""`heedful answer`, `fill` and `tag`, and the loop that `classify` shares with them.
+
+The loop reads an item a line and writes a line for each.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Generic, TypeVar
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.flags import BatchTokens, DeviceFlag, PrecisionFlag, positions_of, terminal
-from heedful.cli.line_files import chunks, is_standard, output_to, refuse_missing_folder
-from heedful.cli.output import Output, Report
-from heedful.errors import UserError
+from heedful.cli.flags import (
+    BatchTokens,
+    DeviceFlag,
+    ModelPath,
+    PrecisionFlag,
+    positions_of,
+    terminal,
+)
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    chunks,
+    is_standard,
+    one_line,
+    output_to,
+    refuse_missing_folder,
+)
+from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:
+    from heedful.pipelines.predictions import Answer, Candidate, TokenLabel
     from heedful.pipelines.text_encoding import EncodingOptions
+
 
 CHUNK = 1024
 """Lines that are in memory at a time."""
@@ -181,3 +201,180 @@ def json_line(fields: Mapping[str, Any]) -> str:
 def four_digits(probability: float) -> str:
     """A probability in plain output."""
     return f"{probability:.4f}"
+
+
+def fill(
+    model: ModelPath,
+    text: OneText = None,
+    /,
+    *,
+    top: Annotated[int, Parameter(help="Candidates for each mask.")] = 5,
+    items: Items = DEFAULT_ITEMS,
+    output: Output = PLAIN,
+) -> None:
+    """Fill [MASK] in a text.
+
+    [MASK] stands for the model's own mask token, whatever its name. Each line gives one line: the
+    candidates, each with its probability after a space, separated by tabs. If there are several
+    masks, a | separates their candidates. Tabs and line breaks within a token are written as \\t
+    and \\n, and backslashes as \\\\. With --json, `candidates` is one list of `mask` (the number of
+    the mask in its text, from 1), `token` and `probability`. An empty line gives none; any other
+    line needs a mask.
+
+    An encoder such as BERT predicts the one token that each mask hides. An encoder-decoder such as
+    T5 or BART, or one trained with --task span_corruption or denoising, predicts text of any
+    length.
+
+    For example:
+
+        heedful fill bert "The [MASK] sat on the mat." --top 3
+        heedful fill bert -i texts.txt -o filled.jsonl --json
+        heedful fill t5 "The [MASK] walks in [MASK] park."
+    """
+    verb = EncoderVerb(
+        "fill",
+        "masked_lm",
+        lambda pipeline, lines, options: pipeline.fill(lines, top=top, **options),
+        _mask_line,
+        _mask_fields,
+        heedful.load_filler,
+    )
+    run(verb, model, text, items, output, {"top": top})
+
+
+def _mask_line(masks: list[list[Candidate]]) -> str:
+    parts = [[f"{one_line(c.token)} {four_digits(c.probability)}" for c in mask] for mask in masks]
+    return "\t|\t".join("\t".join(part) for part in parts)
+
+
+def _mask_fields(masks: list[list[Candidate]]) -> dict[str, Any]:
+    return {
+        "candidates": [
+            {"mask": number, "token": candidate.token, "probability": candidate.probability}
+            for number, mask in enumerate(masks, start=1)
+            for candidate in mask
+        ]
+    }
+
+
+def tag(
+    model: ModelPath,
+    text: OneText = None,
+    /,
+    *,
+    items: Items = DEFAULT_ITEMS,
+    output: Output = PLAIN,
+) -> None:
+    """Label the words of texts.
+
+    White space separates words, and a word gets the label of its first piece. Each line gives one
+    line: word/label pairs separated by spaces. With --json, `labels` lists `token` (the word),
+    `label` and `probability`. An empty line gives none. A word for which the tokenizer has no
+    piece (control characters) has no label: nothing after its /, null in JSON. Long lines are read
+    in overlapping parts.
+
+    For example:
+
+        heedful tag tagger "The cat sat on the mat ."
+        heedful tag tagger -i texts.txt -o tagged.txt
+    """
+    verb = EncoderVerb(
+        "tag",
+        "token",
+        lambda pipeline, lines, options: pipeline.tag(lines, **options),
+        _tag_line,
+        _tag_fields,
+    )
+    run(verb, model, text, items, output, {})
+
+
+def _tag_line(words: list[TokenLabel]) -> str:
+    return " ".join(f"{word.token}/{one_line(word.label or '')}" for word in words)
+
+
+def _tag_fields(words: list[TokenLabel]) -> dict[str, Any]:
+    return {
+        "labels": [
+            {"token": word.token, "label": word.label, "probability": word.probability}
+            for word in words
+        ]
+    }
+
+
+def answer(
+    model: ModelPath,
+    text: OneText = None,
+    /,
+    *,
+    question: Annotated[
+        str | None,
+        Parameter(
+            allow_leading_hyphen=True, help="The question for every line; each line is a context."
+        ),
+    ] = None,
+    max_answer: Annotated[int, Parameter(help="Maximum number of tokens of an answer.")] = 30,
+    unanswerable: Annotated[
+        bool | None,
+        Parameter(
+            show_default=False,
+            help="Allow an empty answer. [default: as the model was trained]",
+        ),
+    ] = None,
+    items: Items = DEFAULT_ITEMS,
+    output: Output = PLAIN,
+) -> None:
+    """Answer questions with passages of given texts.
+
+    A line is a context if --question is given, and otherwise a question, a tab and its context.
+    Each line gives one line: the passage of the context that answers, as it is written there, a
+    tab, and its probability; tabs within are written as \\t, and backslashes as \\\\. With --json,
+    the fields are `text`, `probability`, and `start` and `end`, which count characters of the
+    context. An empty line or an empty context gives an empty answer of probability 0. A model
+    trained on questions without an answer gives an empty one where that is the most probable. Long
+    contexts are read in overlapping parts.
+
+    For example:
+
+        heedful answer reader "Ada wrote the first program." --question "Who wrote it?"
+        heedful answer reader -i questions.tsv -o answers.txt
+    """
+
+    def pair(line: str, number: int) -> tuple[str, str]:
+        if question is not None:
+            return question, line
+        first, tab, context = line.partition("\t")
+        if not tab and line.strip():
+            raise DataError(
+                "There is no tab between a question and its context",
+                where=f"line {number}",
+                remedy="Give --question if the lines are contexts only",
+            )
+        return first, context
+
+    verb = EncoderVerb(
+        "answer",
+        "span",
+        lambda pipeline, lines, options: pipeline.answer(
+            [pair(line, number) for number, line in enumerate(lines, options["first_line"])],
+            max_answer=max_answer,
+            unanswerable=unanswerable,
+            **options,
+        ),
+        _answer_line,
+        _answer_fields,
+    )
+    settings = {"question": question, "max_answer": max_answer, "unanswerable": unanswerable}
+    run(verb, model, text, items, output, settings)
+
+
+def _answer_line(answer: Answer) -> str:
+    return f"{one_line(answer.text)}\t{four_digits(answer.probability)}"
+
+
+def _answer_fields(answer: Answer) -> dict[str, Any]:
+    return {
+        "text": answer.text,
+        "probability": answer.probability,
+        "start": answer.start,
+        "end": answer.end,
+    }

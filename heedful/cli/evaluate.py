@@ -11,8 +11,16 @@ from cyclopts import Parameter
 
 import heedful
 from heedful.cli.flags import STANDARD, Running, SearchFlags, search_settings, terminal
-from heedful.cli.line_files import read_lines, refuse_missing_folder, write_lines
-from heedful.cli.output import PLAIN, Output, Report, say, show_table
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    read_lines,
+    refuse_missing_folder,
+    say,
+    show_table,
+    write_lines,
+)
 from heedful.errors import DataError, ModelError, UserError
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from cyclopts import Group, Parameter
 from pydantic.fields import FieldInfo
 
 import heedful
-from heedful.cli.output import say
+from heedful.cli.main import uncollected
+from heedful.cli.text_io import say
 from heedful.config import Config, merge
-from heedful.memory import uncollected
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:

@@ -19,8 +19,16 @@ from heedful.cli.flags import (
     sampling_settings,
     terminal,
 )
-from heedful.cli.line_files import chunks, is_standard, output_to, refuse_missing_folder
-from heedful.cli.output import PLAIN, Output, Report, one_line
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    chunks,
+    is_standard,
+    one_line,
+    output_to,
+    refuse_missing_folder,
+)
 from heedful.errors import UserError
 from heedful.search.search_settings import GenerationSettings
 

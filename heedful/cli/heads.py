@@ -1,18 +1,21 @@
-"""`heedful heads`: measure the attention of every head over a corpus."""
+"""`heedful heads`, `ablate` and `prune`: measure heads, remove parts, remove heads for good."""
 
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.corpus_flags import CORPUS, Corpus
-from heedful.cli.flags import ModelPath, terminal
-from heedful.cli.output import PLAIN, Output, Report, print_json, say, show_table
+from heedful.cli.corpus_flags import CORPUS, SCORING, Corpus, Scoring, format_range, head_list
+from heedful.cli.flags import ModelPath, SearchFlags, terminal
+from heedful.cli.text_io import PLAIN, Output, Report, print_json, refuse_existing, say, show_table
+from heedful.errors import UserError
 
 if TYPE_CHECKING:
-    from heedful.inspect import HeadMeasures, Measures, Reading, Subject
+    from heedful.inspect import Bound, Effect, HeadMeasures, Measures, Pruning, Reading, Subject
+
 
 Part = Literal["encoder", "decoder", "cross"]
 
@@ -57,7 +60,7 @@ def heads(
             for head in measures.heads:
                 print_json({"part": measures.part, **head.plain()})
         else:
-            _show(measures)
+            _show_heads(measures)
     count = sum(len(measures.heads) for measures in results)
     say(f"{labelled} of {count} heads have a name.")
     facts = {"sentences": len(readings), "heads": count, "labelled": labelled}
@@ -73,19 +76,19 @@ def _measure_part(subject: Subject, readings: list[Reading], part: Part) -> Meas
     return measure(subject, readings, part, links=[pair.links for pair in aligned.pairs])
 
 
-def _show(measures: Measures) -> None:
+def _show_heads(measures: Measures) -> None:
     kinds = list(dict.fromkeys(kind for head in measures.heads for kind in head.shares))
     far = () if measures.part == "cross" else ("distance",)
     show_table(
         f"{measures.part}: {measures.rows:,} rows of {measures.sentences:,} sentences; shares of "
         "attention",
         ("layer", "head", "name", "evidence", "entropy", *far, *kinds),
-        [_row(head, kinds) for head in measures.heads],
+        [_head_row(head, kinds) for head in measures.heads],
         numbers=2 + len(far) + len(kinds),
     )
 
 
-def _row(head: HeadMeasures, kinds: list[str]) -> tuple[str, ...]:
+def _head_row(head: HeadMeasures, kinds: list[str]) -> tuple[str, ...]:
     label = head.label
     name, evidence = ("", "") if label is None else (label.kind, f"{label.evidence:.2f}")
     values: list[Any] = [head.entropy]
@@ -94,3 +97,240 @@ def _row(head: HeadMeasures, kinds: list[str]) -> tuple[str, ...]:
     shares = [f"{head.shares[kind].share:.2f}" if kind in head.shares else "" for kind in kinds]
     figures = [f"{value:.2f}" for value in values]
     return (str(head.layer), str(head.head), name, evidence, *figures, *shares)
+
+
+def prune(
+    model: ModelPath,
+    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
+    /,
+    *,
+    heads_left: Annotated[
+        int | None, Parameter(help="Remove heads until this many are left.")
+    ] = None,
+    within_bleu: Annotated[
+        float | None,
+        Parameter(help="Translators: maximum loss of BLEU, such as 0.5."),
+    ] = None,
+    within_loss: Annotated[
+        float | None,
+        Parameter(help="Maximum increase of the loss, in nats per token."),
+    ] = None,
+    method: Annotated[
+        Literal["greedy", "gradient"],
+        Parameter(
+            help="greedy: try every head at every step; gradient: remove heads by their "
+            "importance, measured in one pass."
+        ),
+    ] = "greedy",
+    corpus: Corpus = CORPUS,
+    scoring: Scoring = SCORING,
+    search: SearchFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Remove the attention heads that a model needs least.
+
+    Heads are removed one after the other, and quality is measured after each; the curve is printed,
+    and --report keeps it. OUT is an ordinary model directory with smaller projections, so the model
+    is faster; it cannot be exported to formats without layers of unequal heads. MODEL is not
+    changed. The choice of heads is fitted to this corpus, so measure the result on another one.
+
+    For example:
+
+        heedful prune run small --source valid.en --target valid.de --within-bleu 0.5
+        heedful prune run small --source valid.en --target valid.de --heads-left 24 \
+--method gradient
+        heedful prune lm smaller-lm --data texts.txt --within-loss 0.01
+    """
+    flags: dict[str, Any] = {"model": str(model), "out": str(out), "heads_left": heads_left}
+    flags |= {"within_bleu": within_bleu, "within_loss": within_loss, "method": method}
+    report = Report("prune", output, {**flags, **corpus.plain()})
+    refuse_existing(out)
+    limits = [limit for limit in (heads_left, within_bleu, within_loss) if limit is not None]
+    if len(limits) != 1 or limits[0] < 0:
+        raise UserError(
+            "Exactly one limit is needed, of at least 0",
+            where="heedful prune",
+            remedy="Give --heads-left N, --within-bleu X or --within-loss X",
+        )
+    subject = corpus.load(model)
+    examples = corpus.examples(subject)
+    import heedful.inspect as inside
+
+    bound = _bound(within_bleu, within_loss)
+    with closing(terminal()) as events:
+        pruning = inside.prune(
+            subject,
+            examples,
+            method,
+            heads_left=heads_left or 0,
+            bound=bound,
+            bleu=scoring.bleu(search) if within_bleu is not None else None,
+            progress=lambda done, total: events.progress(done, total, "heads removed"),
+        )
+    left = pruning.points[-1].heads_left if bound is None else pruning.fewest(bound).heads_left
+    removed = pruning.removed(left)
+    if not output.json:
+        _show_pruning(pruning, left)
+    facts = _write_pruned(subject, removed, model, out, method)
+    say(
+        f"Wrote {out} with {left} of {pruning.points[0].heads_left} heads: "
+        f"{facts['parameters']:,} parameters of {facts['parameters_before']:,}. "
+        + (f"Removed: {head_list(sorted(removed))}." if removed else "No head could be removed.")
+    )
+    report.finish({**facts, "heads_left": left, "examples": len(examples), **pruning.plain()})
+
+
+def _bound(bleu: float | None, loss: float | None) -> Bound | None:
+    from heedful.inspect import Bound
+
+    if bleu is not None:
+        return Bound("bleu", bleu)
+    return None if loss is None else Bound("loss", loss)
+
+
+def _show_pruning(pruning: Pruning, left: int) -> None:
+    with_bleu = pruning.points[0].bleu is not None
+    rows = []
+    for point in pruning.points:
+        bleu = [] if point.bleu is None else [f"{point.bleu:.2f}"]
+        mark = "kept" if point.heads_left == left else ""
+        numbers = [str(point.heads_left), f"{point.loss:.4f}", f"{point.accuracy:.4f}", *bleu]
+        rows.append((point.removed or "(complete)", mark, *numbers))
+    columns = ("without also", "", "heads left", "loss", "accuracy", *(["bleu"] * with_bleu))
+    show_table(f"Heads removed, {pruning.method}", columns, rows, numbers=3 + with_bleu)
+
+
+def _write_pruned(
+    subject: Subject, removed: tuple[str, ...], model: Path, out: Path, method: str
+) -> dict[str, Any]:
+    from heedful.inspect import pruned
+    from heedful.interop.hf_files import is_hugging_face
+    from heedful.models.checkpoint import save_model
+    from heedful.models.model_directory import find_model_directory, read_facts
+
+    smaller = pruned(subject, removed)
+    facts = {} if is_hugging_face(model) else dict(read_facts(find_model_directory(model)).training)
+    facts["pruned"] = {"method": method, "removed": list(removed)}
+    save_model(smaller.model.cpu(), smaller.tokenizers, out, training=facts)
+    counts = [sum(p.numel() for p in each.model.parameters()) for each in (smaller, subject)]
+    return {"removed": list(removed), "parameters": counts[0], "parameters_before": counts[1]}
+
+
+_DIGITS = {"loss": 4, "accuracy": 4, "bleu": 2}
+
+
+def ablate(
+    model: ModelPath,
+    /,
+    *what: Annotated[
+        str,
+        Parameter(
+            help="Addresses of parts, in which * matches anything between two dots; each head by "
+            "itself if there are none."
+        ),
+    ],
+    how: Annotated[
+        Literal["off", "mean"],
+        Parameter(help="off: output zero; mean: output the mean over the corpus."),
+    ] = "off",
+    together: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Remove all parts at once, instead of each by itself.",
+        ),
+    ] = False,
+    bleu: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Translators: also translate without each part, which takes longer.",
+        ),
+    ] = False,
+    samples: Annotated[int, Parameter(help="Resamples of the paired bootstrap.")] = 1000,
+    parts: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="List the addresses of parts instead."),
+    ] = False,
+    corpus: Corpus = CORPUS,
+    scoring: Scoring = SCORING,
+    search: SearchFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Measure the loss of quality when parts of a model are removed.
+
+    Each part is removed by itself, the corpus is read again, and the part is put back: a head
+    (decoder.3.cross.head.2), a sub-layer (decoder.3.cross, encoder.1.feedforward), a residual
+    connection (encoder.1.self.residual), a norm (encoder.1.self.norm), the scale of attention
+    (encoder.1.self.scale), or the positions of a stack (encoder.positions). The table shows the
+    change of the loss (nats per token) and of the accuracy (of the next token, of labels), with a
+    95 % interval over draws of sentences: an interval that spans 0 shows nothing.
+
+    For example:
+
+        heedful ablate run --source valid.en --target valid.de --limit 200
+        heedful ablate run decoder.*.cross --source valid.en --target valid.de --bleu
+        heedful ablate run encoder.positions --parts
+        heedful ablate lm decoder.0.self.head.* --data texts.txt --how mean
+    """
+    flags: dict[str, Any] = {"model": str(model), "what": list(what), "how": how}
+    flags |= {"together": together, "bleu": bleu, "samples": samples, **corpus.plain()}
+    report = Report("ablate", output, flags)
+    if samples < 1:
+        raise UserError("The bootstrap needs at least one resample", where="--samples")
+    subject = corpus.load(model)
+    import heedful.inspect as inside
+
+    addresses = inside.parts(subject.model, what) if what else inside.heads(subject.model)
+    if parts:
+        for address in inside.parts(subject.model, what or "**"):
+            print_json({"part": address}) if output.json else print(address)
+        return
+    examples = corpus.examples(subject)
+    ablations: list[Any] = [addresses] if together else list(addresses)
+    means = None
+    if how == "mean":
+        means = inside.mean_outputs(subject, [example.reading for example in examples])
+    with closing(terminal()) as events:
+        effects = inside.effects(
+            subject,
+            examples,
+            ablations,
+            how,
+            means=means,
+            bleu=scoring.bleu(search) if bleu else None,
+            samples=samples,
+            progress=lambda done, total: events.progress(done, total, "removed"),
+        )
+    effects.sort(key=lambda effect: -effect.scores["loss"].difference.score)
+    if output.json:
+        for effect in effects:
+            print_json(effect.plain())
+    else:
+        _show_effects(effects, len(examples))
+    report.finish(
+        {"examples": len(examples), "effects": [each.plain() for each in effects]}, summary=False
+    )
+
+
+def _show_effects(effects: list[Effect], examples: int) -> None:
+    first = effects[0].scores
+    complete = ", ".join(f"{name} {first[name].a.score:.{_DIGITS[name]}f}" for name in first)
+    show_table(
+        f"Without each part, over {examples:,} examples; with all parts: {complete}",
+        ("without", *first),
+        [_effect_row(effect) for effect in effects],
+        numbers=len(first),
+    )
+    say("In brackets: 95 % intervals over draws of examples.")
+
+
+def _effect_row(effect: Effect) -> tuple[str, ...]:
+    names = effect.what if len(effect.what) < 4 else (*effect.what[:3], f"… {len(effect.what)}")
+    ranges = []
+    for name, score in effect.scores.items():
+        change = score.difference
+        ranges.append(format_range(change.score, change.low, change.high, _DIGITS[name]))
+    return (" ".join(names), *ranges)

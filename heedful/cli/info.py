@@ -1,4 +1,4 @@
-"""`heedful info`: parameters, operations and memory of a model or preset."""
+"""`heedful info` and `heedful presets`: parameters, operations and memory of models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.output import PLAIN, Output, Report, engineering, say, show_table
+from heedful.cli.text_io import PLAIN, Output, Report, engineering, say, show_table
 from heedful.errors import ModelError, UserError
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class _Workload:
         from heedful.memory import available_bytes
         from heedful.models.cost_memory import decoding_peak, training_peak
         from heedful.nn.work import BFLOAT16, FLOAT32
-        from heedful.pipelines.worker_threads import MOST_AT_ONCE, batches_at_once
+        from heedful.pipelines.batching import MOST_AT_ONCE, batches_at_once
 
         number_bytes = FLOAT32 if self.precision == "fp32" else BFLOAT16
         at_once = batches_at_once(torch.device("cpu"), MOST_AT_ONCE)
@@ -303,3 +303,65 @@ def _show_peaks(peaks: dict[str, Any]) -> None:
     available = peaks["available"]
     for verb in ("training", "decoding"):
         say(f"{verb}: {Fit(needed=peaks[verb]['total'], available=available).describe()}")
+
+
+def presets(*, output: Output = PLAIN) -> None:
+    """List the named model sizes.
+
+    A preset is a set of settings: `heedful train RUN --preset tiny …` starts from it, and flags
+    override each setting. Presets of published models fit some tasks only: `heedful train RUN
+    --task causal_lm --preset gpt2 …` trains a new model of that shape on your texts. They show
+    the published number of parameters beside the one counted here. `heedful info tiny` shows the
+    parts and the cost of one.
+
+    Example: `heedful presets --json`
+    """
+    from heedful.models.preset_files import preset_names
+
+    report = Report("presets", output, {})
+    facts = [_preset_facts(name) for name in preset_names()]
+    facts.sort(key=lambda preset: preset["parameters"])
+    if not output.json:
+        show_table(
+            "Presets",
+            ("name", "for", "tasks", "pieces", "parameters", "exactly", "published"),
+            [
+                (
+                    p["name"],
+                    p["description"],
+                    _tasks(p["tasks"]),
+                    "" if p["vocabulary"] is None else f"{p['vocabulary']:,}",
+                    engineering(p["parameters"]),
+                    f"{p['parameters']:,}",
+                    "" if p["published_parameters"] is None else f"{p['published_parameters']:,}",
+                )
+                for p in facts
+            ],
+            numbers=4,
+        )
+    report.finish({"presets": facts})
+
+
+def _tasks(names: list[str]) -> str:
+    return "all of text" if len(names) > 4 else ", ".join(names)
+
+
+def _preset_facts(name: str) -> dict[str, Any]:
+    from heedful.models.cost import count_parameters
+    from heedful.models.preset_files import (
+        describe_preset,
+        preset_spec,
+        preset_tasks,
+        published_parameters,
+    )
+
+    spec = preset_spec(name)
+    return {
+        "name": name,
+        "description": describe_preset(name),
+        "kind": spec.kind,
+        "tasks": list(preset_tasks(name)),
+        "parameters": count_parameters(spec),
+        "published_parameters": published_parameters(name),
+        "vocabulary": spec.vocabularies().get("target"),
+    }

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heedful.cli.flags import DeviceFlag, ModelPath
-from heedful.cli.line_files import refuse_missing_folder, writing
-from heedful.cli.output import PLAIN, Output, Report, print_json
+from heedful.cli.text_io import PLAIN, Output, Report, print_json, refuse_missing_folder, writing
 from heedful.errors import UserError
 
 if TYPE_CHECKING:

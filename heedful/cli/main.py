@@ -14,13 +14,39 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import heedful
-from heedful.cli.verbs import VERBS, print_overview
 from heedful.errors import RunError, UserError, suggest
 
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
+
+VERBS = {
+    "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
+    "train": "Train a translator from sentence pairs, or another model from text or images.",
+    "translate": "Translate text line by line.",
+    "shortlist": "Learn a lexical shortlist from sentence pairs, for faster translation.",
+    "generate": "Continue text with a language model.",
+    "fill": "Fill [MASK] in a text.",
+    "classify": "Label texts, pairs of texts, or images.",
+    "tag": "Label the words of texts.",
+    "answer": "Answer questions with passages of given texts.",
+    "evaluate": "Score translations against references, and compare two systems.",
+    "score": "Score given translations (log-probability).",
+    "import": "Convert a Hugging Face model directory to a Heedful one.",
+    "merge": "Merge a low-rank adapter (LoRA) into its base model.",
+    "export": "Convert a model for another library: Hugging Face, CTranslate2 or ONNX.",
+    "inspect": "Show the attention of a model for one text.",
+    "heads": "Measure the attention of every head over a corpus.",
+    "ablate": "Measure the loss of quality when parts of a model are removed.",
+    "prune": "Remove the attention heads that a model needs least.",
+    "align": "Word-align sentence pairs.",
+    "info": "Show a model's parameters, operations and memory.",
+    "presets": "List the named model sizes.",
+    "studio": "Explore models, runs and ideas in a browser.",
+    "doctor": "Check this machine: versions, devices and speed of each precision.",
+}
 
 _HELP_FLAGS = frozenset(("--help", "-h"))
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -91,9 +117,24 @@ def set_environment() -> None:
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A context for loading modules: the garbage collector never scans their objects."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
     if not verb:
-        print_overview()
+        from heedful.cli.overview import print_overview
+
+        print_overview(VERBS)
         return 0
     if verb == "--version":
         print(heedful.__version__)
@@ -106,8 +147,6 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
 
         print_help(verb)  # as the app would, without parsing the arguments first
         return 0
-    from heedful.memory import uncollected
-
     with uncollected():
         from heedful.cli.parser import build_app
 

@@ -1,12 +1,13 @@
 """The parser of a verb's arguments, built by cyclopts, and the help that it prints.
 
-cyclopts would parse the text of each of a hundred flags as Markdown; `verbs.prose` is quicker.
+cyclopts would parse the text of each of a hundred flags as Markdown; `overview.prose` is quicker.
 """
 
 from __future__ import annotations
 
 import importlib
 import keyword
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
@@ -15,11 +16,18 @@ from cyclopts.help import DefaultFormatter, HelpEntry, HelpPanel
 from cyclopts.help.specs import AsteriskColumn, ColumnSpec, NameRenderer
 
 import heedful
-from heedful.cli.verbs import inline, prose
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
     from rich.text import Text
+
+_MODULES = {
+    **dict.fromkeys(("answer", "fill", "tag"), "encoder_verbs"),
+    **dict.fromkeys(("import", "export", "merge"), "convert"),
+    **dict.fromkeys(("ablate", "prune"), "heads"),
+    "presets": "info",
+}
+"""The module of each verb that has none of its own name."""
 
 _NAME_SHARE = 0.35
 """Share of the terminal's width for the names of flags."""
@@ -36,14 +44,16 @@ def print_help(verb: str) -> None:
     _app(explained, verb).help_print([verb])
 
 
-def function_of(verb: str) -> str:
-    """The name of a verb's function and module: `import` is a keyword of Python."""
-    return f"{verb}_" if keyword.iskeyword(verb) else verb
+def function_behind(verb: str) -> Callable[..., Any]:
+    """Load the function of a verb."""
+    module = importlib.import_module(f"heedful.cli.{_MODULES.get(verb, verb)}")
+    # `import` is a keyword of Python
+    function: Callable[..., Any] = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else verb)
+    return function
 
 
 def _app(command: App, verb: str) -> App:
-    name = function_of(verb)
-    command.default(getattr(importlib.import_module(f"heedful.cli.{name}"), name))
+    command.default(function_behind(verb))
     app = App(
         name="heedful",
         version=heedful.__version__,
@@ -73,9 +83,13 @@ class _HelpFormatter(DefaultFormatter):
         self, console: Console, options: ConsoleOptions, description: Any
     ) -> None:
         del options
+        from heedful.cli.overview import prose
+
         console.print(prose(_plain(description)))
 
     def __call__(self, console: Console, options: ConsoleOptions, panel: HelpPanel) -> None:
+        from heedful.cli.overview import inline
+
         super().__call__(
             console, options, panel.copy(description=inline(_plain(panel.description)))
         )
@@ -104,6 +118,8 @@ def _columns(
 
 def _description(entry: HelpEntry) -> Text:
     """A flag's help with its choices, its default and whether it is required."""
+    from heedful.cli.overview import inline
+
     text = inline(_plain(entry.description))
     notes = [("choices", ", ".join(entry.choices or ())), ("default", entry.default or "")]
     for name, value in notes:

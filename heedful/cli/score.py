@@ -10,8 +10,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heedful.cli.flags import STANDARD, ModelPath, Running, terminal
-from heedful.cli.line_files import output_to, read_parallel
-from heedful.cli.output import PLAIN, Output, Report
+from heedful.cli.text_io import PLAIN, Output, Report, output_to, read_parallel
 
 
 def score(

@@ -9,8 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from heedful.cli.flags import ModelPath, terminal
-from heedful.cli.line_files import refuse_missing_folder
-from heedful.cli.output import PLAIN, Output, Report, say
+from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say
 from heedful.errors import ModelError, UserError
 from heedful.search.search_settings import FREQUENT, PER_TOKEN
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from heedful.cli.flags import terminal
-from heedful.cli.output import PLAIN, Output, Report, print_json, say
+from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:

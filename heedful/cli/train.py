@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Group, Parameter
 
 from heedful.cli.flags import flags_of, overrides, terminal
-from heedful.cli.output import PLAIN, Output, Report, say
+from heedful.cli.text_io import PLAIN, Output, Report, say
 from heedful.config import merge
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings

@@ -21,23 +21,24 @@ from heedful.cli.flags import (
     search_settings,
     terminal,
 )
-from heedful.cli.line_files import (
+from heedful.cli.main import uncollected
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
     chunks,
     is_standard,
     output_to,
     read_lines,
     refuse_missing_folder,
 )
-from heedful.cli.output import PLAIN, Output, Report
 from heedful.errors import DataError, UserError
-from heedful.memory import uncollected
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
-    from heedful.pipelines.text_splitting import Warn
+    from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.pipelines.translation_results import Translation
     from heedful.search.alignment import Alignment
 
 CHUNK = 4096

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.data.batch_plan import Indices
 from heedful.data.encoded_pairs import EncodedPairs
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -18,7 +18,7 @@ from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, pair_batch, sou
 from heedful.data.encoded_texts import EncodedTexts, Rows, frame_size
 from heedful.errors import ConfigError
 from heedful.text.pretokenization import MARK
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int64]

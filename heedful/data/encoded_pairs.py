@@ -33,7 +33,7 @@ from heedful.data.pair_corpus import (
     line_name,
 )
 from heedful.data.text_file import FileFacts
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int32]

@@ -30,7 +30,7 @@ from heedful.data.batch_plan import Indices, shuffle
 from heedful.data.batches import NO_TARGET, FramedBatch, RowBatch, WindowBatch, pad, source_tensors
 from heedful.data.text_corpus import TextReader
 from heedful.errors import ConfigError
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 
 
 class EncodedTexts:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from heedful.durable import open_regular
+from heedful.durable import decode_line, open_regular
 from heedful.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _GZIP = b"\x1f\x8b"
-_OTHER_ENCODINGS = {
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 _REPLACEMENT = "\ufffd"
 _EXAMPLES = 5
 
@@ -307,41 +303,3 @@ def parse_json(text: str, where: str, remedy: str, name: str = "The line") -> An
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise DataError(f"{name} is not JSON: {error}", where=where, remedy=remedy) from None
-
-
-def decode_line(line: bytes, number: int, where: str) -> str:
-    """The text of a line, without a carriage return at its end or a byte order mark.
-
-    Args:
-        line: without its line feed.
-        number: of the line, from 1.
-        where: what to call the file.
-
-    Raises:
-        DataError: naming the line, for bytes that are not UTF-8, NUL bytes and UTF-16.
-    """
-    if number == 1:
-        for mark, name in _OTHER_ENCODINGS.items():
-            if line.startswith(mark):
-                raise DataError(
-                    f"Line 1 begins with a byte order mark of {name}",
-                    where=where,
-                    remedy=f"Convert the file to UTF-8, for example: iconv -f {name} -t UTF-8",
-                )
-        line = line.removeprefix(codecs.BOM_UTF8)
-    line = line.removesuffix(b"\r")
-    if b"\x00" in line:
-        raise DataError(
-            f"Line {number} holds a NUL byte (byte {line.index(0) + 1} of the line)",
-            where=where,
-            remedy="The file is binary or UTF-16; convert it to UTF-8 text",
-        )
-    try:
-        return line.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"Line {number} is not UTF-8 (byte {error.start + 1} of the line is "
-            f"0x{line[error.start]:02x})",
-            where=where,
-            remedy="Convert the file, for example: iconv -f ISO-8859-1 -t UTF-8",
-        ) from None

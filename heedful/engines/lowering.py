@@ -1,23 +1,29 @@
 """Lower a stack to the program of kernels in C, from its spec and its weights by name.
 
 The kernels take addresses, so PyTorch's tensors and NumPy's arrays are lowered alike: a source of
-weights says where each stands. Batches, the single sentence of a loaded model and the cold start
-run programs made here. `heedful.engines.support` says which specs can be lowered.
+weights says where each stands; `FileWeights` is the one without PyTorch. Batches, the single
+sentence of a loaded model and the cold start run programs made here. `heedful.engines.support` says
+which specs can be lowered.
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_float
-from typing import Protocol
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError, safe_open
 
 from heedful.kernels.library import ACTIVATIONS, kernels
 from heedful.kernels.structs import AttentionLayer, Layer, Linear, Norm, RotaryTable, StackArgs
 from heedful.models.stack_spec import BlockSpec
-from heedful.nn.kinds import GATED
-from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
+from heedful.nn.spec import GATED, AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 
 
 class WeightSource(Protocol):
@@ -191,3 +197,194 @@ def _lower_feedforward(
         maps = {f"{name}.{part}": out_width}
         setattr(layer, part, weights.packed(maps, in_width, has_bias=spec.bias))
     layer.activation = ACTIVATIONS.index(gate or spec.activation)
+
+
+Floats = npt.NDArray[np.float32]
+Integers = npt.NDArray[np.int64]
+
+_CACHE_LINE = 64
+_LARGEST = np.float32(127)
+_SMALLEST = np.float32(1e-30)
+"""Keeps a row of zeros from being divided by 0."""
+
+
+class PackedWeight:
+    """The weight and bias of `x @ weight.T + bias`, packed for kernels in C.
+
+    Args:
+        weight: [N, K].
+        bias: [N] or None.
+        int8: round the weight and each input row to 8 bits, symmetrically.
+        quantize: rounds a weight; PyTorch's own does it on all cores, to the same bits.
+
+    Attributes:
+        struct: as kernels take it; its addresses are those of the arrays here.
+    """
+
+    def __init__(
+        self,
+        weight: Floats,
+        bias: Floats | None,
+        *,
+        int8: bool = False,
+        quantize: Callable[[Floats], tuple[npt.NDArray[np.int8], Floats]] | None = None,
+    ) -> None:
+        library = kernels()
+        out_width, in_width = weight.shape
+        size = library.heedful_packed_size(in_width, out_width, int8)
+        self.bias = bias
+        self.scale: Floats | None = None
+        self.correction: npt.NDArray[np.int32] | None = None
+        if int8:
+            rounded, self.scale = (quantize or quantize_rows)(weight)
+            self.correction = rounded.sum(1, dtype=np.int32) * np.int32(128)
+            self.panels = empty((size,), np.int8)
+            library.heedful_pack_int8(address(rounded), in_width, out_width, address(self.panels))
+        else:
+            self.panels = empty((size,))
+            library.heedful_pack_f32(address(weight), in_width, out_width, address(self.panels))
+        parts = self.panels, bias, self.scale, self.correction
+        self.struct = Linear(*map(address, parts), in_width, out_width)
+
+
+def quantize_rows(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
+    """Round a weight to 8 bits, each row by its largest magnitude.
+
+    Args:
+        weight: [N, K].
+
+    Returns:
+        [N, K]; and the scale of each row's products, [N] (the other factor is the largest
+        magnitude of the input row).
+    """
+    largest = np.maximum(np.abs(weight).max(1, keepdims=True), _SMALLEST)
+    # PyTorch divides a number by an array so; in another order ties would round differently.
+    rounded = np.rint(weight * (np.float32(1) / largest * _LARGEST)).astype(np.int8)
+    return rounded, largest[:, 0] / np.float32(127**2)
+
+
+def multiply(layer: Linear, x: Floats) -> Floats:
+    """x [R, K] through a packed layer: [R, N]."""
+    library, rows = kernels(), len(x)
+    y = empty((rows, layer.out_width))
+    space = workspace(library.heedful_linear_workspace(layer, rows))
+    library.heedful_linear(layer, address(x), rows, address(y), False, address(space))
+    return y
+
+
+def empty(shape: tuple[int, ...], kind: Any = np.float32) -> npt.NDArray[Any]:
+    """An uninitialized array that begins at a cache line."""
+    size = math.prod(shape) * np.dtype(kind).itemsize
+    memory = np.empty(size + _CACHE_LINE - 1, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE
+    array: npt.NDArray[Any] = memory[start : start + size].view(kind).reshape(shape)
+    return array
+
+
+def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A contiguous copy that begins at a cache line."""
+    copy = empty(array.shape, array.dtype)
+    copy[...] = array
+    return copy
+
+
+def address(array: npt.NDArray[Any] | None) -> int | None:
+    """The address of an array's first number; None for none."""
+    return None if array is None else array.ctypes.data
+
+
+def workspace(size: int) -> npt.NDArray[Any]:
+    """Uninitialized memory of so many bytes for a kernel's intermediate results."""
+    return empty((size,), np.uint8)
+
+
+class Unsupported(Exception):
+    """The NumPy runtime cannot run a model; PyTorch can, or says what is wrong."""
+
+
+class FileWeights:
+    """A context that reads the weights of a file one by one; see `WeightSource`.
+
+    Args:
+        file: in safetensors format.
+        int8: whether linear layers are packed in 8 bits.
+    """
+
+    def __init__(self, file: Path, *, int8: bool) -> None:
+        self._path = file
+        self._int8 = int8
+        self._read: set[str] = set()
+        self._arrays: dict[str, Floats] = {}
+        self._packed: list[PackedWeight] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self._file = cast("Any", safe_open(str(self._path), framework="np"))
+        except (OSError, SafetensorError) as error:
+            raise Unsupported from error
+        self._file.__enter__()
+        self._names = set(self._file.keys())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._file.__exit__(kind, error, traceback)
+
+    def address(self, name: str, *shape: int) -> int:
+        """See `WeightSource.address`.
+
+        Raises:
+            Unsupported: when there is no float32 tensor of this name and shape.
+        """
+        return self._array(name, *shape).ctypes.data
+
+    def packed(self, maps: Mapping[str, int], in_width: int, *, has_bias: bool) -> Linear:
+        """See `WeightSource.packed`."""
+        weight = aligned(self._joined(maps, ".weight", in_width))
+        bias = aligned(self._joined(maps, ".bias")) if has_bias else None
+        return self._pack(weight, bias)
+
+    def projection(self, table: str, bias: str | None, rows: int, width: int) -> Linear:
+        """See `WeightSource.projection`."""
+        weight = self._arrays.get(table)
+        if weight is None:  # a table that nothing else reads
+            weight = aligned(self._tensor(table, (rows, width)))
+        return self._pack(weight, None if bias is None else aligned(self._tensor(bias, (rows,))))
+
+    def finish(self) -> None:
+        """Check that every tensor of the file was read.
+
+        Raises:
+            Unsupported: when the model of the file has other parts too.
+        """
+        if self._read != self._names:
+            raise Unsupported
+
+    def _array(self, name: str, *shape: int) -> Floats:
+        if name not in self._arrays:
+            self._arrays[name] = aligned(self._tensor(name, shape))
+        assert self._arrays[name].shape == shape
+        return self._arrays[name]
+
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        if name not in self._names:
+            raise Unsupported
+        header = self._file.get_slice(name)
+        if header.get_dtype() != "F32" or tuple(header.get_shape()) != shape:
+            raise Unsupported
+        self._read.add(name)
+        return cast("npt.NDArray[np.float32]", self._file.get_tensor(name))
+
+    def _joined(self, maps: Mapping[str, int], kind: str, *width: int) -> Floats:
+        """Tensors of these names and heights below each other."""
+        return np.concatenate(
+            [self._tensor(name + kind, (height, *width)) for name, height in maps.items()]
+        )
+
+    def _pack(self, weight: Floats, bias: Floats | None) -> Linear:
+        self._packed.append(PackedWeight(weight, bias, int8=self._int8))
+        return self._packed[-1].struct

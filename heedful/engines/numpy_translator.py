@@ -14,23 +14,21 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from heedful.engines.file_weights import Unsupported
 from heedful.engines.lowering import (
+    Floats,
+    Integers,
     StackProgram,
+    Unsupported,
     WeightSource,
+    address,
+    aligned,
+    empty,
     head_counts,
     head_width,
     lower_block,
     lower_memory,
     lower_norm,
     lower_rotary,
-)
-from heedful.engines.packed_weight import (
-    Floats,
-    Integers,
-    address,
-    aligned,
-    empty,
     multiply,
     workspace,
 )

@@ -15,8 +15,8 @@ from heedful.engines.lowering import head_counts, head_width
 from heedful.kernels.library import ACTIVATIONS, kernels
 from heedful.models.model_spec import ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
-from heedful.nn.kinds import GATED
 from heedful.nn.spec import (
+    GATED,
     AttentionSpec,
     EmbeddingSpec,
     FeedForwardSpec,

@@ -15,13 +15,17 @@ from heedful.inspect.attention_maps import visible_positions
 from heedful.inspect.readings import LONGEST, Reading, Tokens, read, tensors
 from heedful.inspect.subject import Subject, inference, sublayers
 from heedful.pipelines.streamed_text import RunningText
-from heedful.search.candidates import log_probabilities
+from heedful.search.beam import SearchTrace, Step, places
 from heedful.search.constraints import Constraints, Moment, build_constraints
-from heedful.search.continuation import Continuation
 from heedful.search.dispatch import search as search_for
-from heedful.search.hypothesis import Hypothesis, Specials
-from heedful.search.search_settings import GenerationSettings, SearchSettings, longest_output
-from heedful.search.trace import SearchTrace, Step, places
+from heedful.search.search_settings import (
+    GenerationSettings,
+    Hypothesis,
+    SearchSettings,
+    Specials,
+    longest_output,
+)
+from heedful.search.step_model import Continuation, log_probabilities
 
 END = "(end)"
 """The name of the end of a text, whichever token stands for it."""

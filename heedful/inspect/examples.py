@@ -26,8 +26,7 @@ from heedful.inspect.readings import (
     tensors,
 )
 from heedful.inspect.subject import Subject, evaluating
-from heedful.pipelines.encoder_input import check_length, frame
-from heedful.pipelines.long_texts import word_pieces
+from heedful.pipelines.encoder_input import check_length, frame, word_pieces
 
 BATCH_TOKENS = 2048
 """Positions that go through a model together; their scores of a whole vocabulary must fit too."""

@@ -19,14 +19,14 @@ from heedful.pipelines.encoder_input import check_length, frame
 from heedful.pipelines.text_generation import generate, prompt_ids
 from heedful.pipelines.text_splitting import clean
 from heedful.search.dispatch import search as search_for
-from heedful.search.hypothesis import Specials
 from heedful.search.search_settings import (
     GenerationSettings,
     SearchSettings,
+    Specials,
     check_fits,
     longest_output,
 )
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 
 LONGEST = 4096
 """Most tokens of a text, where the model itself has no bound."""

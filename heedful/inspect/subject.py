@@ -19,7 +19,7 @@ from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:

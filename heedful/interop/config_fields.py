@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import pydantic
 
 from heedful.errors import ModelError, suggest
-from heedful.nn.kinds import Activation
+from heedful.nn.spec import Activation
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from heedful.interop.sentencepiece_files import to_sentencepiece, write_sentence
 from heedful.models.model_spec import CommonSpec
 from heedful.text.imported_tokenizer import ImportedTokenizer
 from heedful.text.pretokenization import MARK
-from heedful.text.text_tokenizer import TextTokenizer
-from heedful.text.tokenizer import MASK, SPECIALS, Tokenizer, special_piece
+from heedful.text.tokenizer import MASK, SPECIALS, TextTokenizer, Tokenizer, special_piece
 from heedful.text.tokenizer_pair import TokenizerPair
 
 GENERATION_FILE = "generation_config.json"

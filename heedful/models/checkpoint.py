@@ -15,16 +15,17 @@ from torch import Tensor, nn
 from heedful.durable import sync
 from heedful.errors import ModelError, RunError
 from heedful.models.build import build_around, canonical_weights
-from heedful.models.file_digests import file_digests, verified
 from heedful.models.model_directory import (
     CONFIG_FILE,
     SCHEMA_VERSION,
     WEIGHTS_FILE,
+    file_digests,
     find_model_directory,
     lacks,
     load_tokenizers,
     place_of_previous,
     read_facts,
+    verified,
 )
 from heedful.text.tokenizer_pair import TokenizerPair
 

@@ -15,8 +15,7 @@ from pydantic import Field, model_validator
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ModelError, suggest
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.kinds import PlainActivation
-from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec
+from heedful.nn.spec import EmbeddingSpec, NormSpec, PixelSpec, PlainActivation
 
 Side = Literal["source", "target"]
 """The two texts of a pair; a model of one text has the same vocabulary on either side."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from heedful.models.model_spec import CommonSpec, Side
 
 if TYPE_CHECKING:
-    from heedful.text.text_tokenizer import TextTokenizer
+    from heedful.text.tokenizer import TextTokenizer
     from heedful.text.tokenizer_pair import TokenizerPair
 
 _Spec = TypeVar("_Spec", bound=CommonSpec)

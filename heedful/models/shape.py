@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from heedful.config import Config, PositiveInt, Probability
-from heedful.nn.kinds import Activation
+from heedful.nn.spec import Activation
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import TranslatorSpec

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from heedful.nn.attend import Plan
 from heedful.nn.fused_sublayer import Heads, Parameters, fused_plan
-from heedful.nn.kinds import PlainActivation
 from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.product import product_plan
 from heedful.nn.residual import ResidualNorm, fusion_refusal
+from heedful.nn.spec import PlainActivation
 
 
 def explain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Plan:

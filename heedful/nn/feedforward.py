@@ -10,11 +10,10 @@ from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
 from heedful.nn.fused_sublayer import Parameters, fused_sublayer
-from heedful.nn.kinds import GATED, Activation, PlainActivation
 from heedful.nn.mixer import Context
 from heedful.nn.product import Linear, fed, is_plain, unwatched
 from heedful.nn.residual import ResidualNorm
-from heedful.nn.spec import FeedForwardSpec
+from heedful.nn.spec import GATED, Activation, FeedForwardSpec, PlainActivation
 from heedful.nn.work import Saved, Work, weight_work
 
 

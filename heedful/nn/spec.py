@@ -13,7 +13,17 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ConfigError
-from heedful.nn.kinds import Activation
+
+PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
+
+GATED: dict[Activation, PlainActivation] = {
+    "swiglu": "silu",
+    "geglu": "gelu",
+    "geglu_tanh": "gelu_tanh",
+    "reglu": "relu",
+}
+"""The activation of the gate in each gated form."""
 
 
 class CommonMaskSpec(Config):

@@ -9,14 +9,12 @@ import torch
 
 from heedful.data.batches import source_tensors
 from heedful.errors import DataError
-from heedful.pipelines.text_splitting import clean, one_line, single_line
+from heedful.pipelines.text_splitting import Translation, clean, one_line, single_line
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.pipelines.translation_results import Translation
-from heedful.search.candidates import log_probabilities
 from heedful.search.dispatch import search
 from heedful.search.search_settings import SearchSettings, longest_output
-from heedful.text.pretokenization import MARK
-from heedful.text.scripts import word_spans
+from heedful.search.step_model import log_probabilities
+from heedful.text.pretokenization import MARK, word_spans
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,13 @@
-"""Texts as an encoder reads them: framed, of like length together, padded."""
+"""Texts as an encoder reads them: framed, of like length together, padded.
+
+Long texts are read in windows that overlap, each in its frame, and answers are chosen among those
+of all windows. Training comes here too, so a model reads what it was trained on.
+"""
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +19,8 @@ from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import EncoderSpec
 from heedful.nn.positions import NOTHING_HERE
 from heedful.pipelines.batching import plan_batches, split_on_oom
-from heedful.text.text_tokenizer import TextTokenizer, framed
+from heedful.pipelines.predictions import Answer, best_span, cut, first_pieces
+from heedful.text.tokenizer import TextTokenizer, framed
 
 BATCH_TOKENS = 4096
 """Positions that are encoded together, padding counted, if nothing else is asked for."""
@@ -153,3 +160,184 @@ def segments_of(spec: EncoderSpec, positions: Tensor, second: Tensor) -> Tensor 
 
 def _filled(row: Sequence[int], size: int, filling: int) -> list[int]:
     return [*row, *[filling] * (size - len(row))]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Consecutive pieces of a long text that are read together.
+
+    Args:
+        start: number of the first.
+        end: number of the one after the last.
+        own_start: first of the pieces that have no more context in another window.
+        own_end: the one after the last of these.
+    """
+
+    start: int
+    end: int
+    own_start: int
+    own_end: int
+
+
+@dataclass(frozen=True)
+class Part:
+    """A window of a text in its frame.
+
+    Args:
+        input: what the model reads.
+        window: which pieces of the text these are.
+        shift: a piece's index in the input minus its number in the text.
+    """
+
+    input: EncoderInput
+    window: Window
+    shift: int
+
+
+def parts_of(
+    tokenizer: TextTokenizer,
+    ids: Sequence[int],
+    *,
+    longest: int | None,
+    where: str,
+    stride: int | None = None,
+    before: Sequence[int] | None = None,
+) -> list[Part]:
+    """A text as one input or several.
+
+    Args:
+        tokenizer: gives the frame.
+        ids: of the text.
+        longest: most tokens of an input, its frame counted; None for any number.
+        where: what to call the text in errors.
+        stride: see `overlapping`.
+        before: ids of a text that stands before the window in every input, such as a question.
+
+    Raises:
+        DataError: when the frame and the text before leave no room.
+        ModelError: when there is a text before and the model takes no pairs.
+    """
+    empty = frame(tokenizer, *([()] if before is None else [before, ()])).ids
+    if longest is not None and len(empty) >= longest:
+        raise DataError(
+            f"{len(empty)} tokens, special ones included, stand before and after a text and leave "
+            f"no room for it: {longest} is the most that is read at once",
+            where=where,
+            remedy="Give shorter questions" if before else "Allow longer inputs",
+        )
+    found = []
+    for window in overlapping(len(ids), None if longest is None else longest - len(empty), stride):
+        piece_ids = ids[window.start : window.end]
+        texts = [piece_ids] if before is None else [before, piece_ids]
+        item = frame(tokenizer, *texts)
+        begin = item.first if before is None else item.second
+        found.append(Part(item, window, begin - window.start))
+    return found
+
+
+def word_pieces(
+    tokenizer: TextTokenizer, words: Sequence[str]
+) -> tuple[list[int], list[int | None]]:
+    """The ids of words with a space between each two, and the first piece of each word.
+
+    Returns:
+        The ids, and for each word the number of its first piece; None where it has none of its own.
+
+    Raises:
+        DataError: when a word is not valid Unicode (a lone surrogate).
+    """
+    ids, spans = tokenizer.encode_spans(" ".join(words))
+    return ids, first_pieces(words, spans)
+
+
+def answer_pieces(spans: Sequence[tuple[int, int]], start: int, end: int) -> tuple[int, int] | None:
+    """The first and last piece that hold some of the characters from `start` up to `end`.
+
+    Args:
+        spans: of the pieces: index of the first character and of the one after the last.
+        start: index of the first character.
+        end: index of the one after the last.
+
+    Returns:
+        None where no piece holds any.
+    """
+    held = [i for i, (low, high) in enumerate(spans) if low < end and start < high]
+    return (held[0], held[-1]) if held else None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The best answer of one window of a context.
+
+    Args:
+        first: number of the answer's first piece in the context.
+        last: number of its last.
+        score: natural logarithm of its probability among all that the model read.
+        none: that of there being no answer in the window.
+    """
+
+    first: int
+    last: int
+    score: float
+    none: float
+
+
+def read_answer(logits: Tensor, part: Part, longest: int) -> Reading:
+    """The best answer of a window.
+
+    Args:
+        logits: [L, 2] float32, of starting and ending at each token; L may include padding.
+        part: the window.
+        longest: most tokens of an answer.
+    """
+    logs = logits[: len(part.input.ids)].log_softmax(0)
+    low, high = (place + part.shift for place in (part.window.start, part.window.end))
+    starts, ends = logs[low:high].unbind(1)
+    first, last = best_span(starts, ends, longest)
+    return Reading(
+        first + part.window.start,
+        last + part.window.start,
+        float(starts[first] + ends[last]),
+        float(logs[0].sum()),
+    )
+
+
+def choose(
+    readings: Sequence[Reading],
+    context: str,
+    spans: Sequence[tuple[int, int]],
+    *,
+    unanswerable: bool,
+) -> Answer:
+    """The best answer of all windows of a context.
+
+    Args:
+        readings: of the windows, at least one.
+        context: what was read.
+        spans: of its pieces: index of the first character and of the one after the last.
+        unanswerable: whether the answer may be that there is none, which no window may contradict.
+    """
+    best = max(readings, key=lambda reading: reading.score)
+    none = min(reading.none for reading in readings)
+    if unanswerable and none > best.score:
+        return Answer("", 0, 0, math.exp(none))
+    start, end = spans[best.first][0], spans[best.last][1]
+    return cut(context, start, end, math.exp(best.score))
+
+
+def overlapping(count: int, room: int | None, stride: int | None = None) -> list[Window]:
+    """The windows of a text. Each piece is one window's own.
+
+    Args:
+        count: pieces of the text.
+        room: most pieces of a window; None holds every text whole.
+        stride: pieces from the beginning of one window to that of the next; half of the room if
+            unset. The last window begins earlier where it would be shorter than the others.
+    """
+    if room is None or count <= room:
+        return [Window(0, count, 0, count)]
+    step = max(1, room // 2) if stride is None else min(stride, room)
+    starts = [*range(0, count - room, step), count - room]
+    cuts = [(start + room + after) // 2 for start, after in itertools.pairwise(starts)]
+    bounds = [0, *cuts, count]
+    return [Window(s, s + room, *bounds[i : i + 2]) for i, s in enumerate(starts)]

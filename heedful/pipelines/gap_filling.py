@@ -23,9 +23,14 @@ from heedful.pipelines.encoder_input import BATCH_TOKENS
 from heedful.pipelines.predictions import Candidate
 from heedful.pipelines.text_encoding import MASK, EncoderPipeline, EncodingOptions
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Hypothesis, Specials
-from heedful.search.search_settings import SearchSettings, check_fits, longest_output
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.search.search_settings import (
+    Hypothesis,
+    SearchSettings,
+    Specials,
+    check_fits,
+    longest_output,
+)
+from heedful.text.tokenizer import TextTokenizer
 
 _NARROWEST = 4
 """Hypotheses that are searched for at least; with fewer the best is often missed."""

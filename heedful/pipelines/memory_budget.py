@@ -13,7 +13,7 @@ from heedful.memory import available_bytes
 from heedful.models.cost import human_bytes, largest
 from heedful.models.cost_memory import LARGEST_DECODING, decoding_peak
 from heedful.nn.work import BFLOAT16, FLOAT32
-from heedful.pipelines.worker_threads import batches_at_once
+from heedful.pipelines.batching import batches_at_once
 
 if TYPE_CHECKING:
     from heedful.device import Precision

@@ -7,33 +7,36 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from heedful.device import RunningPrecision
-from heedful.engines.file_weights import FileWeights, Unsupported
+from heedful.engines.lowering import FileWeights, Unsupported
 from heedful.engines.numpy_translator import NumpyTranslator
 from heedful.errors import UserError
 from heedful.kernels.library import has_int8_kernels, kernels
-from heedful.models.file_digests import verified
 from heedful.models.model_directory import (
     WEIGHTS_FILE,
     find_model_directory,
     load_tokenizers,
     read_facts,
+    verified,
 )
-from heedful.pipelines.text_splitting import Segment, Warn, cut_texts
-from heedful.pipelines.translation_results import (
+from heedful.pipelines.text_splitting import (
+    Segment,
     SegmentResult,
     Translation,
+    Warn,
     assemble,
+    cut_texts,
     distinct_texts,
     warn_of_cuts,
 )
-from heedful.search.hypothesis import Specials
-from heedful.search.search_settings import SearchSettings, longest_output
+from heedful.search.search_settings import SearchSettings, Specials, longest_output
 from heedful.search.single_sentence import search
-from heedful.text.text_tokenizer import framed
+from heedful.text.tokenizer import framed
 from heedful.text.tokenizer_pair import TokenizerPair
+
+if TYPE_CHECKING:
+    from heedful.device import RunningPrecision
 
 MOST_LINES = 8
 """Of so many, a small model's translations take less time than loading PyTorch; one after the

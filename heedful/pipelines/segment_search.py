@@ -10,14 +10,12 @@ import torch
 from torch import Tensor
 
 from heedful.data.batches import source_tensors
-from heedful.pipelines.text_splitting import Segment
-from heedful.pipelines.translation_results import SegmentResult, distinct_texts
+from heedful.pipelines.text_splitting import Segment, SegmentResult, distinct_texts
 from heedful.search.alignment import Alignment, align
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Hypothesis, Specials
 from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.scoring import attention_of
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 from heedful.search.step_model import StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
 

@@ -15,17 +15,21 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import HeadSpec
-from heedful.pipelines.answer_span import Reading, choose, read_answer
 from heedful.pipelines.encoder_input import (
     BATCH_TOKENS,
     Encoded,
     EncoderInput,
+    Part,
+    Reading,
     check_length,
+    choose,
     encode,
     frame,
     longest_input,
+    parts_of,
+    read_answer,
+    word_pieces,
 )
-from heedful.pipelines.long_texts import Part, parts_of, word_pieces
 from heedful.pipelines.predictions import (
     NO_ANSWER,
     Answer,
@@ -34,7 +38,7 @@ from heedful.pipelines.predictions import (
     TokenLabel,
 )
 from heedful.pipelines.text_pipeline import load_text_model
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 
 Key = TypeVar("Key")
 

@@ -22,13 +22,16 @@ from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import Decoder, RunningText
 from heedful.pipelines.text_pipeline import load_text_model
 from heedful.search.constraints import build_constraints
-from heedful.search.continuation import Continuation, Stopped
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Hypothesis
 from heedful.search.sampling import draws
-from heedful.search.search_settings import GenerationOptions, GenerationSettings, check_width
-from heedful.text.text_tokenizer import TextTokenizer
-from heedful.text.tokenizer import Tokenizer
+from heedful.search.search_settings import (
+    GenerationOptions,
+    GenerationSettings,
+    Hypothesis,
+    check_width,
+)
+from heedful.search.step_model import Continuation, Stopped
+from heedful.text.tokenizer import TextTokenizer, Tokenizer
 
 BATCH_TOKENS = 16_384
 """Positions of a batch: prompts × longest, new tokens counted, × continuations."""

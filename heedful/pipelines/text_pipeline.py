@@ -11,7 +11,7 @@ from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel
 from heedful.models.encoder import EncoderModel
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 
 M = TypeVar("M", CausalLM, EncoderModel)
 

@@ -13,29 +13,43 @@ from torch import Tensor
 
 from heedful.data.batches import source_tensors
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.file_weights import Unsupported
 from heedful.engines.loaded_sentence import is_untouched, share_weights
+from heedful.engines.lowering import Unsupported
 from heedful.engines.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.translator import Translator
-from heedful.pipelines.batching import BatchQueue, plan_batches, run_batches, split_on_oom
+from heedful.pipelines.batching import (
+    BatchQueue,
+    batches_at_once,
+    in_threads,
+    plan_batches,
+    run_batches,
+    split_on_oom,
+)
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
 from heedful.pipelines.segment_search import SearchItem, SegmentSearch
-from heedful.pipelines.text_splitting import CutText, Warn, cut_texts, single_line
-from heedful.pipelines.translation_results import (
+from heedful.pipelines.text_splitting import (
+    CutText,
     Score,
     SegmentResult,
     Translation,
+    Warn,
     assemble,
+    cut_texts,
+    single_line,
     warn_of_cuts,
 )
-from heedful.pipelines.worker_threads import batches_at_once, in_threads
-from heedful.search.hypothesis import Specials
 from heedful.search.lexical_shortlist import Shortlist, load_shortlist
 from heedful.search.scoring import score_targets
-from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits, longest_output
+from heedful.search.search_settings import (
+    SearchOptions,
+    SearchSettings,
+    Specials,
+    check_fits,
+    longest_output,
+)
 from heedful.search.step_model import Ensemble, StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
 

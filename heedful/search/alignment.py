@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,9 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from heedful.text.pretokenization import MARK
-from heedful.text.scripts import display_width, word_spans
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.pretokenization import MARK, word_spans
+from heedful.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -210,3 +210,14 @@ def _fill(text: str, width: int) -> str:
 def _shade(weight: float) -> str:
     level = int(min(max(weight, 0.0), 1.0) * len(_SHADES))
     return _SHADES[min(level, len(_SHADES) - 1)]
+
+
+def display_width(text: str) -> int:
+    """Columns a text takes on a terminal."""
+    return sum(
+        0 if unicodedata.category(c) in ("Mn", "Me", "Cf") else 1 + (_is_wide(c)) for c in text
+    )
+
+
+def _is_wide(character: str) -> bool:
+    return unicodedata.east_asian_width(character) in ("W", "F")

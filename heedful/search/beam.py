@@ -17,18 +17,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from heedful.search.candidates import Candidates, best_candidates, log_totals
 from heedful.search.constraints import Constraints, Moment
-from heedful.search.hypothesis import Hypothesis, Specials, length_norm
-from heedful.search.search_settings import SearchSettings
-from heedful.search.step_model import State, StepModel
-from heedful.search.trace import SearchTrace
+from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
+from heedful.search.step_model import Candidates, State, StepModel, best_candidates, log_totals
 
 
 def beam_search(
@@ -87,7 +85,7 @@ def beam_search(
         if trace is not None:
             trace.add(sentences, candidates, ends, live, norm=norm, bound=bound, worst=worst)
         trellis.add(sentences, live)
-        rows = _rows(live.parent, tokens.shape[1])
+        rows = _parent_rows(live.parent, tokens.shape[1])
         previous_rows = tokens.numel()
         tokens, totals = live.token, live.total
         if history is not None:
@@ -259,7 +257,181 @@ def _live_candidates(candidates: Candidates, ends: Tensor, width: int) -> Candid
     return Candidates(*(t.gather(1, order) for t in candidates._replace(total=total)))
 
 
-def _rows(parent: Tensor, width: int) -> Tensor:
+def _parent_rows(parent: Tensor, width: int) -> Tensor:
     """Return the flat row numbers of parents [B, W'] in a state of that width."""
     first = torch.arange(parent.shape[0], device=parent.device) * width
     return first[:, None] + parent
+
+
+Fate = Literal["lived", "ended", "dropped"]
+"""Went on to the next step; ended its hypothesis; was not good enough to live on."""
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A continuation that a step looked at.
+
+    Args:
+        parent: which live hypothesis of the step before it continues, from 0.
+        token: with which token.
+        token_score: that token's log-probability.
+        score: summed log-probability of the hypothesis with it.
+        fate: what became of it.
+        beam: which live hypothesis it is from here on; None unless it lived.
+        normalized_score: what it is ranked by among those that ended; None unless it ended.
+        tokens: of the whole hypothesis, end token left out.
+    """
+
+    parent: int
+    token: int
+    token_score: float
+    score: float
+    fate: Fate
+    beam: int | None
+    normalized_score: float | None
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the search for a sentence.
+
+    Args:
+        looked: the continuations it looked at, best first.
+        bound: no hypothesis that is still to end can be ranked above this.
+        worst: what the last of those that would be returned is ranked by; −∞ while there are too
+            few. The search is done once this reaches the bound.
+    """
+
+    looked: tuple[Looked, ...]
+    bound: float
+    worst: float
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """Tensors of a step as the search hands them over, a row for each sentence still searched."""
+
+    sentences: Tensor
+    candidates: Candidates
+    ends: Tensor
+    live: Candidates
+    norm: float
+    bound: Tensor
+    worst: Tensor
+
+
+class SearchTrace:
+    """Watches a beam search that it is given to. It sees values and changes none.
+
+    For example:
+
+        trace = SearchTrace()
+        found = search(model, source, positions, settings, specials=specials, trace=trace)
+        steps = trace.steps(0)
+        path = places(steps, found[0][0])
+    """
+
+    def __init__(self) -> None:
+        self._seen: list[_Seen] = []
+
+    def add(
+        self,
+        sentences: Tensor,
+        candidates: Candidates,
+        ends: Tensor,
+        live: Candidates,
+        *,
+        norm: float,
+        bound: Tensor,
+        worst: Tensor,
+    ) -> None:
+        """Keep a step; called by the search.
+
+        Args:
+            sentences: [B] rows of the full batch.
+            candidates: [B, C] each, best first; of total −∞ where there is none.
+            ends: [B, C] bool, which of them end.
+            live: [B, W] each, those that go on; of total −∞ where there is none.
+            norm: what the totals of those that end are divided by.
+            bound: [B] float64; see `Step`.
+            worst: [B] float64; see `Step`.
+        """
+        self._seen.append(_Seen(sentences, candidates, ends, live, norm, bound, worst))
+
+    def steps(self, sentence: int) -> list[Step]:
+        """All steps of one sentence.
+
+        Args:
+            sentence: its row in the batch.
+        """
+        found: list[Step] = []
+        before: list[tuple[int, ...]] = [()]
+        for seen in self._seen:
+            rows = (seen.sentences == sentence).nonzero().flatten().tolist()
+            if not rows:
+                break
+            looked = _looked(seen, rows[0], before)
+            before = [each.tokens for each in looked if each.fate == "lived"]
+            found.append(Step(looked, float(seen.bound[rows[0]]), float(seen.worst[rows[0]])))
+        return found
+
+
+def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
+    """Where a hypothesis that was returned lies: its place among the continuations of each step.
+
+    Args:
+        steps: of its sentence.
+        hypothesis: from the search.
+    """
+    tokens = hypothesis.tokens
+    path = []
+    for length, step in enumerate(steps[: len(tokens) + 1], start=1):
+        fate = "lived" if length <= len(tokens) else "ended"
+        path.append(
+            next(
+                place
+                for place, each in enumerate(step.looked)
+                if each.fate == fate and each.tokens == tokens[:length]
+            )
+        )
+    return path
+
+
+def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[Looked, ...]:
+    """The continuations of a step.
+
+    Args:
+        seen: the step.
+        row: the sentence's.
+        before: the tokens of the hypotheses that are continued.
+    """
+    live = [
+        (parent, token) for total, parent, token, _ in _rows(seen.live, row) if total > -math.inf
+    ]
+    found: list[Looked] = []
+    ends: list[bool] = seen.ends[row].tolist()
+    for end, (total, parent, token, token_score) in zip(
+        ends, _rows(seen.candidates, row), strict=True
+    ):
+        if total == -math.inf:
+            continue
+        lives = not end and (parent, token) in live
+        found.append(
+            Looked(
+                parent=parent,
+                token=token,
+                token_score=token_score,
+                score=total,
+                fate="ended" if end else "lived" if lives else "dropped",
+                beam=live.index((parent, token)) if lives else None,
+                normalized_score=total / seen.norm if end else None,
+                tokens=before[parent] if end else (*before[parent], token),
+            )
+        )
+    return tuple(found)
+
+
+def _rows(candidates: Candidates, row: int) -> Iterator[tuple[float, int, int, float]]:
+    """A sentence's candidates, one by one."""
+    return zip(*(values[row].tolist() for values in candidates), strict=True)

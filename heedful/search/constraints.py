@@ -15,8 +15,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.search.hypothesis import Specials
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import SearchSettings, Specials
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,13 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError
-from heedful.search.beam import beam_search
+from heedful.search.beam import SearchTrace, beam_search
 from heedful.search.constraints import build_constraints
-from heedful.search.hypothesis import Hypothesis, Specials
 from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
 from heedful.search.sampling import sample
 from heedful.search.scoring import rank_by_coverage
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 from heedful.search.step_model import AttentiveModel, State, StepModel
-from heedful.search.trace import SearchTrace
 
 
 @torch.inference_mode()

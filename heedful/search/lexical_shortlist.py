@@ -28,9 +28,8 @@ from heedful.data.lexicon import Integers, Lexicon, Told, learn_lexicon, ragged,
 from heedful.durable import whole
 from heedful.errors import DataError, ModelError
 from heedful.models.model_directory import CONFIG_FILE
-from heedful.search.hypothesis import Specials
 from heedful.search.restricted_vocabulary import RestrictedVocabulary
-from heedful.search.search_settings import FREQUENT, PER_TOKEN
+from heedful.search.search_settings import FREQUENT, PER_TOKEN, Specials
 from heedful.text.tokenizer_pair import TokenizerPair
 
 SHORTLIST_FILE = "shortlist.safetensors"

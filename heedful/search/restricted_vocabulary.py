@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.models.translator import Translator, TranslatorState
 from heedful.nn.beam_cache import chosen_sentences
-from heedful.search.hypothesis import Hypothesis, Specials
+from heedful.search.search_settings import Hypothesis, Specials
 from heedful.search.step_model import Ensemble, StepModel
 
 

@@ -15,11 +15,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from heedful.search.candidates import log_probabilities
 from heedful.search.constraints import Constraints, Moment
-from heedful.search.hypothesis import Hypothesis, Specials, length_norm
-from heedful.search.search_settings import SearchSettings
-from heedful.search.step_model import State, StepModel
+from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
+from heedful.search.step_model import State, StepModel, log_probabilities
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 

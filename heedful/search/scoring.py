@@ -11,9 +11,8 @@ from torch import Tensor
 
 from heedful.data.batches import pad
 from heedful.models.translator import Translator, TranslatorState
-from heedful.search.candidates import log_probabilities
-from heedful.search.hypothesis import Hypothesis, Specials
-from heedful.search.step_model import AttentiveModel, Ensemble, State, StepModel
+from heedful.search.search_settings import Hypothesis, Specials
+from heedful.search.step_model import AttentiveModel, Ensemble, State, StepModel, log_probabilities
 
 
 def coverage(attention: Tensor, source_positions: Tensor) -> Tensor:

@@ -1,16 +1,75 @@
-"""How translations are searched for, as data."""
+"""The settings of a search, and the hypotheses that it returns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self, TypedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypedDict, TypeVar
 
 from pydantic import Field, model_validator
 
 from heedful.config import Config
-from heedful.errors import ConfigError, DataError
-from heedful.memory import available_bytes
+from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.model_spec import CommonSpec, TranslatorSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Number = TypeVar("Number", float, "Tensor")
+
+
+def length_norm(length: Number, alpha: float) -> Number:
+    """The divisor of a score (Wu 2016, equation 14).
+
+    Args:
+        length: tokens of the hypothesis, its end token counted.
+        alpha: strength; 0 leaves scores as they are.
+    """
+    result: Number = ((length + 5.0) / 6.0) ** alpha
+    return result
+
+
+@dataclass(frozen=True)
+class Specials:
+    """The ids of the tokens that stand for no text."""
+
+    pad: int
+    bos: int
+    eos: int
+
+    @property
+    def ids(self) -> frozenset[int]:
+        """All of them."""
+        return frozenset((self.pad, self.bos, self.eos))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A target sequence and what the model thinks of it.
+
+    Args:
+        tokens: ids, without beginning- and end-of-sequence tokens.
+        score: natural-log probability, summed over the tokens and the end token.
+        normalized_score: what hypotheses are ranked by.
+        token_scores: log-probability of each token and of the end token, len(tokens) + 1 of them.
+        finished: False when it was cut at its longest length, where the model would rather have
+            gone on. The end token is then forced, and its log-probability counted all the same.
+    """
+
+    tokens: tuple[int, ...]
+    score: float
+    normalized_score: float
+    token_scores: tuple[float, ...]
+    finished: bool
+
+
+def not_numbers() -> ModelError:
+    """What to raise when a model's scores are none."""
+    return ModelError(
+        "The model's probabilities are not numbers (NaN)",
+        remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",
+    )
+
 
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[float, Field(ge=0)]
@@ -170,6 +229,8 @@ def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
         )
     if width < _WIDE:
         return
+    from heedful.memory import available_bytes
+
     needed, free = 2 * 4 * width * vocabulary, available_bytes()
     if needed > free:
         raise ConfigError(

@@ -13,11 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 
+from heedful.engines.lowering import Floats, address, empty, workspace
 from heedful.engines.numpy_translator import NumpyTranslator
-from heedful.engines.packed_weight import Floats, address, empty, workspace
 from heedful.kernels.library import kernels
-from heedful.search.hypothesis import Hypothesis, Specials, length_norm, not_numbers
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import (
+    Hypothesis,
+    SearchSettings,
+    Specials,
+    length_norm,
+    not_numbers,
+)
 
 
 class _Candidate(NamedTuple):

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from heedful.errors import ConfigError, ModelError
-from heedful.text.added_tokens import Added, adds_nothing_but_case, with_tokens
 from heedful.text.pretokenization import MARK, bytes_piece, piece_bytes
-from heedful.text.text_tokenizer import damaged, framed, stand_ins
-from heedful.text.tokenizer import UNKNOWN
-from heedful.text.tokenizers_library import Library, library_errors
+from heedful.text.tokenizer import UNKNOWN, damaged, framed, stand_ins
+from heedful.text.tokenizers_library import (
+    Added,
+    Library,
+    adds_nothing_but_case,
+    library_errors,
+    with_tokens,
+)
 
 KIND = "imported"
 SCHEMA_VERSION = 1
@@ -292,15 +296,6 @@ class ImportedTokenizer:
         named = {id for name, id in self.special.items() if name != "unk"}
         frame = {*self.first, *self.last, *(self.between or ())}
         return frozenset((marked - {self.unk}) | named | frame)
-
-
-def is_imported(text: str) -> bool:
-    """Return whether a tokenizer file's content is of this kind."""
-    try:
-        content = json.loads(text)
-    except (json.JSONDecodeError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("kind") == KIND
 
 
 def _cut_code(text: str) -> tuple[str, str]:

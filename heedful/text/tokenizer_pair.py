@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from heedful.text.imported_tokenizer import ImportedTokenizer, is_imported
-from heedful.text.text_tokenizer import TextTokenizer, read_text
-from heedful.text.tokenizer import Tokenizer
-from heedful.text.tokenizer_spec import TokenizerSpec
-from heedful.text.tokenizer_training import train_tokenizer
+from heedful.text.tokenizer import TextTokenizer, Tokenizer, read_text
 
 _FILE = "tokenizer.json"
 _TARGET_FILE = "target_tokenizer.json"
@@ -66,40 +61,16 @@ def read_tokenizer(path: Path) -> TextTokenizer:
         ModelError: when it is missing, damaged, of another project, or of a newer version.
     """
     text = read_text(path)
-    if is_imported(text):
+    if _is_imported(text):
+        from heedful.text.imported_tokenizer import ImportedTokenizer
+
         return ImportedTokenizer.from_json(text, where=str(path))
     return Tokenizer.from_json(text, where=str(path))
 
 
-@dataclass(frozen=True)
-class _Chained:
-    """Two collections of lines, one after the other, as often as wanted."""
-
-    first: Iterable[str]
-    second: Iterable[str]
-
-    def __iter__(self) -> Iterator[str]:
-        return itertools.chain(self.first, self.second)
-
-
-def train_pair(
-    spec: TokenizerSpec, sources: Iterable[str], targets: Iterable[str]
-) -> TokenizerPair:
-    """Train one tokenizer on both languages, or one on each, as `spec.joint` says.
-
-    Args:
-        spec: settings of the tokenizers.
-        sources: lines of the source language.
-        targets: lines of the target language.
-
-    Raises:
-        ConfigError: when the vocabulary size leaves no room for pieces.
-        DataError: when there is no text.
-    """
-    if not spec.joint:
-        return TokenizerPair(train_tokenizer(spec, sources), train_tokenizer(spec, targets))
-    # A one-shot iterator would be used up by the first of the trainer's two passes.
-    sources = list(sources) if iter(sources) is sources else sources
-    targets = list(targets) if iter(targets) is targets else targets
-    tokenizer = train_tokenizer(spec, _Chained(sources, targets))
-    return TokenizerPair(tokenizer, tokenizer)
+def _is_imported(text: str) -> bool:
+    try:
+        content = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return False
+    return isinstance(content, dict) and content.get("kind") == "imported"

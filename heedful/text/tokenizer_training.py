@@ -1,10 +1,12 @@
-"""Training a tokenizer from text. The same text gives the same tokenizer."""
+"""Train tokenizers from text. The same text gives the same tokenizer."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import tokenizers
@@ -13,6 +15,7 @@ from tokenizers import models, trainers
 from heedful.errors import ConfigError, DataError
 from heedful.text.pretokenization import Marking, byte_alphabet, splitter
 from heedful.text.tokenizer import SPECIALS, Tokenizer, special_piece
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 
 _COVERAGE = 0.9995
@@ -48,6 +51,40 @@ def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer:
         state = _train(spec, marked)
     special = {name: number for number, name in enumerate(SPECIALS)}
     return Tokenizer(spec.kind, spec.lowercase, special, state)
+
+
+@dataclass(frozen=True)
+class _Chained:
+    """Two collections of lines, one after the other, as often as wanted."""
+
+    first: Iterable[str]
+    second: Iterable[str]
+
+    def __iter__(self) -> Iterator[str]:
+        return itertools.chain(self.first, self.second)
+
+
+def train_pair(
+    spec: TokenizerSpec, sources: Iterable[str], targets: Iterable[str]
+) -> TokenizerPair:
+    """Train one tokenizer on both languages, or one on each, as `spec.joint` says.
+
+    Args:
+        spec: settings of the tokenizers.
+        sources: lines of the source language.
+        targets: lines of the target language.
+
+    Raises:
+        ConfigError: when the vocabulary size leaves no room for pieces.
+        DataError: when there is no text.
+    """
+    if not spec.joint:
+        return TokenizerPair(train_tokenizer(spec, sources), train_tokenizer(spec, targets))
+    # A one-shot iterator would be used up by the first of the trainer's two passes.
+    sources = list(sources) if iter(sources) is sources else sources
+    targets = list(targets) if iter(targets) is targets else targets
+    tokenizer = train_tokenizer(spec, _Chained(sources, targets))
+    return TokenizerPair(tokenizer, tokenizer)
 
 
 def _count_characters(texts: Iterable[str], marking: Marking) -> Counter[str]:

@@ -14,8 +14,8 @@ from heedful.cli.main import main
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 ALPHABET = "abcdefgh ijklmnop"
 SHAPE = TranslatorShape(

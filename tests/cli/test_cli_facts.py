@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import heedful
-from heedful.cli.verbs import VERBS
+from heedful.cli.main import VERBS
 from heedful.engines.packed_linear import int8_linear
 from heedful.models.preset_files import preset_names
 

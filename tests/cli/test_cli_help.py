@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.cli.main import main
-from heedful.cli.verbs import VERBS, inline, prose
+from heedful.cli.main import VERBS, main
+from heedful.cli.overview import inline, prose
 
 
 def test_paragraphs_run_on_and_blocks_stay():

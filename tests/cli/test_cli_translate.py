@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.cli.line_files import chunks, read_lines, stream_chunks
+from heedful.cli.text_io import chunks, read_lines, stream_chunks
 
 # Quick and decided: a model without training never ends a sentence by itself.
 SHORT = ("--beam", "2", "--max-length", "4")

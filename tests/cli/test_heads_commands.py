@@ -13,8 +13,8 @@ from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.models.shape import TranslatorShape
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 SOURCES, TARGETS = ["ab cd", "ef", "gh ab"], ["cd ab", "ef gh", "ab"]
 STACK = {

@@ -22,8 +22,8 @@ from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.search.search_settings import SearchSettings
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 

@@ -13,8 +13,9 @@ import torch
 from heedful.data.batches import BpeDropout, PairBatch, make_batch, pad, source_tensors
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.encoded_pairs import EncodedPairs, encode_corpora, epoch_batches, select_pairs
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 PAIRS = [
     ("the dog", "der hund rennt schnell davon"),

@@ -13,8 +13,9 @@ from heedful.data.corpus_check import CheckReport, CorpusReport, check_corpora
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.encoded_pairs import EncodedPairs, encode_corpora, epoch_batches, select_pairs
 from heedful.errors import DataError
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 GOOD = [(f"the {n} dog sleeps", f"der {n} hund schläft") for n in ("big", "small", "old", "red")]
 

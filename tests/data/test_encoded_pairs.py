@@ -14,8 +14,9 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.encoded_pairs import EncodedPairs, encode_corpora
 from heedful.data.pair_corpus import SIDES
 from heedful.errors import DataError, RunError
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 PAIRS = [
     ("the dog runs", "der hund rennt"),

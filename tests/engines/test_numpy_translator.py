@@ -16,9 +16,9 @@ from safetensors.torch import load_file, save_file
 
 import heedful
 from heedful.engines.loaded_sentence import share_weights
+from heedful.engines.lowering import PackedWeight
 from heedful.engines.numpy_translator import sinusoids
 from heedful.engines.packed_linear import NativeLinear
-from heedful.engines.packed_weight import PackedWeight
 from heedful.errors import ConfigError, ModelError, UserError
 from heedful.inspect import ablated
 from heedful.kernels.library import has_int8_kernels, kernels
@@ -30,13 +30,13 @@ from heedful.models.translator import Translator
 from heedful.nn.positions import SinusoidalPositions
 from heedful.pipelines import numpy_translation as lean_pipeline
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
-from heedful.pipelines.text_splitting import cut_texts
+from heedful.pipelines.text_splitting import Translation, cut_texts
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.pipelines.translation_results import Translation
 from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.search_settings import SearchSettings
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 SHAPE = {"width": 64, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 4, "feedforward": 96}
 

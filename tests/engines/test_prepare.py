@@ -25,9 +25,9 @@ from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.search.candidates import _largest, best_candidates, log_probabilities, log_totals
-from heedful.text.tokenizer_pair import train_pair
+from heedful.search.step_model import _largest, best_candidates, log_probabilities, log_totals
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 CORPUS = ["a dog runs by the lake.", "two cats sit, and look.", "Der Hund läuft am See!"] * 3
 TEXTS = ["a dog", "two cats look, and sit by the lake", "Hund!", "the See", "dog. cat"]

@@ -14,8 +14,8 @@ from heedful.interop.architecture import find_architecture
 from heedful.models.build import build_model, load_weights
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 ALPHABET = "abcdefgh ijklmnop"
 SHAPE = {

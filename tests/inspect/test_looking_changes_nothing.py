@@ -22,8 +22,7 @@ from heedful.nn.masks import Causal, Window
 from heedful.nn.positions import Positions
 from heedful.pipelines.text_generation import generate
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Specials
-from heedful.search.search_settings import GenerationSettings, SearchSettings
+from heedful.search.search_settings import GenerationSettings, SearchSettings, Specials
 
 OWN = {
     "translator": lambda toys: toys.translator(),

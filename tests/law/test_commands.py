@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from heedful.cli.main import normalize
-from heedful.cli.parser import build_app, function_of
-from heedful.cli.verbs import VERBS
+from heedful.cli.main import VERBS, normalize
+from heedful.cli.parser import build_app, function_behind
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -36,11 +34,6 @@ def shown_commands(text: str) -> Iterator[str]:
         for part in without_comment.split("|"):
             if part.strip() and part.strip() not in PLACES:
                 yield part.strip()
-
-
-def function_behind(verb: str) -> Callable[..., object]:
-    name = function_of(verb)
-    return getattr(importlib.import_module(f"heedful.cli.{name}"), name)
 
 
 def examples_of(verb: str) -> list[str]:

@@ -23,7 +23,13 @@ LAYERS = (
     {"studio"},
     {"cli"},
 )
-SAME_LINE = {("config", "errors"), ("events", "errors"), ("device", "errors"), ("device", "config")}
+SAME_LINE = {
+    ("config", "errors"),
+    ("durable", "errors"),
+    ("events", "errors"),
+    ("device", "errors"),
+    ("device", "config"),
+}
 # The package's face and the module that runs it are above everything.
 TOP = {"", "__main__"}
 

@@ -17,8 +17,8 @@ from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_directory import find_model_directory
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 TEXT = ["a small house", "the old tree", "two red birds sing"]
 

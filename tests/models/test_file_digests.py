@@ -15,14 +15,13 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.models import file_digests
+from heedful.models import model_directory
 from heedful.models.build import build_model, canonical_weights
 from heedful.models.checkpoint import load_model, read_weights, save_model
-from heedful.models.file_digests import verified
-from heedful.models.model_directory import read_facts, renew_digests
+from heedful.models.model_directory import read_facts, renew_digests, verified
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 from tests.models.test_spec_questions import SHAPE
 
 STORED = Path(__file__).parents[1] / "compat/stored/translator"
@@ -97,10 +96,10 @@ def test_a_directory_of_version_1_needs_no_digests(tmp_path: Path) -> None:
 
 
 def test_files_of_several_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_digests, "CHUNK", 1000)
+    monkeypatch.setattr(model_directory, "CHUNK", 1000)
     for name, size in {"empty": 0, "one": 1000, "three": 2001}.items():
         (tmp_path / name).write_bytes(os.urandom(size))
-    digests = file_digests.file_digests(tmp_path, leave_out="config.json")
+    digests = model_directory.file_digests(tmp_path, leave_out="config.json")
     assert {name: len(chunks) for name, chunks in digests.items()} == {
         "empty": 1,
         "one": 1,

@@ -18,8 +18,8 @@ from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.spec import LinearAttentionSpec
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 WIDTH, HEADS, VOCABULARY = 24, 3, 40
 

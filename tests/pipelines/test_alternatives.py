@@ -10,8 +10,8 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.pipelines.alternatives import find_alternatives
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 WORDS = ["the cat sat on a mat", "a dog ran", "dogs and cats", "on the mat sat a dog"]
 SOURCE = "the dog sat"

@@ -20,8 +20,8 @@ from heedful.pipelines.memory_budget import room_for
 from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.pipelines.text_generation import generate
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 TEXTS = ["ab", "cd efg", "h", "", "bad cab fed", "a bee", "face", "dead beef", "g", "hag fed"]
 MANY = [f"{one} {other}"[: 3 + i % 9] for i, one in enumerate(TEXTS) for other in TEXTS[::3]]

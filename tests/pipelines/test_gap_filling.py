@@ -20,10 +20,10 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.pipelines.gap_filling import GapPipeline, after_sentinels, between
 from heedful.pipelines.text_encoding import EncoderPipeline
-from heedful.search.hypothesis import Hypothesis
 from heedful.search.scoring import score_targets
+from heedful.search.search_settings import Hypothesis
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer

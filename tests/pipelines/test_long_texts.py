@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heedful
-from heedful.pipelines.long_texts import answer_pieces, parts_of, word_pieces
+from heedful.pipelines.encoder_input import answer_pieces, parts_of, word_pieces
 from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer

@@ -15,8 +15,9 @@ from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 pytestmark = pytest.mark.skipif(kernels() is None, reason="no kernels were compiled here")
 

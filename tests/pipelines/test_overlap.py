@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.pipelines.long_texts import overlapping
+from heedful.pipelines.encoder_input import overlapping
 
 
 @given(count=st.integers(0, 60), room=st.integers(1, 20), stride=st.none() | st.integers(1, 25))

@@ -28,8 +28,8 @@ from heedful.nn.spec import (
 )
 from heedful.pipelines.streamed_text import RunningText
 from heedful.pipelines.text_generation import generate, stream
-from heedful.search.continuation import Continuation
 from heedful.search.search_settings import GenerationSettings
+from heedful.search.step_model import Continuation
 
 VOCABULARY, WINDOW, TABLE = 24, 3, 40
 WAYS = {

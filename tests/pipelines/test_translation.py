@@ -20,8 +20,8 @@ from heedful.models.translator import Translator
 from heedful.pipelines.text_splitting import clean, cut_texts, one_line
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_width
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 CORPUS = ["a dog runs by the lake.", "two cats sit, and look.", "Der Hund läuft am See!"] * 3
 SHAPE = {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "num_heads": 2, "feedforward": 32}

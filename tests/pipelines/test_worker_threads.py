@@ -10,11 +10,11 @@ import torch
 from heedful.device import Precision
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.pipelines.batching import batches_at_once, in_threads
 from heedful.pipelines.segment_search import SegmentSearch
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.pipelines.worker_threads import batches_at_once, in_threads
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 CORPUS = ["a dog runs by the lake.", "two cats sit, and look."] * 3
 TEXTS = ["a dog", "", "two cats look, and sit by the lake", "the lake", "dog. cat", "sit", "a lake"]

@@ -7,8 +7,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.search.alignment import Alignment, align, draw_alignment, join_alignments, token_words
-from heedful.text.scripts import display_width, is_spaceless, word_spans
+from heedful.search.alignment import (
+    Alignment,
+    align,
+    display_width,
+    draw_alignment,
+    join_alignments,
+    token_words,
+)
+from heedful.text.pretokenization import is_spaceless, word_spans
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from heedful.errors import ModelError
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Specials
 from heedful.search.scoring import score_targets
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import SearchSettings, Specials
 
 SPECIALS = Specials(pad=0, bos=1, eos=2)
 SEEDS = st.integers(0, 10_000)

@@ -10,9 +10,8 @@ import torch
 
 from heedful.errors import ConfigError, ModelError
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Hypothesis, Specials, length_norm
 from heedful.search.scoring import coverage, rank_by_coverage
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
 from heedful.search.step_model import Ensemble
 
 SPECIALS = Specials(pad=0, bos=1, eos=2)

@@ -16,9 +16,8 @@ from heedful.data.batches import pad
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Specials
 from heedful.search.scoring import attention_of, score_targets
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import SearchSettings, Specials
 
 
 @dataclass(frozen=True)

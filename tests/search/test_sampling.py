@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Specials
 from heedful.search.sampling import distribution, draw, random_numbers
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import SearchSettings, Specials
 
 SPECIALS = Specials(pad=0, bos=1, eos=2)
 # 99.9 % quantiles of the chi-square distribution, by degrees of freedom.

@@ -25,12 +25,11 @@ from heedful.models.translator import Translator
 from heedful.pipelines.alternatives import find_alternatives
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Specials
 from heedful.search.lexical_shortlist import SHORTLIST_FILE, Shortlist
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import SearchSettings, Specials
 from heedful.search.step_model import Ensemble
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 SPECIALS = Specials(pad=0, bos=1, eos=2)
 VOCABULARY = 29

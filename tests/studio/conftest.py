@@ -21,8 +21,8 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.studio.app import address_of, listen
 from heedful.studio.workspace import Workspace
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 from heedful.train.run_settings import RunSettings
 
 WORDS = ["the cat sat on a mat", "a dog ran", "dogs and cats", "on the mat sat a dog"]

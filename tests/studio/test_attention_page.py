@@ -23,8 +23,8 @@ from heedful.search.search_settings import SearchSettings
 from heedful.studio.pages import attention_page as attention
 from heedful.studio.pages import steps_page as steps_model
 from heedful.studio.workspace import Workspace
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 ALPHABET = "abcdefgh ijklmnopqrstuvwxyz."
 CORPUS = "\n".join("the cat sat on a mat"[n:] + " a dog ran" for n in range(12))

@@ -22,8 +22,8 @@ from heedful.search.sampling import distribution
 from heedful.search.search_settings import SearchSettings
 from heedful.studio.pages import decoding_page
 from heedful.studio.workspace import Workspace
-from heedful.text.tokenizer_pair import train_pair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 TEXT = "the cat sat on a mat"
 PROMPT = "a cat"
@@ -176,7 +176,7 @@ def test_sampling(at: Any, language_model: Path) -> None:
     at.idle()
     tokenizer = subject.source
     prompt = torch.tensor([[tokenizer.bos, *tokenizer.encode(PROMPT)]])
-    from heedful.search.continuation import Continuation
+    from heedful.search.step_model import Continuation
 
     model = Continuation(subject.model, vocabulary=tokenizer.size, ends=(tokenizer.eos,), limit=4)
     positions = torch.arange(prompt.shape[1])[None]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from heedful.errors import ConfigError
-from heedful.text.added_tokens import is_word
 from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
+from heedful.text.tokenizers_library import is_word
 
 TEXTS = ["the cat sat on the mat", "a cat came, and the dog ran at a rat", "Tom: (cat) New dogs!"]
 NEW = ["covid", "New York", "<name>", "@x", "猫"]

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import ModelError
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
+from heedful.text.tokenizer_training import train_pair
 
 ENGLISH = ["the dog sees the cat", "the cat sees the dog"] * 5
 GERMAN = ["der hund sieht die katze", "die katze sieht den hund"] * 5

@@ -10,7 +10,7 @@ from heedful.interop.architecture import Architecture, Names
 from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields, write_labels
 from heedful.interop.tensor_table import Copy, Rule, Table, renamed, same
 from heedful.models.model_spec import EncoderSpec, HeadSpec, MaskedLMHeadSpec
-from heedful.nn.kinds import PlainActivation
+from heedful.nn.spec import PlainActivation
 
 # Files of a pre-trained model often hold these heads although config.json names a class without.
 _PRETRAINED = ("masked_lm", "next_sentence")

@@ -12,8 +12,8 @@ from heedful.interop.rewrites import scaled_embeddings
 from heedful.interop.tensor_table import AFFINE, LINEAR, Copy, Table, prefix_of, renamed, same
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.kinds import Activation
 from heedful.nn.spec import (
+    Activation,
     AllOfSpec,
     AttentionSpec,
     CausalSpec,

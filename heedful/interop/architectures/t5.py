@@ -10,8 +10,9 @@ from heedful.interop.rewrites import scaled_embeddings, scaled_queries
 from heedful.interop.tensor_table import LINEAR, Copy, Table, renamed, same
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.kinds import GATED, Activation
 from heedful.nn.spec import (
+    GATED,
+    Activation,
     AttentionSpec,
     CausalSpec,
     EmbeddingSpec,

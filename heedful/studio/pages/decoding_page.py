@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from heedful.inspect.attention_maps import AttentionPart
     from heedful.inspect.decoding_steps import NextToken, SearchRecord
     from heedful.inspect.subject import Subject
-    from heedful.search.trace import Looked, Step
+    from heedful.search.beam import Looked, Step
     from heedful.studio.workspace import Workspace
 
 LONGEST = 1000

@@ -11,7 +11,7 @@ from heedful.config import Config
 from heedful.studio.page import Call, Page, check_length
 
 if TYPE_CHECKING:
-    from heedful.pipelines.translation_results import Translation
+    from heedful.pipelines.text_splitting import Translation
     from heedful.studio.workspace import Workspace
 
 LONGEST = 2000

@@ -13,8 +13,7 @@ from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import Question, question_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.model_spec import SpanHeadSpec
-from heedful.pipelines.encoder_input import segments_of
-from heedful.pipelines.long_texts import answer_pieces, parts_of
+from heedful.pipelines.encoder_input import answer_pieces, parts_of, segments_of
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, plural
 from heedful.train.tasks.encoder_task import encoder_tokenizers, framed_task
@@ -22,7 +21,7 @@ from heedful.train.tasks.pipeline_scores import PipelineMeasure, answer_scores
 
 if TYPE_CHECKING:
     from heedful.data.batches import FramedBatch
-    from heedful.text.text_tokenizer import TextTokenizer
+    from heedful.text.tokenizer import TextTokenizer
 
 START, END = 0, 1
 """The outputs of the head: scores of a token to begin the answer, and to end it."""

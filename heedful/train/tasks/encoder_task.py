@@ -10,7 +10,7 @@ from heedful.data.batch_plan import plan_files, plan_once
 from heedful.data.encoded_texts import EncodedTexts, FramedRows, Rows, cut_texts, encode_texts
 from heedful.data.text_corpus import DocumentReader, TextReader, document_reader
 from heedful.models.shape_to_spec import encoder_spec
-from heedful.text.text_tokenizer import TextTokenizer
+from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
 from heedful.train.batch_source import EpochBatches, FixedBatches
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from heedful.data.batch_plan import Indices
     from heedful.models.model_spec import HeadSpec
-    from heedful.text.text_tokenizer import TextTokenizer
+    from heedful.text.tokenizer import TextTokenizer
     from heedful.train.batch_source import Batch
     from heedful.train.tasks.pipeline_scores import PipelineMeasure
 

@@ -11,7 +11,7 @@ from heedful.data.encoded_texts import FramedRow, FramedRows
 from heedful.data.text_corpus import TaggedReader, TaggedSentence, tagged_reader
 from heedful.errors import DataError
 from heedful.models.model_spec import TokenHeadSpec
-from heedful.pipelines.long_texts import parts_of, word_pieces
+from heedful.pipelines.encoder_input import parts_of, word_pieces
 from heedful.train.objective import with_penalty
 from heedful.train.task import Setup, Task, check_several, plural
 from heedful.train.tasks.encoder_task import (
@@ -22,7 +22,7 @@ from heedful.train.tasks.pipeline_scores import PipelineMeasure, tag_metrics, ta
 
 if TYPE_CHECKING:
     from heedful.data.batches import FramedBatch
-    from heedful.text.text_tokenizer import TextTokenizer
+    from heedful.text.tokenizer import TextTokenizer
 
 Sentences = list[TaggedSentence]
 

@@ -17,7 +17,8 @@ from heedful.data.encoded_pairs import (
 )
 from heedful.data.pair_corpus import SIDES, CorpusTexts
 from heedful.errors import ConfigError
-from heedful.text.tokenizer_pair import TokenizerPair, train_pair
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_training import train_pair
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task

@@ -13,8 +13,7 @@ from heedful.models.build import canonical_weights, load_weights
 from heedful.models.cost import count_parameters
 from heedful.models.translator import Translator
 from heedful.search.dispatch import search
-from heedful.search.hypothesis import Specials
-from heedful.search.search_settings import SearchSettings
+from heedful.search.search_settings import SearchSettings, Specials
 
 EXACT = {"rtol": 1e-5, "atol": 1e-5}
 SOURCES, TARGETS = (7, 4, 1), (6, 2, 5)

@@ -1,19 +1,29 @@
-"""Lines of text in and out: input as it arrives, output files complete or not at all."""
+"""Lines of text in and out, and what verbs report: `--json`, `--report` and tables.
+
+Input is read as it arrives; output files are complete or not there at all. Standard output is for
+text and JSON; tables and messages go to standard error.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import platform
 import select
 import sys
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, TextIO
+from typing import Annotated, Any, BinaryIO, TextIO
 
-from heedful.data.text_file import TextFile, decode_line
-from heedful.durable import whole
+from cyclopts import Group, Parameter
+
+import heedful
+from heedful.durable import decode_line, whole
 from heedful.errors import DataError, ModelError, UserError
 
 STANDARD_INPUT = "standard input"
@@ -43,6 +53,8 @@ def chunks(path: Path | None, size: int) -> Iterator[list[str]]:
         with path.open("rb") as stream:
             yield from stream_chunks(stream, str(path), size)
         return
+    from heedful.data.text_file import TextFile
+
     lines = iter(TextFile(path))
     while chunk := list(islice(lines, size)):
         yield chunk
@@ -56,6 +68,8 @@ def read_lines(path: Path) -> list[str]:
     """
     if path.is_fifo():
         return [line for chunk in chunks(path, _READ) for line in chunk]
+    from heedful.data.text_file import TextFile
+
     return list(TextFile(path))
 
 
@@ -204,3 +218,130 @@ def refuse_existing(out: Path) -> None:
             where=str(out.absolute().parent),
             remedy="Make it, or choose another place",
         )
+
+
+_GROUP = Group("Output", sort_key=90)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, kw_only=True)
+class Output:
+    """The flags that every verb has."""
+
+    json: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Print JSON to standard output, one object a line.",
+        ),
+    ] = False
+    report: Annotated[
+        Path | None,
+        Parameter(help="Write a report to this file, as one JSON object."),
+    ] = None
+
+
+PLAIN = Output()
+
+
+class Report:
+    """The JSON record of one run of a verb: settings, results, time and memory.
+
+    Args:
+        verb: the verb.
+        output: the common flags.
+        settings: the verb's flags, as plain data.
+    """
+
+    def __init__(self, verb: str, output: Output, settings: Mapping[str, Any]) -> None:
+        self.verb = verb
+        self.output = output
+        self.settings = settings
+        self.started = time.perf_counter()
+        if output.report is not None:
+            refuse_missing_folder(output.report)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since the verb began."""
+        return time.perf_counter() - self.started
+
+    def finish(self, facts: Mapping[str, Any], *, summary: bool = True) -> None:
+        """Write the report; with `--json`, print it too.
+
+        Args:
+            facts: counts, rates and scores, as plain data.
+            summary: print the record; not for verbs that print an object per item.
+        """
+        if self.output.report is None and not (summary and self.output.json):
+            return
+        from heedful.memory import peak_memory_bytes
+
+        record = {
+            "command": self.verb,
+            "version": heedful.__version__,
+            "settings": dict(self.settings),
+            **facts,
+            "seconds": round(self.seconds, 3),
+            "peak_memory_bytes": peak_memory_bytes(),
+            "machine": {"system": platform.platform(), "python": platform.python_version()},
+        }
+        if self.output.report is not None:
+            with writing(self.output.report) as stream:
+                stream.write(json.dumps(record, indent=2, ensure_ascii=False) + "\n")
+        if summary and self.output.json:
+            print_json(record)
+
+
+def print_json(item: Mapping[str, Any]) -> None:
+    """Print an object on one line of standard output."""
+    print(json.dumps(item, ensure_ascii=False))
+
+
+def one_line(text: str) -> str:
+    """Escape backslashes, tabs and line breaks of a text as in C."""
+    escaped = text.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r")
+    return escaped.replace("\t", "\\t")
+
+
+def show_table(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int = 0
+) -> None:
+    """Print a table to standard error.
+
+    Args:
+        title: above it.
+        columns: headings.
+        rows: cells, as many as there are columns.
+        numbers: number of last columns that hold figures, aligned right.
+    """
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for position, column in enumerate(columns):
+        right = position >= len(columns) - numbers
+        table.add_column(column, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    # A file or a pipe has no width; the usual 80 columns would fold signatures and paths.
+    console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 200)
+    console.print(table)
+
+
+def say(text: str = "") -> None:
+    """Print a line to standard error."""
+    print(text, file=sys.stderr)
+
+
+def engineering(count: float, unit: str = "") -> str:
+    """A number with a unit prefix: 2.6 M."""
+    size, prefixes = float(count), ["", "k", "M", "G", "T", "P"]
+    while abs(size) >= 999.5 and len(prefixes) > 1:
+        size /= 1000
+        del prefixes[0]
+    digits = 0 if not prefixes[0] or abs(size) >= 99.95 else 1
+    return f"{size:.{digits}f} {prefixes[0]}{unit}".rstrip()

@@ -1,4 +1,4 @@
-"""The verbs of the command line, and the overview that `heedful --help` prints.
+"""The overview that `heedful --help` prints, and how help texts are drawn.
 
 `heedful --help` is a newcomer's first call, so this module loads nothing but what draws the text.
 """
@@ -6,36 +6,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-VERBS = {
-    "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
-    "train": "Train a translator from sentence pairs, or another model from text or images.",
-    "translate": "Translate text line by line.",
-    "shortlist": "Learn a lexical shortlist from sentence pairs, for faster translation.",
-    "generate": "Continue text with a language model.",
-    "fill": "Fill [MASK] in a text.",
-    "classify": "Label texts, pairs of texts, or images.",
-    "tag": "Label the words of texts.",
-    "answer": "Answer questions with passages of given texts.",
-    "evaluate": "Score translations against references, and compare two systems.",
-    "score": "Score given translations (log-probability).",
-    "import": "Convert a Hugging Face model directory to a Heedful one.",
-    "merge": "Merge a low-rank adapter (LoRA) into its base model.",
-    "export": "Convert a model for another library: Hugging Face, CTranslate2 or ONNX.",
-    "inspect": "Show the attention of a model for one text.",
-    "heads": "Measure the attention of every head over a corpus.",
-    "ablate": "Measure the loss of quality when parts of a model are removed.",
-    "prune": "Remove the attention heads that a model needs least.",
-    "align": "Word-align sentence pairs.",
-    "info": "Show a model's parameters, operations and memory.",
-    "presets": "List the named model sizes.",
-    "studio": "Explore models, runs and ideas in a browser.",
-    "doctor": "Check this machine: versions, devices and speed of each precision.",
-}
 
 _SUMMARY = """Train a translator on your own sentence pairs, use it, measure it.
 
@@ -47,7 +22,7 @@ _FLAGS = {"--help (-h)": "Display this message and exit.", "--version": "Display
 _CODE = "bold cyan"
 
 
-def print_overview() -> None:
+def print_overview(verbs: Mapping[str, str]) -> None:
     """Print all verbs with their summaries."""
     from rich.console import Console
     from rich.panel import Panel
@@ -60,7 +35,7 @@ def print_overview() -> None:
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(style="cyan", no_wrap=True)
     table.add_column()
-    for name, summary in {**VERBS, **_FLAGS}.items():
+    for name, summary in {**verbs, **_FLAGS}.items():
         table.add_row(name, Text(summary))
     console.print(Panel(table, title="Commands", title_align="left"))
 

@@ -1,0 +1,207 @@
+"""`heedful import`, `export` and `merge`: model directories from and for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from heedful.cli.text_io import PLAIN, Output, Report, refuse_existing, say
+from heedful.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heedful.interop.hugging_face import Imported
+
+
+def import_(
+    directory: Annotated[
+        Path, Parameter(help="A Hugging Face model directory: config.json, safetensors, tokenizer.")
+    ],
+    out: Annotated[Path, Parameter(help="Model directory to write; must not exist.")],
+    /,
+    *,
+    dtype: Annotated[
+        Literal["keep", "float32"],
+        Parameter(help="Type of the weights; keep: as they are stored."),
+    ] = "keep",
+    output: Output = PLAIN,
+) -> None:
+    """Convert a Hugging Face model directory to a Heedful one.
+
+    Supported architectures: BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT. Every tensor and
+    setting must be used; otherwise nothing is written, and the error names what is left over or
+    missing. Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are
+    refused. The directory must be on this machine: nothing is downloaded.
+
+    For example:
+
+        heedful import bert-base-uncased bert
+    """
+    report = Report(
+        "import", output, {"directory": str(directory), "out": str(out), "dtype": dtype}
+    )
+    refuse_existing(out)
+    from heedful.interop.hugging_face import import_model
+    from heedful.models.checkpoint import save_model
+
+    imported = import_model(directory, keep_dtype=dtype == "keep")
+    save_model(imported.model, imported.tokenizers, out, origin=imported.origin)
+    facts = _import_facts(imported)
+    say(_import_sentence(out, facts))
+    report.finish(facts)
+
+
+def _import_facts(imported: Imported) -> dict[str, Any]:
+    parameters = list(imported.model.parameters())
+    tokenizers = imported.tokenizers
+    pieces = None
+    if tokenizers is not None:
+        pieces = {"source": tokenizers.source.size, "target": tokenizers.target.size}
+    return {
+        "model_type": imported.origin["model_type"],
+        "kind": imported.spec.kind,
+        "parameters": sum(parameter.numel() for parameter in parameters),
+        "dtype": str(parameters[0].dtype).removeprefix("torch."),
+        "pieces": pieces,
+    }
+
+
+def _import_sentence(out: Path, facts: dict[str, Any]) -> str:
+    pieces = facts["pieces"]
+    if pieces is None:
+        text = "It reads images and has no tokenizer."
+    elif pieces["source"] == pieces["target"]:
+        text = f"Its tokenizer has {pieces['source']:,} pieces."
+    else:
+        text = f"Its tokenizers have {pieces['source']:,} and {pieces['target']:,} pieces."
+    kind = facts["kind"].replace("_", " ")
+    return (
+        f"Wrote {out}: a {facts['model_type']} model of the kind {kind}, "
+        f"{facts['parameters']:,} parameters in {facts['dtype']}; every tensor was used. "
+        f"{text}"
+    )
+
+
+Format = Literal["hf", "ctranslate2", "onnx"]
+Quantization = Literal[
+    "float32",
+    "float16",
+    "bfloat16",
+    "int16",
+    "int8",
+    "int8_float32",
+    "int8_float16",
+    "int8_bfloat16",
+]
+
+
+def export(
+    model: Annotated[Path, Parameter(help="A model directory or a run directory.")],
+    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
+    /,
+    *,
+    format: Annotated[
+        Format,
+        Parameter(
+            help="hf: for `transformers`. ctranslate2: translators and language models, for fast "
+            "inference on processors. onnx: encoders of text and images."
+        ),
+    ] = "hf",
+    quantization: Annotated[
+        Quantization | None,
+        Parameter(help="Type in which ctranslate2 stores the weights; float32 if unset."),
+    ] = None,
+    output: Output = PLAIN,
+) -> None:
+    """Convert a model for another library: Hugging Face, CTranslate2 or ONNX.
+
+    `hf` chooses the architecture that computes the same: Marian for translators with the settings
+    of the paper, T5, BART, GPT-2, LLaMA, BERT, RoBERTa or ViT. An imported model gives back the
+    tensors it was imported from, bit for bit. If the other library has no such architecture,
+    nothing is written, and the error names the settings that do not fit.
+
+    For example:
+
+        heedful export runs/de-en de-en-marian --format hf
+
+        heedful export runs/de-en de-en-fast --format ctranslate2 --quantization int8
+
+        heedful export bert bert-onnx --format onnx
+    """
+    flags = {"model": str(model), "out": str(out), "format": format, "quantization": quantization}
+    report = Report("export", output, flags)
+    refuse_existing(out)
+    if quantization is not None and format != "ctranslate2":
+        raise ConfigError(
+            f"Weights are quantised for ctranslate2 only, not for {format}",
+            where=f"quantization = {quantization}",
+            remedy="Leave it out, or add --format ctranslate2",
+        )
+    facts, reader = _write_export(model, out, format, quantization or "float32")
+    files = {
+        file.relative_to(out).as_posix(): file.stat().st_size
+        for file in sorted(out.rglob("*"))
+        if file.is_file()
+    }
+    facts |= {"files": files, "bytes": sum(files.values())}
+    say(
+        f"Wrote {out}, a {facts['model_type']} model for `{reader}`: "
+        f"{', '.join(files)}, {sum(files.values()):,} bytes."
+    )
+    report.finish(facts)
+
+
+def _write_export(
+    model: Path, out: Path, format: Format, quantization: Quantization
+) -> tuple[dict[str, Any], str]:
+    """Write the model; return facts about it and the package that reads it."""
+    if format == "ctranslate2":
+        from heedful.interop.ctranslate2 import export_ctranslate2
+
+        name = export_ctranslate2(model, out, quantization)
+        return {"model_type": name, "quantization": quantization}, "ctranslate2"
+    if format == "onnx":
+        from heedful.interop.onnx import export_onnx
+
+        names = export_onnx(model, out)
+        return {"model_type": "onnx", "outputs": names}, "onnxruntime"
+    from heedful.interop.hugging_face import export_model
+
+    return {"model_type": export_model(model, out)["model_type"]}, "transformers"
+
+
+def merge(
+    base: Annotated[
+        Path,
+        Parameter(help="Model that the run began with: a model, run or Hugging Face directory."),
+    ],
+    adapter: Annotated[
+        Path, Parameter(help="The run, its folder `adapter`, or a copy of that folder.")
+    ],
+    out: Annotated[Path, Parameter(help="Directory to write; must not exist.")],
+    /,
+    *,
+    output: Output = PLAIN,
+) -> None:
+    """Merge a low-rank adapter (LoRA) into its base model.
+
+    A run with `--lora.rank` keeps its changes in RUN/adapter, a small folder that can be shared
+    without the model. OUT is an ordinary model directory in float32, the same as RUN/model. An
+    adapter of another model is refused, and nothing is written.
+
+    For example:
+
+        heedful merge base run/adapter merged
+    """
+    report = Report("merge", output, {"base": str(base), "adapter": str(adapter), "out": str(out)})
+    refuse_existing(out)
+    from heedful.train.lora import merge_into
+
+    model = merge_into(base, adapter, out)
+    facts = {
+        "kind": model.spec.kind,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+    say(f"Wrote {out}: the merged model, {facts['parameters']:,} parameters.")
+    report.finish(facts)
