@@ -26,10 +26,10 @@ from torch.nn.functional import linear
 from turns import alternate, summary
 
 from heedful.device import Precision
-from heedful.nn.attend import KERNELS, attend, make_request
+from heedful.nn.attention.attend import KERNELS, attend, make_request
+from heedful.nn.attention.masks import Causal
 from heedful.nn.dropout import dropout
 from heedful.nn.losses import smoothed_cross_entropy
-from heedful.nn.masks import Causal
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.product import linear as trained

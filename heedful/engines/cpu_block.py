@@ -17,13 +17,13 @@ from heedful.engines.packed_linear import workspace
 from heedful.kernels.library import address, contiguous_vectors, kernels
 from heedful.kernels.structs import AttentionArgs, Layer, RotaryTable
 from heedful.models.block import Block, BlockState
-from heedful.nn.attend import make_request
-from heedful.nn.attention import Attention, KeyValues
-from heedful.nn.biases import Bias
-from heedful.nn.cache import KeyValueCache
+from heedful.nn.attention.attend import make_request
+from heedful.nn.attention.biases import Bias
+from heedful.nn.attention.cache import KeyValueCache
+from heedful.nn.attention.kernels.request import total_bias
+from heedful.nn.attention.masks import Causal, Everything, Mask
+from heedful.nn.attention.multi_head import Attention, KeyValues
 from heedful.nn.capture import Capture
-from heedful.nn.kernels.request import total_bias
-from heedful.nn.masks import Causal, Everything, Mask
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 

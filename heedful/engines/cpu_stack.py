@@ -21,7 +21,7 @@ from heedful.kernels.structs import AttentionArgs
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.beam_cache import BeamCache
+from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.mixer import Context
 from heedful.nn.product import unwatched
 from heedful.nn.unpadding import RealRows, rows_in_front

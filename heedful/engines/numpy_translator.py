@@ -164,8 +164,9 @@ class NumpyStack:
 class Continuations:
     """What has been written of one sentence's translation, in several ways side by side.
 
-    All of them stand in one row of slots, as in `heedful.nn.beam_cache`; which are whose past is
-    told to attention. Shapes: W continuations, S slots in use, N layers, K heads, E their width.
+    All of them stand in one row of slots, as in `heedful.nn.attention.beam_cache`; which are whose
+    past is told to attention. Shapes: W continuations, S slots in use, N layers, K heads, E their
+    width.
 
     Args:
         translator: which writes.

@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from heedful.models.stack_spec import BlockSpec
-from heedful.nn.attention import CrossAttention, SelfAttention
+from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context, MixerState
 from heedful.nn.moe import MixtureOfExperts

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from heedful.errors import ModelError
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack, StackState
+from heedful.nn.attention.kernels.request import soft_cap
+from heedful.nn.attention.masks import FAR, build_mask
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.kernels.request import soft_cap
-from heedful.nn.masks import FAR, build_mask
 from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
 from heedful.nn.spec import MaskSpec

@@ -50,7 +50,7 @@ LARGEST_DECODING = 16_384
 """Larger batches decode no faster on a processor; `auto` picks no larger ones."""
 
 _LONGEST_KEPT = {FLOAT32: 64, BFLOAT16: 256}
-"""Longest sequences whose attention weights a processor's kernel keeps (`heedful.nn.attend`)."""
+"""Longest sequences whose attention weights a processor's kernel keeps (`attend.py`)."""
 
 _SCORES = 4
 """Tensors of all pieces' scores that a search step holds at a time."""

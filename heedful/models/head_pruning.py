@@ -10,12 +10,12 @@ from torch import Tensor
 
 from heedful.models.build import build_around, canonical_weights
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.kept_heads import KeptHeads
+from heedful.nn.attention.kept_heads import KeptHeads
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
     from heedful.models.stack import Stack
-    from heedful.nn.attention import Attention
+    from heedful.nn.attention.multi_head import Attention
 
 Heads = Mapping[tuple[str, int, str], Collection[int]]
 """Numbers of heads by stack (`encoder`, `decoder`), layer and attention (`self_attention`,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.beam_cache import Lineage, choose_beams
-from heedful.nn.biases import build_bias
+from heedful.nn.attention.beam_cache import Lineage, choose_beams
+from heedful.nn.attention.biases import build_bias
 from heedful.nn.dropout import Dropout
 from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering
 from heedful.nn.norms import build_norm

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from heedful.models.block import BlockState
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack import Stack, StackState
+from heedful.nn.attention.kernels.request import soft_cap
 from heedful.nn.capture import Capture, Enough, Stopping
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.kernels.request import soft_cap
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
 

@@ -1,14 +1,14 @@
 """Explain plans: which kernel an operation is computed with, and why not with the others.
 
-The plan of attention is `heedful.nn.attend.explain`; here are those of the other operations. `Plan`
-is their result too, and `Plan.table` prints it.
+The plan of attention is explained by `heedful.nn.attention.attend`; here are the other operations.
+`Plan.table` prints each of them.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from heedful.nn.attend import Plan
+from heedful.nn.attention.attend import Plan
 from heedful.nn.fused_sublayer import Heads, Parameters, fused_plan
 from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.product import product_plan

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from heedful.kernels.library import ACTIVATIONS, address, array_args, has_row_kernels, kernels
 from heedful.kernels.structs import Array, LinearTraining, Sublayer
-from heedful.nn.kernels.native import LONGEST
-from heedful.nn.masks import Mask
+from heedful.nn.attention.kernels.native import LONGEST
+from heedful.nn.attention.masks import Mask
 from heedful.nn.norms import norm_parts
 from heedful.nn.positions import Positions
 from heedful.nn.product import product_plan

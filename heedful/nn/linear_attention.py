@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.masks import build_mask
+from heedful.nn.attention.masks import build_mask
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.product import Linear
 from heedful.nn.projection import FusedLinear, store_maps_apart

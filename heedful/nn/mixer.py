@@ -20,8 +20,8 @@ from heedful.nn.capture import Capture, offer
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
-    from heedful.nn.biases import Bias
-    from heedful.nn.cache import Cache
+    from heedful.nn.attention.biases import Bias
+    from heedful.nn.attention.cache import Cache
     from heedful.nn.unpadding import RealRows
 
 MakeCache = Callable[[Tensor, Tensor], "Cache"]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from heedful.nn.attention import build_attention
+from heedful.nn.attention.multi_head import build_attention
 from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.moe import build_feedforward
 from heedful.nn.spec import PartSpec

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from heedful.errors import ModelError
 
 if TYPE_CHECKING:
-    from heedful.nn.masks import Mask
+    from heedful.nn.attention.masks import Mask
 
 NOTHING_HERE = -1
 

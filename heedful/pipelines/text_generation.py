@@ -16,7 +16,7 @@ from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM, CausalLMState
 from heedful.models.checkpoint import ReadModel, load_model
-from heedful.nn.cache import Cache, RingCache, StaticCache
+from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.mixer import MakeCache
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import Decoder, RunningText

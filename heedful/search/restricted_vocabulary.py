@@ -13,7 +13,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from heedful.models.translator import Translator, TranslatorState
-from heedful.nn.beam_cache import chosen_sentences
+from heedful.nn.attention.beam_cache import chosen_sentences
 from heedful.search.search_settings import Hypothesis, Specials
 from heedful.search.step_model import Ensemble, StepModel
 

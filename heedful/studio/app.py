@@ -129,7 +129,7 @@ async def _lifespan(app: Starlette) -> AsyncIterator[None]:
 
 
 def _load_torch() -> None:
-    import heedful.nn.attend  # noqa: F401
+    import heedful.nn.attention.attend  # noqa: F401
 
 
 def json_response(content: Mapping[str, Any], status: int = 200) -> Response:

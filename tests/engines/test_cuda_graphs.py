@@ -15,8 +15,8 @@ from heedful.models.head_pruning import without_heads
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.models.translator import Translator
-from heedful.nn import beam_cache
-from heedful.nn.beam_cache import Lineage
+from heedful.nn.attention import beam_cache
+from heedful.nn.attention.beam_cache import Lineage
 from heedful.nn.mixer import Memory
 
 PIECES = 50

@@ -17,8 +17,8 @@ from heedful.inspect.attention_maps import AttentionPart, attentions
 from heedful.interop.architecture import MODEL_TYPES
 from heedful.models.causal_lm import CausalLM
 from heedful.models.translator import Translator
+from heedful.nn.attention.masks import Causal, Window
 from heedful.nn.capture import Capture
-from heedful.nn.masks import Causal, Window
 from heedful.nn.positions import Positions
 from heedful.pipelines.text_generation import generate
 from heedful.search.dispatch import search

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.kernels import library
-from heedful.nn.attend import attend, make_request, plan
-from heedful.nn.masks import AnyOf, Causal, Everything, Window
+from heedful.nn.attention.attend import attend, make_request, plan
+from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.positions import Positions
 
 pytestmark = [

@@ -14,12 +14,12 @@ from heedful.device import Precision, own_products
 from heedful.kernels import gemm, library
 from heedful.kernels.gemm import PackedB, gemm_transposed
 from heedful.nn import product
-from heedful.nn.attend import attend
+from heedful.nn.attention.attend import attend
+from heedful.nn.attention.masks import Causal
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.low_rank import LowRank
-from heedful.nn.masks import Causal
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.product import Linear, linear

@@ -16,7 +16,7 @@ from heedful.models import preset_files as sizes
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.cache import GrowingCache, RingCache, StaticCache
+from heedful.nn.attention.cache import GrowingCache, RingCache, StaticCache
 from heedful.nn.spec import (
     AlibiSpec,
     AllOfSpec,

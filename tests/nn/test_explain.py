@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from heedful.device import own_products
 from heedful.kernels.library import has_gemm, kernels
 from heedful.nn import product, residual
-from heedful.nn.attend import Plan
+from heedful.nn.attention.attend import Plan
 from heedful.nn.capture import Capture
 from heedful.nn.explain import (
     explain_linear,

@@ -22,18 +22,23 @@ from heedful.kernels import library
 from heedful.models.block import Block
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn import attention as attention_module
 from heedful.nn import feedforward as feedforward_module
 from heedful.nn import fused_sublayer as fused_module
 from heedful.nn import product, unpadding
-from heedful.nn.attention import CrossAttention, KeyValues, LearnedKeyValues, SelfAttention
-from heedful.nn.biases import build_bias
-from heedful.nn.cache import GrowingCache
+from heedful.nn.attention import multi_head as attention_module
+from heedful.nn.attention.biases import build_bias
+from heedful.nn.attention.cache import GrowingCache
+from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
+from heedful.nn.attention.multi_head import (
+    CrossAttention,
+    KeyValues,
+    LearnedKeyValues,
+    SelfAttention,
+)
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.low_rank import LowRank
-from heedful.nn.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions

@@ -16,7 +16,7 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.nn.cache import GrowingCache
+from heedful.nn.attention.cache import GrowingCache
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from heedful.errors import ModelError
-from heedful.nn.masks import Causal, Everything, SameSegment, Window
+from heedful.nn.attention.masks import Causal, Everything, SameSegment, Window
 from heedful.nn.positions import LearnedPositions, Positions, SinusoidalPositions
 
 

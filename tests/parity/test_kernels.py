@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.attend import KERNELS, AttentionRequest, make_request
-from heedful.nn.biases import Alibi, Bias, ExplicitBias, RelativeKeys, T5Bias
-from heedful.nn.cache import Cache, GrowingCache, RingCache, StaticCache
-from heedful.nn.kernels import chunked, flex
-from heedful.nn.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
+from heedful.nn.attention.attend import KERNELS, AttentionRequest, make_request
+from heedful.nn.attention.biases import Alibi, Bias, ExplicitBias, RelativeKeys, T5Bias
+from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
+from heedful.nn.attention.kernels import chunked, flex
+from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
 from heedful.nn.positions import Positions
 
 HEADS, WIDTH, VALUE_WIDTH, LENGTH, FARTHEST = 4, 16, 8, 11, 16

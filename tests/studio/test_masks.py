@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ConfigError
-from heedful.nn.masks import build_mask
+from heedful.nn.attention.masks import build_mask
 from heedful.nn.positions import Positions
 from heedful.studio.pages.masks_page import mask_kinds, parse_mask
 

@@ -9,8 +9,8 @@ from typing import Any
 import serve
 import torch
 
-from heedful.nn.attend import attend
-from heedful.nn.masks import Causal, Everything, Mask, Window
+from heedful.nn.attention.attend import attend
+from heedful.nn.attention.masks import Causal, Everything, Mask, Window
 from heedful.nn.positions import Positions
 
 

@@ -30,7 +30,7 @@ from heedful.nn.spec import (
 from heedful.studio.page import Call, NoSettings, Page, round_digits
 
 if TYPE_CHECKING:
-    from heedful.nn.biases import Bias
+    from heedful.nn.attention.biases import Bias
     from heedful.nn.positions import Positions
     from heedful.studio.workspace import Workspace
 
@@ -198,8 +198,8 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
     """Return visible pairs, the bias, and the weights of queries and keys whose products are 0."""
     import torch
 
-    from heedful.nn.attend import attention_weights, make_request
-    from heedful.nn.masks import build_mask
+    from heedful.nn.attention.attend import attention_weights, make_request
+    from heedful.nn.attention.masks import build_mask
 
     mask = build_mask(parse_mask(request.mask))
     positions = _positions(request)
@@ -269,7 +269,7 @@ def _positions(request: DrawRequest) -> Positions:
 def _bias(request: DrawRequest) -> Bias | None:
     import torch
 
-    from heedful.nn.biases import build_bias
+    from heedful.nn.attention.biases import build_bias
 
     specs: dict[str, BiasSpec] = {
         "alibi": AlibiSpec(),

@@ -78,9 +78,9 @@ def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
     """Return every stage of an attention, for every query."""
     import torch
 
-    from heedful.nn.attend import attend, attention_weights, make_request
-    from heedful.nn.biases import Alibi
-    from heedful.nn.masks import build_mask
+    from heedful.nn.attention.attend import attend, attention_weights, make_request
+    from heedful.nn.attention.biases import Alibi
+    from heedful.nn.attention.masks import build_mask
     from heedful.nn.positions import Positions
 
     q, k, v = (
@@ -301,7 +301,7 @@ def _weights(query: Tensor, keys: Tensor, factor: float | None) -> Tensor:
     """Attention weights [R, N]."""
     import torch
 
-    from heedful.nn.attend import attention_weights, make_request
+    from heedful.nn.attention.attend import attention_weights, make_request
     from heedful.nn.positions import Positions
 
     rows, _, count, _ = keys.shape

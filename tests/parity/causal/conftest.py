@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from heedful.models.build import canonical_weights, load_weights
 from heedful.models.causal_lm import CausalLM
-from heedful.nn.cache import GrowingCache, StaticCache
+from heedful.nn.attention.cache import GrowingCache, StaticCache
 from heedful.nn.capture import Capture
 from heedful.pipelines.text_generation import generate
 

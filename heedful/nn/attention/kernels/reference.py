@@ -5,8 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from heedful.nn.attention.kernels.request import (
+    AttentionRequest,
+    full_precision,
+    soft_cap,
+    total_bias,
+)
 from heedful.nn.dropout import dropout
-from heedful.nn.kernels.request import AttentionRequest, full_precision, soft_cap, total_bias
 
 name = "reference"
 

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.nn import beam_cache
-from heedful.nn.beam_cache import BeamCache, Lineage, choose_beams
-from heedful.nn.masks import Causal
+from heedful.nn.attention import beam_cache
+from heedful.nn.attention.beam_cache import BeamCache, Lineage, choose_beams
+from heedful.nn.attention.masks import Causal
 
 HEADS, WIDTH = 2, 3
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from heedful.errors import ConfigError, ModelError
-from heedful.nn.biases import Alibi, ExplicitBias, RelativeKeys, T5Bias, build_bias
+from heedful.nn.attention.biases import Alibi, ExplicitBias, RelativeKeys, T5Bias, build_bias
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AlibiSpec, RelativeKeysSpec, T5BiasSpec
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.nn.attend import attend
-from heedful.nn.cache import Cache, GrowingCache, RingCache, StaticCache
-from heedful.nn.masks import Causal, Mask, Window
+from heedful.nn.attention.attend import attend
+from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
+from heedful.nn.attention.masks import Causal, Mask, Window
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import Positions
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from heedful.kernels.library import emulates_bf16
-from heedful.nn.dropout import dropout
-from heedful.nn.kernels.request import (
+from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     clear_blind_rows,
     full_precision,
@@ -15,6 +14,7 @@ from heedful.nn.kernels.request import (
     soft_cap,
     total_bias,
 )
+from heedful.nn.dropout import dropout
 
 name = "matmul"
 

@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError, suggest
-from heedful.nn.biases import Bias
-from heedful.nn.kernels import chunked, decode, flex, matmul, native, reference, sdpa
-from heedful.nn.kernels.request import AttentionRequest, Kernel, full_precision, total_bias
-from heedful.nn.masks import FAR, Everything, Mask
+from heedful.nn.attention.biases import Bias
+from heedful.nn.attention.kernels import chunked, decode, flex, matmul, native, reference, sdpa
+from heedful.nn.attention.kernels.request import (
+    AttentionRequest,
+    Kernel,
+    full_precision,
+    total_bias,
+)
+from heedful.nn.attention.masks import FAR, Everything, Mask
 from heedful.nn.positions import Positions
 
 __all__ = [

@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from heedful.nn.kernels import matmul
-from heedful.nn.kernels.request import AttentionRequest
-from heedful.nn.masks import Mask
+from heedful.nn.attention.kernels import matmul
+from heedful.nn.attention.kernels.request import AttentionRequest
+from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import Positions
 
 name = "decode"

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.attend import (
+from heedful.nn.attention.attend import (
     KERNELS,
     AttentionRequest,
     attend,
@@ -21,9 +21,9 @@ from heedful.nn.attend import (
     make_request,
     plan,
 )
-from heedful.nn.biases import ExplicitBias, T5Bias
-from heedful.nn.kernels import chunked, sdpa
-from heedful.nn.masks import AnyOf, Causal, Everything, Mask, Prefix, Window
+from heedful.nn.attention.biases import ExplicitBias, T5Bias
+from heedful.nn.attention.kernels import chunked, sdpa
+from heedful.nn.attention.masks import AnyOf, Causal, Everything, Mask, Prefix, Window
 from heedful.nn.positions import Positions
 
 CPU_KERNELS = ["reference", "matmul", "sdpa", "chunked", "decode"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from heedful.nn.biases import Bias
+from heedful.nn.attention.biases import Bias
 from heedful.nn.positions import Positions
 
 

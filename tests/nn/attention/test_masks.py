@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.errors import ModelError
-from heedful.nn.masks import (
+from heedful.nn.attention.masks import (
     FAR,
     AllOf,
     AnyOf,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from heedful.nn.kernels.request import (
+from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     clear_blind_rows,
     full_precision,

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.nn.kernels.request import (
+from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     clear_blind_rows,
     full_precision,
     soft_cap,
 )
-from heedful.nn.masks import Place
+from heedful.nn.attention.masks import Place
 
 name = "flex"
 

@@ -20,7 +20,7 @@ from heedful.kernels.library import (
     kernels,
 )
 from heedful.kernels.structs import Array, AttentionTraining, HeadTensor
-from heedful.nn.kernels.request import AttentionRequest
+from heedful.nn.attention.kernels.request import AttentionRequest
 
 name = "native"
 

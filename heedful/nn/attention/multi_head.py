@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 from heedful.kernels.library import HeadAddresses, has_row_kernels
-from heedful.nn.attend import (
+from heedful.nn.attention.attend import (
     attend,
     attention_bias,
     attention_scores,
     attention_weights,
     make_request,
 )
-from heedful.nn.beam_cache import BeamCache
-from heedful.nn.biases import Bias, build_bias
-from heedful.nn.cache import KeyValueCache
+from heedful.nn.attention.beam_cache import BeamCache
+from heedful.nn.attention.biases import Bias, build_bias
+from heedful.nn.attention.cache import KeyValueCache
+from heedful.nn.attention.kept_heads import BiasOfKept, KeptHeads
+from heedful.nn.attention.masks import build_mask
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
-from heedful.nn.kept_heads import BiasOfKept, KeptHeads
-from heedful.nn.masks import build_mask
 from heedful.nn.mixer import Context, MakeCache, Memory, Reordering
 from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
@@ -245,7 +245,7 @@ class Attention(nn.Module):
         return Saved(2 * queries + copied, weights if self.dropout else 0, weights)
 
     def _recomputes(self, shared_bias: bool) -> bool:
-        """Return whether kernels in C serve (`nn/kernels/native.py`), which keep no weights."""
+        """Return whether kernels in C serve (`kernels/native.py`), which keep no weights."""
         biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
         plain = not self.dropout and self.softcap is None and not biased
         return plain and has_row_kernels(self.head_width)

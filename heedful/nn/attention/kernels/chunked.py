@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from heedful.nn.kernels.request import (
+from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     full_precision,
     soft_cap,
 )
-from heedful.nn.masks import FAR, Mask
+from heedful.nn.attention.masks import FAR, Mask
 from heedful.nn.positions import Positions
 
 name = "chunked"

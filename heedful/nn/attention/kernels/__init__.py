@@ -1,0 +1,1 @@
+"""The ways to compute attention. `attend` picks among them; all equal `reference`."""

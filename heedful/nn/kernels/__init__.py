@@ -1,1 +1,0 @@
-"""The ways to compute attention. `heedful.nn.attend` picks among them; all equal `reference`."""
