@@ -92,7 +92,7 @@ class Block(nn.Module):
 
     @property
     def norm_first(self) -> bool:
-        """Whether the norm of every sub-layer stands before its part and nowhere else."""
+        """True if the norm of every sub-layer stands before its part and nowhere else."""
         return all(each.placement == "before" for each in self.sublayers)
 
     def _first_input(self, x: Tensor, context: Context) -> Tensor:

@@ -91,7 +91,7 @@ class TrainingMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """Whether something fits.
+    """A comparison of the bytes needed with those there are.
 
     Args:
         needed: bytes.
@@ -103,7 +103,7 @@ class Fit:
 
     @property
     def fits(self) -> bool:
-        """Whether there is at least as much as is needed."""
+        """True if there are at least as many as needed."""
         return self.needed <= self.available
 
     def describe(self) -> str:
@@ -187,7 +187,7 @@ class Peak:
 
     @property
     def needed(self) -> int:
-        """What a process that has loaded PyTorch still takes."""
+        """The bytes that a process with PyTorch loaded still takes."""
         return self.model + self.batch + self.slack
 
 

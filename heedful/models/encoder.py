@@ -61,7 +61,7 @@ class EncoderModel(nn.Module):
         return states
 
     def pooled(self, states: Tensor, positions: Tensor) -> Tensor:
-        """What stands for each whole text: the pooler over its first token's state.
+        """Return a vector for each whole text: the pooler's output for its first token.
 
         Args:
             states: [B, L, D] of `forward`.

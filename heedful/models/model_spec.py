@@ -208,7 +208,7 @@ class CausalLMSpec(CommonSpec):
 
     @property
     def sharing(self) -> Sharing:
-        """Whether the output projection is the embedding table: `all` or `none`."""
+        """`all` if the output projection is the embedding table, else `none`."""
         return "all" if self.tied else "none"
 
     def ties(self) -> dict[str, str]:
@@ -238,7 +238,7 @@ class CommonHeadSpec(Config):
 
     @property
     def reads_pooled(self) -> bool:
-        """Whether the head reads the pooler's output."""
+        """True for heads that read the pooler's output."""
         return False
 
 
@@ -274,7 +274,7 @@ class SequenceHeadSpec(CommonHeadSpec):
 
     @property
     def reads_pooled(self) -> bool:
-        """Whether `source` says so."""
+        """True if `source` says so."""
         return self.source == "pooled"
 
 
@@ -349,7 +349,7 @@ class EncoderSpec(CommonSpec):
 
     @property
     def sharing(self) -> Sharing | None:
-        """Whether the masked-LM head reuses the embedding table; None without such a head."""
+        """`all` if the masked-LM head reuses the embedding table, else `none`; None without one."""
         head = self.head("masked_lm")
         return None if head is None else "all" if getattr(head, "tied", False) else "none"
 
@@ -410,7 +410,7 @@ class VisionSpec(CommonSpec):
 
     @property
     def num_states(self) -> int:
-        """How many states an image has: one per patch, and one for the whole if it is the first."""
+        """Number of states of an image: one per patch, and one for the whole if it is the first."""
         return (self.image_size // self.patch_size) ** 2 + (self.pooling == "first")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import ConfigError
 from heedful.models.model_spec import (
@@ -14,7 +14,6 @@ from heedful.models.model_spec import (
     TranslatorSpec,
     VisionSpec,
 )
-from heedful.models.shape import TranslatorShape
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
     AlibiSpec,
@@ -37,6 +36,9 @@ from heedful.nn.spec import (
     T5BiasSpec,
     WindowSpec,
 )
+
+if TYPE_CHECKING:
+    from heedful.models.shape import TranslatorShape
 
 
 def translator_spec(

@@ -269,13 +269,13 @@ class StackSpec(Config):
 
     @property
     def is_pruned(self) -> bool:
-        """Whether some layer lost heads."""
+        """True if some layer lost heads."""
         attentions = (each for block in self.pattern for each in block.attentions().values())
         return any(each.kept_heads is not None for each in attentions)
 
     @property
     def has_memory(self) -> bool:
-        """Whether a part attends over an encoder's output."""
+        """True if a part attends over an encoder's output."""
         attentions = (each for block in self.pattern for each in block.attentions().values())
         return any(each.over == "memory" for each in attentions)
 

@@ -63,7 +63,7 @@ class VisionModel(nn.Module):
         return states
 
     def pooled(self, states: Tensor) -> Tensor:
-        """What stands for each image: its first state or the mean, through the pooler if any.
+        """Return a vector for each image: its first state or the mean, through the pooler if any.
 
         Args:
             states: [B, 1 + n or n, D] of `forward`.
