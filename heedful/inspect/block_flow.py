@@ -151,7 +151,7 @@ class _Plan:
         block = stack.blocks[layer]
         self.stack = stack
         self.place = f"{stack.name}.{layer}"
-        self.norm_first = bool(block.norm_first)
+        self.norm_first = all(s.norm_placement in ("before", "both") for s in spec.sublayers)
         self.steps: list[_Step] = []
         before, origin = "embedding", "the embedded tokens"
         if layer > 0:

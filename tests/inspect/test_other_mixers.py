@@ -152,6 +152,7 @@ def test_models_without_weights_say_so(toys):
 
 def test_the_way_through_linear_attention(mixed):
     flow = block_flow(mixed, inspect.read(mixed, TEXT), layer=0)
+    assert flow.norm_first  # in the network too, whose output is normed as well
     reads = {part.key: part.reads for part in flow.parts}
     assert reads["linear.weights"] == ("linear.query", "linear.key")
     assert reads["linear.context"] == ("linear.weights", "linear.value")
