@@ -68,10 +68,10 @@ class CpuBlock:
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
         places = context.row_positions()
         if self.rotary is not None:
-            turned = attention.heads_left + attention.key_heads_left
+            num_rotated = attention.heads_left + attention.key_heads_left
             library.heedful_rotate(
                 *(rotary_table(self.rotary, places), projected.data_ptr(), rows),
-                *(projected.shape[1], turned, attention.head_width),
+                *(projected.shape[1], num_rotated, attention.head_width),
             )
         parts = projected.view(*places.shape, projected.shape[1])
         query, key, value = parts.split(self._widths, -1)
@@ -81,14 +81,14 @@ class CpuBlock:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
         biases = attention.biases_with(context.biases)
-        own = _Seen(attention, q, KeyValues(k, v), positions, biases, starts, starts)
-        own.ask_for_weights(context.capture, f"{context.address}.self.weights")
+        own = _AttentionCall(attention, q, KeyValues(k, v), positions, biases, starts, starts)
+        own.request_weights(context.capture, f"{context.address}.self.weights")
         num_keys, cross = own.described.num_keys, None
         if self.block.cross_attention is not None:
             assert memory is not None and context.memory_positions is not None
             positions = context.memory_positions
-            cross = _Seen(self.block.cross_attention, None, memory, positions, (), starts)
-            cross.ask_for_weights(context.capture, f"{context.address}.cross.weights")
+            cross = _AttentionCall(self.block.cross_attention, None, memory, positions, (), starts)
+            cross.request_weights(context.capture, f"{context.address}.cross.weights")
             num_keys = max(num_keys, cross.described.num_keys)
         y = torch.empty_like(x)
         space = workspace(library.heedful_layer_workspace(layer, rows, num_keys))
@@ -115,11 +115,11 @@ def split_states(states: BlockState) -> tuple[KeyValueCache | None, KeyValues | 
     return cast("KeyValueCache | None", cache), cast("KeyValues | None", memory)
 
 
-class _Seen:
-    """What an attention sees, with the tensors that hold it.
+class _AttentionCall:
+    """Arguments of one attention by kernels, with the tensors that their addresses are of.
 
     Args:
-        attention: whose it is.
+        attention: the module.
         q: [B, H, Lq, E] with the heads of a query side by side; None where kernels make them.
         memory: keys and values [B, K, Lk, E], with the numbers of each side by side.
         positions: of queries and keys.
@@ -140,7 +140,7 @@ class _Seen:
         key_rows: Tensor | None = None,
     ) -> None:
         self.attention = attention
-        self.shown: tuple[str, Tensor] | None = None
+        self.captured: tuple[str, Tensor] | None = None
         described = self.described = AttentionArgs()
         k, v = (contiguous_vectors(t) for t in (memory.keys, memory.values))
         if q is not None:
@@ -149,7 +149,7 @@ class _Seen:
         described.keys, described.values = k.data_ptr(), v.data_ptr()
         described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
         described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
-        visible = tell_positions(described, positions, attention.mask)
+        visible = set_positions(described, positions, attention.mask)
         described.query_starts, described.key_starts = address(query_rows), address(key_rows)
         bias = None
         if biases:
@@ -163,30 +163,30 @@ class _Seen:
             described.bias = address(bias)
             described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
             described.bias_head, described.bias_query = bias.stride()[1:3]
-        self.held = (q, k, v, visible, bias, query_rows, key_rows)
+        self.kept_alive = (q, k, v, visible, bias, query_rows, key_rows)
 
-    def ask_for_weights(self, capture: Capture | None, place: str) -> None:
-        """Have kernels leave the weights of attention for a capture that wants them."""
+    def request_weights(self, capture: Capture | None, place: str) -> None:
+        """Have kernels write the weights of attention for a capture that wants them."""
         if capture is None or not capture.wants(place):
             return
         described, heads = self.described, self.attention.heads_left
         weights = torch.zeros(described.batch, heads, described.num_queries, described.num_keys)
         described.weights = weights.data_ptr()
         described.weights_only = capture.ends_with(place)
-        self.shown = place, weights
+        self.captured = place, weights
 
     def give_weights(self, capture: Capture | None) -> None:
         """Give the capture what it asked for, [B, H, Lq, Lk]."""
-        if capture is not None and self.shown is not None:
-            place, weights = self.shown
+        if capture is not None and self.captured is not None:
+            place, weights = self.captured
             capture.keep(place, self.attention.kept.in_place(weights))
 
 
-def tell_positions(described: AttentionArgs, positions: Positions, mask: Mask) -> Tensor | None:
-    """Say how many queries and keys there are and who sees whom.
+def set_positions(described: AttentionArgs, positions: Positions, mask: Mask) -> Tensor | None:
+    """Fill in the numbers of queries and keys, and which key each query sees.
 
     Returns:
-        What must outlive the call that is told.
+        The tensor whose address was filled in, if any; it must outlive the call.
     """
     described.batch, described.num_queries = positions.query.shape
     described.num_keys = positions.key.shape[1]
@@ -206,19 +206,19 @@ def rotary_table(rotary: RotaryAngles, places: Tensor) -> RotaryTable:
 
 
 def _visible(positions: Positions, mask: Mask) -> Tensor | None:
-    """Which key each query sees, bytes or bool [B|1, 1, Lq|1, Lk]; None if it is every one."""
+    """Return the keys visible to each query, bytes or bool [B|1, 1, Lq|1, Lk]; None if all are."""
     if mask not in _PLAIN_MASKS:
         return None if positions.shows_all(mask) else positions.visible(mask).contiguous()
-    return positions.derive(("seen", mask), lambda: _looked_up(positions, mask == Causal()))
+    return positions.derive(("seen", mask), lambda: _find_visible(positions, mask == Causal()))
 
 
-def _looked_up(positions: Positions, causal: bool) -> Tensor | None:
+def _find_visible(positions: Positions, causal: bool) -> Tensor | None:
     query, key, lineage = positions.query.contiguous(), positions.key.contiguous(), None
     if positions.lineage is not None:
         lineage = positions.lineage.contiguous()
     shape = (query.shape[0], query.shape[1], key.shape[1])
     visible = torch.empty((shape[0], 1, *shape[1:]), dtype=torch.uint8)
-    all_seen = kernels().heedful_visible(
+    all_visible = kernels().heedful_visible(
         *(query.data_ptr(), key.data_ptr(), address(lineage), *shape, causal, visible.data_ptr())
     )
-    return None if all_seen else visible
+    return None if all_visible else visible

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor
 
-from heedful.engines.cpu_block import SHOWN, CpuBlock, rotary_table, split_states, tell_positions
+from heedful.engines.cpu_block import SHOWN, CpuBlock, rotary_table, set_positions, split_states
 from heedful.engines.cpu_embedding import norm_rows
 from heedful.engines.engine_parts import EnginePart, become
 from heedful.engines.lowering import StackProgram, WeightSource, lower_block, lower_rotary
@@ -71,7 +71,7 @@ class CpuStack(EnginePart, Stack):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all blocks are computed in one call, and no residual was cut."""
+        """True if all blocks are computed in one call, and no residual was cut."""
         return self.program is not None and not self._uses_definition
 
     @property
@@ -166,9 +166,9 @@ class CpuPass:
         x, positions = x.contiguous(), context.positions
         own, cross, rotary = self._own, self._cross, self._program.rotary
         described = self._program.begin()
-        held: list[object] = [tell_positions(described.self, positions, own.mask)]
+        alive: list[object] = [set_positions(described.self, positions, own.mask)]
         if rotary is not None:
-            held.append(table := rotary_table(rotary, context.row_positions()))
+            alive.append(table := rotary_table(rotary, context.row_positions()))
             described.rotary = table
         grown: list[BeamCache] = []
         if caches:
@@ -183,7 +183,7 @@ class CpuPass:
             described.num_cached = positions.key.shape[1] - count
         if cross is not None:
             assert context.memory_positions is not None
-            held.append(tell_positions(described.cross, context.memory_positions, cross.mask))
+            alive.append(set_positions(described.cross, context.memory_positions, cross.mask))
             begins = self._tell_places(described.cross, [each.places for each in memory])
             if begins is None:
                 return None
@@ -201,12 +201,12 @@ class CpuPass:
         return y, tuple((cache, *each[1:]) for cache, each in zip(grown, states, strict=True))
 
     def _tell_places(
-        self, seen: AttentionArgs, places: Sequence[HeadAddresses]
+        self, args: AttentionArgs, places: Sequence[HeadAddresses]
     ) -> tuple[Any, Any] | None:
         """Say how keys and values lie; where those of each block begin, if all lie alike."""
         keys, values, *strides = zip(*places, strict=True)
         if any(len(set(each)) > 1 or each[0][3] != 1 for each in strides):
             return None
-        seen.key_batch, seen.key_head, seen.key_slot, _ = strides[0][0]
-        seen.value_batch, seen.value_head, seen.value_slot, _ = strides[1][0]
+        args.key_batch, args.key_head, args.key_slot, _ = strides[0][0]
+        args.value_batch, args.value_head, args.value_slot, _ = strides[1][0]
         return self._addresses(*keys), self._addresses(*values)

@@ -3,7 +3,7 @@
 A step of a few tokens is some hundred kernels of a few microseconds, which a processor takes longer
 to start than a GPU to run. A CUDA graph starts them all at once, but always the same ones, on the
 same memory. So each shape of a step has a graph with memory of its own: batch and lengths are
-rounded up, and what is too much is told by positions of −1, which hide it as they hide padding.
+rounded up, and surplus entries get positions of −1, which hide them as they hide padding.
 
 Caches stay the values they are. A graph has a copy of their keys and values, which is up to date as
 long as its own latest step is what comes in again; else it is made anew.
@@ -46,7 +46,7 @@ _SOURCE = 16
 
 @dataclass(frozen=True)
 class Shape:
-    """What a graph is made for.
+    """Sizes of the steps that a graph serves.
 
     Args:
         rows: B, rounded up.
@@ -193,7 +193,7 @@ class _Graph:
         self.all_slots = torch.arange(slots, device=x.device)
         attentions = [block.self_attention for block in blocks]
         shapes = [(rows, a.key_heads_left, slots, a.head_width) for a in attentions]
-        self.held = [_Slots(x.new_zeros(s), x.new_zeros(s), self.slots) for s in shapes]
+        self.cache_buffers = [_Slots(x.new_zeros(s), x.new_zeros(s), self.slots) for s in shapes]
         self.memory = [
             KeyValues(
                 *(
@@ -211,23 +211,23 @@ class _Graph:
     def step(
         self, x: Tensor, context: Context, memory: Sequence[KeyValues], caches: Sequence[BeamCache]
     ) -> tuple[Tensor, tuple[BeamCache, ...]]:
-        """One step of sentences that need not be as many, nor as long, as there is room for."""
+        """Run one step of at most as many sentences and tokens as the graph's sizes."""
         positions = context.positions
         rows, tokens = positions.query.shape
         stop = positions.key.shape[1]
         used = stop - tokens
         if stop < self._used:  # so nothing stands beyond what is in use
             self.key.fill_(NOTHING_HERE)
-        self._tell_memory(rows, context, memory)
+        self._set_memory(rows, context, memory)
         claims = [
-            cache.claim((rows, held.keys.shape[1], tokens, held.keys.shape[3]), self.x)
-            for cache, held in zip(caches, self.held, strict=True)
+            cache.claim((rows, buffer.keys.shape[1], tokens, buffer.keys.shape[3]), self.x)
+            for cache, buffer in zip(caches, self.cache_buffers, strict=True)
         ]
         stores = [store for _, store in claims]
         if not self._is_next(used, stores):
-            for held, store in zip(self.held, stores, strict=True):
-                held.keys[:rows, :, :used] = store.keys[:, :, :used]
-                held.values[:rows, :, :used] = store.values[:, :, :used]
+            for buffer, store in zip(self.cache_buffers, stores, strict=True):
+                buffer.keys[:rows, :, :used] = store.keys[:, :, :used]
+                buffer.values[:rows, :, :used] = store.values[:, :, :used]
         self.x[:rows] = x
         self.query[:rows] = positions.query
         self.key[:rows, :stop] = positions.key
@@ -237,19 +237,19 @@ class _Graph:
             self.own[:rows, :, :stop] = positions.lineage
         self.slots.copy_(self.all_slots[used:stop])
         y = self.replay()[:rows].clone()
-        for held, store in zip(self.held, stores, strict=True):
-            store.keys[:, :, used:stop] = held.keys[:rows, :, used:stop]
-            store.values[:, :, used:stop] = held.values[:rows, :, used:stop]
+        for buffer, store in zip(self.cache_buffers, stores, strict=True):
+            store.keys[:, :, used:stop] = buffer.keys[:rows, :, used:stop]
+            store.values[:, :, used:stop] = buffer.values[:rows, :, used:stop]
         self._follows, self._used = list(map(weakref.ref, stores)), stop
         return y, tuple(cache for cache, _ in claims)
 
     def _is_next(self, used: int, stores: Sequence[Store]) -> bool:
-        """Whether these are the keys and values of this graph's latest step."""
+        """Return whether these are the keys and values of this graph's latest step."""
         if used != self._used or len(stores) != len(self._follows):
             return False
         return all(of() is store for of, store in zip(self._follows, stores, strict=True))
 
-    def _tell_memory(self, rows: int, context: Context, memory: Sequence[KeyValues]) -> None:
+    def _set_memory(self, rows: int, context: Context, memory: Sequence[KeyValues]) -> None:
         if context.memory_positions is None:
             return
         length = context.memory_positions.key.shape[1]
@@ -258,9 +258,9 @@ class _Graph:
             return
         self.source.fill_(NOTHING_HERE)
         self.source[:rows, :length] = context.memory_positions.key
-        for held, one in zip(self.memory, memory, strict=True):
-            held.keys[:rows, :, :length] = one.keys
-            held.values[:rows, :, :length] = one.values
+        for buffer, one in zip(self.memory, memory, strict=True):
+            buffer.keys[:rows, :, :length] = one.keys
+            buffer.values[:rows, :, :length] = one.values
         self._reads = list(map(weakref.ref, memory))
 
     def _compute(self) -> Tensor:
@@ -269,7 +269,7 @@ class _Graph:
         context, x = Context(own, over), self.x
         for number, block in enumerate(self.blocks):
             memory = (self.memory[number],) if self.memory else ()
-            x, _ = block(x, context, (self.held[number], *memory, None))
+            x, _ = block(x, context, (self.cache_buffers[number], *memory, None))
         return x
 
 

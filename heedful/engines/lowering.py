@@ -238,12 +238,12 @@ class PackedWeight:
         if int8:
             rounded, self.scale = (quantize or quantize_rows)(weight)
             self.correction = rounded.sum(1, dtype=np.int32) * np.int32(128)
-            self.panels = empty((size,), np.int8)
-            library.heedful_pack_int8(address(rounded), in_width, out_width, address(self.panels))
+            self.packed = empty((size,), np.int8)
+            library.heedful_pack_int8(address(rounded), in_width, out_width, address(self.packed))
         else:
-            self.panels = empty((size,))
-            library.heedful_pack_f32(address(weight), in_width, out_width, address(self.panels))
-        parts = self.panels, bias, self.scale, self.correction
+            self.packed = empty((size,))
+            library.heedful_pack_f32(address(weight), in_width, out_width, address(self.packed))
+        parts = self.packed, bias, self.scale, self.correction
         self.struct = Linear(*map(address, parts), in_width, out_width)
 
 

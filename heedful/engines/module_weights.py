@@ -1,4 +1,4 @@
-"""The weights of an engine's copy of a model, as a source for lowering."""
+"""The weights of an engine's copy of a model, for lowering and for the NumPy runtime."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import nn
 
+from heedful.engines.numpy_translator import NumpyTranslator
 from heedful.engines.packed_linear import NativeLinear
 from heedful.kernels.structs import Linear
+from heedful.models.translator import Translator
+from heedful.nn.product import unwatched
 
 _MODULES = {"query": "projection", "key": "memory_projection", "value": "memory_projection"}
 """The modules of fused maps, whose weights have names of their own in state dicts."""
@@ -53,3 +56,26 @@ class ModuleWeights:
 def _struct(layer: nn.Module) -> Linear:
     assert isinstance(layer, NativeLinear)
     return layer.struct
+
+
+def share_weights(model: Translator) -> NumpyTranslator:
+    """The same translator without PyTorch's operations.
+
+    Args:
+        model: one that `is_untouched`.
+
+    Raises:
+        Unsupported: when it needs them.
+    """
+    return NumpyTranslator(model.spec, ModuleWeights(model))
+
+
+def is_untouched(model: Translator) -> bool:
+    """Return whether kernels in C compute all of a model, and no module was replaced or hooked."""
+    stacks, packed = (
+        (model.encoder, model.decoder),
+        getattr(model.output_projection, "packed", None),
+    )
+    if packed is None or not all(getattr(each, "is_whole", False) for each in stacks):
+        return False
+    return unwatched(model.source_input, model.target_input, packed)

@@ -162,11 +162,11 @@ class NumpyStack:
 
 
 class Continuations:
-    """What has been written of one sentence's translation, in several ways side by side.
+    """Hypotheses of one sentence, decoded side by side.
 
-    All of them stand in one row of slots, as in `heedful.nn.attention.beam_cache`; which are whose
-    past is told to attention. Shapes: W continuations, S slots in use, N layers, K heads, E their
-    width.
+    Their tokens share one row of slots, as in `heedful.nn.attention.beam_cache`; a mask says which
+    slots are the past of which hypothesis. Shapes: W continuations, S slots in use, N layers,
+    K heads, E their width.
 
     Args:
         translator: which writes.
@@ -263,7 +263,7 @@ class Continuations:
         self._held = larger
 
     def _places(self, kind: int) -> list[int]:
-        """Where the slots of each layer's keys, or values, begin."""
+        """Return the addresses of each layer's first slot, of keys (0) or values (1)."""
         of_kind, of_layer = self._held.strides[:2]
         first = self._held.ctypes.data + kind * of_kind
         return [first + layer * of_layer for layer in range(self._held.shape[1])]

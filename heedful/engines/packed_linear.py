@@ -117,8 +117,8 @@ class PackedLinear(nn.Module):
         if spare:
             rows = F.pad(rows, (0, 0, 0, spare))
         y = _mkldnn._linear_pointwise(rows, self.packed, self.bias, self.then, [], "")
-        found: Tensor = y[: len(y) - spare].view(*x.shape[:-1], -1)
-        return found
+        unpadded: Tensor = y[: len(y) - spare].view(*x.shape[:-1], -1)
+        return unpadded
 
 
 class Int8Linear(nn.Module):
@@ -133,7 +133,7 @@ class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None, then: str = "none") -> None:
         super().__init__()
         rounded, self.scale = round_weight(weight.detach().float())
-        self.turned = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(
+        self.transposed = torch.empty(rounded.shape[::-1], dtype=torch.int8).copy_(
             rounded.t()
         )  # [K, N]
         self.bias = torch.zeros(len(weight)) if bias is None else bias.detach().float()
@@ -146,7 +146,7 @@ class Int8Linear(nn.Module):
         rounded = (rows * (_LARGEST / largest)).round_().to(torch.int8)
         # A product without a plan made for its shape: making one takes as long as several products,
         # and the number of rows changes whenever a sentence is finished.
-        product = torch._int_mm(rounded, self.turned).float().mul_(largest)
+        product = torch._int_mm(rounded, self.transposed).float().mul_(largest)
         torch.addcmul(self.bias, product, self.scale, out=product)
         if self.then == "relu":
             product.relu_()
@@ -241,7 +241,7 @@ def pack_linear(module: nn.Module, linear: Linear) -> None:
 
 @functools.lru_cache(maxsize=2)
 def packs(dtype: torch.dtype = torch.float32) -> bool:
-    """Whether PyTorch multiplies by packed weights of this dtype here.
+    """Return whether PyTorch multiplies by packed weights of this dtype here.
 
     It has no bfloat16 products where the processor lacks the instructions.
     """
@@ -256,12 +256,12 @@ def packs(dtype: torch.dtype = torch.float32) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def torch_multiplies_int8() -> bool:
-    """Whether PyTorch's 8-bit products are exact here; old processors saturate at 16 bits."""
+    """Return whether PyTorch's 8-bit products are exact; old processors saturate at 16 bits."""
     if not hasattr(torch, "_int_mm"):
         return False
     largest = torch.full((1, 256), 1.0)
-    found = Int8Linear(largest, None)(largest)
-    return abs(float(found) - 256.0) < 1e-2
+    product = Int8Linear(largest, None)(largest)
+    return abs(float(product) - 256.0) < 1e-2
 
 
 def _granularity(rows: int) -> int:

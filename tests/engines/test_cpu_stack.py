@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.device import Precision
-from heedful.engines.cpu_block import tell_positions
+from heedful.engines.cpu_block import set_positions
 from heedful.engines.cpu_embedding import CpuInputEmbedding
 from heedful.engines.engine_parts import become
 from heedful.engines.prepare import prepare
@@ -306,7 +306,7 @@ def test_who_sees_whom(batch, queries, keys, mask: Mask, shift, lineage, spread,
         own = torch.randint(0, 3, (batch, queries, keys), generator=generator) > 0
     positions = Positions(query, key, lineage=own)
     described = AttentionArgs()
-    told = tell_positions(described, positions, mask)
+    told = set_positions(described, positions, mask)
     expected = [
         [
             [

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
-from heedful.engines.loaded_sentence import share_weights
 from heedful.engines.lowering import PackedWeight
+from heedful.engines.module_weights import share_weights
 from heedful.engines.numpy_translator import sinusoids
 from heedful.engines.packed_linear import NativeLinear
 from heedful.errors import ConfigError, ModelError, UserError
@@ -383,7 +383,7 @@ def test_weights_are_rounded_to_8_bits_as_ever() -> None:
         weight = torch.randn(256, 512, generator=torch.Generator().manual_seed(seed))
         found = PackedWeight(weight.numpy(), None, int8=True)
         expected = NativeLinear(weight, None, int8=True).packed
-        for part in ("panels", "scale", "correction"):
+        for part in ("packed", "scale", "correction"):
             assert np.array_equal(getattr(found, part), getattr(expected, part))
 
 
