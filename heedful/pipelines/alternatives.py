@@ -1,4 +1,4 @@
-"""What else a translation could have said at one place, and how it would have gone on."""
+"""Alternatives to one token of a translation, each with the continuation it leads to."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ that makes many short ones; by default it waits a hundred times as long, which i
 
 
 def batches_at_once(device: torch.device, batches: int) -> int:
-    """How many batches are worth translating at once.
+    """The number of batches that are worth translating at once.
 
     On an accelerator one; nor are there more threads made for who runs in a thread already.
 
@@ -183,7 +183,7 @@ def in_threads(
     count: int,
     within: Callable[[], AbstractContextManager[object]],
 ) -> Iterator[Result]:
-    """What comes of several streams at once, as it comes.
+    """Read several streams at once; yield their results in the order of arrival.
 
     Args:
         stream: makes one of them, in the thread that reads it; they share what is to be done.

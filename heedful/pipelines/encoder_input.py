@@ -146,7 +146,7 @@ def encode(
 
 
 def segments_of(spec: EncoderSpec, positions: Tensor, second: Tensor) -> Tensor | None:
-    """Which text every token is of; None for a model that is not told.
+    """The number of each token's text, 0 or 1; None for a model without segments.
 
     Args:
         spec: of the model.

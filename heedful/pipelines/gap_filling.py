@@ -134,7 +134,7 @@ class GapPipeline:
     def fill(
         self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
     ) -> list[list[list[Candidate]]]:
-        """What may stand in each gap: any number of tokens.
+        """Candidates for each gap, of any number of tokens.
 
         The real decoder is searched for the best answers, at least `top` of them. A candidate's
         probability is that of all answers found that have it in this gap, the text before the
@@ -254,7 +254,7 @@ class GapPipeline:
 
 
 def between(tokens: Fill, parts: Sequence[Fill]) -> list[Fill]:
-    """What stands before each of some known parts.
+    """The tokens before each of the known parts.
 
     Args:
         tokens: a text from its first gap on.
@@ -279,7 +279,7 @@ def between(tokens: Fill, parts: Sequence[Fill]) -> list[Fill]:
 
 
 def after_sentinels(tokens: Fill, sentinels: Sequence[int], count: int) -> list[Fill]:
-    """What stands after each of the first sentinels, up to the next one.
+    """The tokens after each of the first sentinels, up to the next one.
 
     Args:
         tokens: a target.

@@ -1,4 +1,4 @@
-"""How large batches may be: as many positions as memory has room for."""
+"""The size of batches: as many positions as fit into free memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORT = 8
 
 @dataclass(frozen=True)
 class Room:
-    """How many positions a batch may have.
+    """The number of positions that a batch may have.
 
     Args:
         positions: the number picked.

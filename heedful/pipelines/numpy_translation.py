@@ -118,7 +118,7 @@ class NumpyTranslationPipeline:
             return None
 
     def serves(self, texts: Sequence[str]) -> bool:
-        """Whether texts are so few that this is the fastest way to translate them."""
+        """Return True for so few texts that this is the fastest way to translate them."""
         return len(texts) <= MOST_LINES and sum(map(len, texts)) <= MOST_CHARACTERS
 
     def translate(
@@ -172,7 +172,7 @@ class NumpyTranslationPipeline:
         return SegmentResult(hypotheses)
 
     def _reads_all(self) -> bool:
-        """Whether the longest pieces of a text have positions."""
+        """Return True if the longest pieces of a text have positions."""
         spec, source = self._translator.spec, self._tokenizers.source
         positions = spec.embedding.positions.max_length
         frame = len(source.first) + len(source.last)
@@ -180,12 +180,12 @@ class NumpyTranslationPipeline:
 
 
 def searches(settings: SearchSettings) -> bool:
-    """Whether nothing but a plain search is asked for."""
+    """Return True for plain greedy and beam search."""
     return not (settings.sampling or settings.coverage_penalty or settings.no_repeat_ngram)
 
 
 def _is_processor(device: str) -> bool:
-    """Whether that device is the processor, for certain."""
+    """Return True if the device is certainly the processor."""
     if device != "auto":
         return device == "cpu"
     return sys.platform == "linux" and not any(Path(each).exists() for each in _ACCELERATORS)
@@ -304,7 +304,7 @@ def search(
 
 
 def _excess(scores: Floats) -> Floats:
-    """What scores [W, V] exceed log-probabilities by, [W] float64."""
+    """Return log Σ exp of each row of scores [W, V], as [W] float64."""
     excess = empty((len(scores),), np.float64)
     if not kernels().heedful_logsumexp(address(scores), *scores.shape, address(excess)):
         raise not_numbers()
@@ -320,7 +320,7 @@ def _constrain(
     *,
     must_end: bool,
 ) -> None:
-    """Set what may not follow to −∞, in place."""
+    """Set the scores of forbidden tokens to −∞, in place."""
     if must_end:
         end = scores[:, eos].copy()
         scores[...] = -math.inf
@@ -352,7 +352,7 @@ def _continuations(
 
 
 def _hypothesis(steps: Sequence[Sequence[_Candidate]], ending: _Ending) -> Hypothesis:
-    """What led to an ending."""
+    """Follow the back pointers from an ending to its hypothesis."""
     path: list[_Candidate] = []
     beam = ending.beam
     for live in reversed(steps[: ending.length]):

@@ -1,4 +1,4 @@
-"""What encoders predict of texts, and how it is found among words, characters and scores."""
+"""Predictions of encoders, and their words, characters and spans."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ NO_ANSWER = Answer("", 0, 0, 0.0)
 
 
 def first_pieces(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list[int | None]:
-    """Which piece is the first of each word; None where a word has none of its own.
+    """The number of each word's first piece; None for a word without a piece of its own.
 
     Args:
         words: of a text that is these words with a space between each two.

@@ -1,4 +1,4 @@
-"""The text of a continuation while it grows: what can be shown already, and where it stops."""
+"""The text of a growing continuation: the part that is final, and the end at a stop string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _UNFINISHED = "\ufffd"
 
 
 class Decoder(Protocol):
-    """What turns ids into text."""
+    """A tokenizer's way from ids to text."""
 
     def decode(self, ids: Sequence[int], /) -> str:
         """Text of ids; bytes of an unfinished character show as U+FFFD."""
@@ -41,7 +41,7 @@ class RunningText:
         return together[common:]
 
     def stopped(self, ids: Sequence[int]) -> bool:
-        """Whether the text of ids holds a stop string."""
+        """Return True if the text of ids contains a stop string."""
         return self._end(text := self.full(ids)) < len(text)
 
     def text(self, ids: Sequence[int]) -> str:
@@ -67,6 +67,6 @@ class RunningText:
         return text[: len(text) - max(held, default=0)]
 
     def _end(self, text: str) -> int:
-        """Where the first stop string begins; the text's length without one."""
+        """The index of the first stop string; the text's length without one."""
         places = [place for stop in self._stop if (place := text.find(stop)) >= 0]
         return min(places, default=len(text))

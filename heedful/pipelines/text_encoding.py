@@ -47,7 +47,7 @@ MASK = "[MASK]"
 
 
 class EncodingOptions(TypedDict, total=False):
-    """What every method of `EncoderPipeline` takes besides; none of it changes an answer.
+    """Options of every method of `EncoderPipeline`; none changes a prediction.
 
     Args:
         batch_size: texts encoded together, instead of `batch_tokens`.
@@ -135,7 +135,7 @@ class EncoderPipeline:
         top: int = 5,
         **options: Unpack[EncodingOptions],
     ) -> list[list[list[Candidate]]]:
-        """What may stand at each mask.
+        """Candidates for each mask.
 
         Args:
             texts: with at least one [MASK] each; an imported tokenizer's own spelling also works.
@@ -342,7 +342,7 @@ class EncoderPipeline:
         options: EncodingOptions,
         head: Callable[[Encoded], Iterable[Tensor]],
     ) -> Iterator[tuple[Key, Tensor]]:
-        """What a head makes of each input, in float32.
+        """The output of a head for each input, in float32.
 
         Args:
             items: the inputs under their names.

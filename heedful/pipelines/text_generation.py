@@ -1,4 +1,4 @@
-"""Prompts in, what a causal language model makes of them out, at once or as a stream."""
+"""Continuations of prompts by a causal language model, at once or as a stream."""
 
 from __future__ import annotations
 

@@ -277,7 +277,7 @@ def _sentences(text: str) -> list[int]:
 
 
 def _ends_sentence(text: str, start: int, end: int) -> bool:
-    """Whether a sentence ends before the space text[start:end]."""
+    """Return True if a sentence ends before the space text[start:end]."""
     before = text[max(0, start - 40) : start].rstrip(_CLOSING)
     if not before or before[-1] not in _END:
         return False
@@ -361,7 +361,7 @@ class Translation(str):
 
 @dataclass(frozen=True)
 class Score:
-    """What a model thinks of a given target.
+    """The log-probability of a given target.
 
     Args:
         score: natural-log probability, summed over the tokens and the end token.
@@ -384,7 +384,7 @@ _LINES_NAMED = 5
 
 @dataclass(frozen=True)
 class SegmentResult:
-    """What a search gave for a segment.
+    """The result of a search for one segment.
 
     Args:
         hypotheses: best first, at least one.

@@ -135,7 +135,7 @@ class TranslationPipeline:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device that the model is on."""
         return self.models[0].output_weight.device
 
     @property
@@ -299,7 +299,7 @@ class TranslationPipeline:
 
     @contextmanager
     def _in_thread(self) -> Iterator[None]:
-        """What holds for one thread alone, for further ones while `_running` holds."""
+        """The settings of PyTorch that each further thread needs while `_running` holds."""
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode())
             if self.precision is not None:
@@ -329,7 +329,7 @@ class TranslationPipeline:
         return items
 
     def _alone(self, cut: Sequence[CutText], settings: SearchSettings) -> SegmentResult | None:
-        """What is found for the only piece of some texts; None where a batch is to be made.
+        """The result for texts of a single piece; None where a batch must be made.
 
         A step takes PyTorch's operations, and the search in batches, longer than the arithmetic
         of a small model. The same kernels and the same search tell the same bits.

@@ -1,4 +1,4 @@
-"""Words of a source and of its translation, and which were made from which."""
+"""Word alignment of a source and its translation."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def _touched_words(
 
 
 def _ends(tokenizer: TextTokenizer, ids: Sequence[int], decoded: str) -> list[int]:
-    """How many characters of the text the tokens up to each one make."""
+    """The number of characters that the tokens up to each one spell."""
     pieces = tokenizer.pieces(ids)
     joined = "".join(pieces).replace(MARK, " ")
     before = len(joined) - len(decoded)  # a space that marks the beginning of the first word

@@ -378,7 +378,7 @@ class SearchTrace:
 
 
 def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
-    """Where a hypothesis that was returned lies: its place among the continuations of each step.
+    """The place of a returned hypothesis among the continuations of each step.
 
     Args:
         steps: of its sentence.

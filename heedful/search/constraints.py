@@ -1,4 +1,4 @@
-"""What may be generated: small rules on the scores of the next token.
+"""Constraints on the next token: small rules on its scores.
 
 A ban sets some tokens of a row to −∞. A demand leaves one token of a sentence's rows and wins over
 every ban. Scores are never renormalised: a constrained hypothesis has the probability the model
@@ -20,7 +20,7 @@ from heedful.search.search_settings import SearchSettings, Specials
 
 @dataclass(frozen=True)
 class Moment:
-    """Where a search stands.
+    """The step of a search, its sentences and their history.
 
     Args:
         step: tokens every hypothesis has so far.
@@ -37,7 +37,7 @@ class Ban(Protocol):
     """Forbids tokens."""
 
     def most(self) -> float:
-        """How many tokens of a row it may forbid."""
+        """The most tokens of a row that the rule forbids."""
 
     def apply(self, scores: Tensor, moment: Moment) -> None:
         """Set forbidden entries of scores [B, W, V] to −∞, in place."""

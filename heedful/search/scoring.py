@@ -1,4 +1,4 @@
-"""Coverage: whether a hypothesis looked at all of its source."""
+"""Coverage of the source by attention, and scores of given targets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from heedful.search.step_model import AttentiveModel, Ensemble, State, StepModel
 
 
 def coverage(attention: Tensor, source_positions: Tensor) -> Tensor:
-    """How well a target's attention covers its source (Wu 2016, equation 14, β = 1).
+    """The coverage of a source by a target's attention (Wu 2016, equation 14, β = 1).
 
     Args:
         attention: [N, B, H, T, S], 0 in padded rows; layers and heads are averaged.

@@ -64,7 +64,7 @@ class Hypothesis:
 
 
 def not_numbers() -> ModelError:
-    """What to raise when a model's scores are none."""
+    """Return the error for scores that are not numbers."""
     return ModelError(
         "The model's probabilities are not numbers (NaN)",
         remedy="Its weights are damaged or its training diverged: use an earlier checkpoint",

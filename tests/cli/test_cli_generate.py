@@ -67,6 +67,24 @@ def test_prompt_stream_and_python_agree(run, writer: Path) -> None:
     assert len(found.tokens) <= 12
 
 
+def test_temperature_zero_is_greedy(run, writer: Path) -> None:
+    flags = ("--prompt", "ab", "--max-length", 12)
+    greedy = run("generate", writer, *flags, "--beam", 1)
+    assert greedy.lines != [""]
+    for seed in (1, 2):
+        drawn = run("generate", writer, *flags, "--temperature", 0, "--seed", seed)
+        assert (drawn.status, drawn.out) == (0, greedy.out)
+
+
+@pytest.mark.parametrize("flag", ["--beam", "--n-best"])
+def test_absurd_widths_are_refused(run, writer: Path, flag: str) -> None:
+    sampling = ("--sampling",) if flag == "--n-best" else ()
+    done = run("generate", writer, "--prompt", "ab", flag, 10**9, *sampling)
+    assert done.status == 2
+    name = flag.removeprefix("--").replace("-", "_")
+    assert f"{name} = {10**9}" in done.err
+
+
 def test_n_best_gives_candidates_best_first(run, writer: Path) -> None:
     words = ("--prompt", "a", "--beam", 3, "--n-best", 3, "--max-length", 4, "--length-penalty", 0)
     (line,) = run("generate", writer, *words).lines

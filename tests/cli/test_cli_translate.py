@@ -62,6 +62,12 @@ def test_files_and_standard_streams_agree(run, model: Path, tmp_path: Path) -> N
     assert out.read_text(encoding="utf-8") == expected
 
 
+def test_a_beam_wider_than_the_vocabulary_is_refused(run, model: Path) -> None:
+    done = run("translate", model, "--beam", 100_000, stdin=b"abc\n")
+    assert (done.status, done.out) == (2, "")
+    assert "beam = 100000: The beam is wider than the model's vocabulary" in done.err
+
+
 def test_chunks_change_nothing(run, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"".join(b"abc %d\n" % i for i in range(23))
     sampled = ("--sampling", "--temperature", "1.5", "--max-length", "6")
