@@ -17,6 +17,7 @@ from heedful.train.compute_plan import Compiling, ComputePlan, environment_chang
 from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run_config import (
+    budget_of_run,
     check_directory,
     locked,
     recorded,
@@ -25,7 +26,7 @@ from heedful.train.run_config import (
 )
 from heedful.train.tasks import Task, prepare_task
 from heedful.train.trainer import Hooks, StopRequest, Trainer
-from heedful.train.training_memory import budget_of_run, check_size, with_budget
+from heedful.train.training_memory import check_size, with_budget
 
 if TYPE_CHECKING:
     from torch import nn

@@ -87,6 +87,18 @@ def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -
     return RunSettings.parse(merge(read_toml(path), dict(overrides or {})), where=str(path))
 
 
+def budget_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
+    """The settings of a resumed run: `auto` is what was picked when it began.
+
+    Args:
+        run_dir: the run.
+        settings: with which it is resumed.
+    """
+    if settings.data.batch_tokens != "auto":
+        return settings
+    return settings.with_batch_tokens(settings_of_run(run_dir).data.budget)
+
+
 def check_resumable(before: RunSettings, now: RunSettings) -> None:
     """Refuse changes that would make a resumed run differ from one that was never stopped.
 

@@ -244,6 +244,11 @@ class RunSettings(Config):
         """True if the preset is a published model, whose shape the run's model has."""
         return self.preset is not None and has_spec(self.preset)
 
+    def with_batch_tokens(self, picked: int) -> Self:
+        """The settings with another number of positions in a batch."""
+        data = self.data.model_copy(update={"batch_tokens": picked})
+        return self.model_copy(update={"data": data})
+
     def plain(self) -> dict[str, Any]:
         """The settings as nested plain data, without options that an initial model decides."""
         values = super().plain()

@@ -14,7 +14,6 @@ from heedful.models.cost_memory import LARGEST_TRAINING, training_peak
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
-from heedful.train.run_config import settings_of_run
 
 if TYPE_CHECKING:
     import torch
@@ -127,25 +126,7 @@ def with_budget(
         f"{human_bytes(needed(picked))} at {precision.name}, and {human_bytes(available)} are free "
         f"on {device.type}, of which {MARGIN:.0%} are left alone"
     )
-    return with_batch_tokens(settings, picked)
-
-
-def budget_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
-    """The settings of a resumed run: `auto` is what was picked when it began.
-
-    Args:
-        run_dir: the run.
-        settings: with which it is resumed.
-    """
-    if settings.data.batch_tokens != "auto":
-        return settings
-    return with_batch_tokens(settings, settings_of_run(run_dir).data.budget)
-
-
-def with_batch_tokens(settings: RunSettings, picked: int) -> RunSettings:
-    """The settings with another number of positions in a batch."""
-    data = settings.data.model_copy(update={"batch_tokens": picked})
-    return settings.model_copy(update={"data": data})
+    return settings.with_batch_tokens(picked)
 
 
 def likely_spec(settings: RunSettings) -> ModelSpec:

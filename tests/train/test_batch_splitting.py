@@ -30,8 +30,9 @@ from heedful.models.translator import Translator
 from heedful.train.objective import Context, LossSum, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
+from heedful.train.run_config import budget_of_run
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
-from heedful.train.training_memory import budget_of_run, with_budget
+from heedful.train.training_memory import with_budget
 from heedful.train.update import OneTooLarge, Updater, UpdateResult
 
 VOCABULARY = 11

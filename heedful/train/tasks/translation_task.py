@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from torch import nn
@@ -27,7 +28,6 @@ from heedful.train.tasks.pipeline_scores import translation_measure
 if TYPE_CHECKING:
     from heedful.data.batch_plan import Indices
     from heedful.data.batches import PairBatch
-    from heedful.train.run_settings import RunSettings
 
 
 def prepare(setup: Setup) -> Task:
@@ -47,8 +47,10 @@ def prepare(setup: Setup) -> Task:
     valid = _encode(setup, "valid", tokenizers) if data.valid else None
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
         setup.events.note(line)
-    measure = None
+    validation = measure = None
     if valid is not None:
+        items = validation_batches(valid, data)
+        validation = FixedBatches(items, partial(make_batch, valid))
 
         def progress(done: int, total: int) -> None:
             setup.events.progress(done, total, "translating")
@@ -59,10 +61,10 @@ def prepare(setup: Setup) -> Task:
     return Task(
         tokenizers,
         pairs.fingerprint,
-        _source(pairs, settings),
+        _source(setup, pairs),
         lambda: _new_model(setup, tokenizers),
         TranslationObjective(settings.objective),
-        None if valid is None else _fixed(valid, settings),
+        validation,
         measure,
     )
 
@@ -80,8 +82,8 @@ def _encode(
     )
 
 
-def _source(pairs: EncodedPairs, settings: RunSettings) -> EpochBatches[Indices]:
-    data, seed = settings.data, settings.seed
+def _source(setup: Setup, pairs: EncodedPairs) -> EpochBatches[Indices]:
+    settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
     selection = select_pairs(pairs, data)
     probability = settings.objective.bpe_dropout
     longest = min(data.max_length, data.budget - 1)
@@ -95,11 +97,6 @@ def _source(pairs: EncodedPairs, settings: RunSettings) -> EpochBatches[Indices]
         make,
         pairs.line_of,
     )
-
-
-def _fixed(pairs: EncodedPairs, settings: RunSettings) -> FixedBatches[Indices]:
-    batches = validation_batches(pairs, settings.data)
-    return FixedBatches(batches, lambda indices: make_batch(pairs, indices))
 
 
 def _new_model(setup: Setup, tokenizers: TokenizerPair) -> nn.Module:
