@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from heedful.config import Config, PositiveInt, Probability
-from heedful.nn.spec import Activation
+from heedful.nn.spec import Activation, PositionScheme
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import TranslatorSpec
 
-PositionScheme = Literal["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"]
 RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]
 
 

@@ -16,10 +16,9 @@ from heedful.models.model_spec import (
 )
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
-    AlibiSpec,
+    LAYER_BIASES,
     AllOfSpec,
     AttentionSpec,
-    BiasSpec,
     CausalSpec,
     EmbeddingSpec,
     EverythingSpec,
@@ -30,7 +29,6 @@ from heedful.nn.spec import (
     PartSpec,
     PixelSpec,
     PositionSpec,
-    RelativeKeysSpec,
     RotarySpec,
     SegmentSpec,
     T5BiasSpec,
@@ -323,16 +321,12 @@ def _self_attention(shape: TranslatorShape, *, causal: bool) -> AttentionSpec:
     if shape.window is not None:
         near = WindowSpec(size=shape.window)
         mask = AllOfSpec(parts=(mask, near)) if causal else near
-    per_layer: BiasSpec | None = None
-    if shape.positions == "alibi":
-        per_layer = AlibiSpec()
-    elif shape.positions == "relative_keys":
-        per_layer = RelativeKeysSpec()
+    bias = LAYER_BIASES.get(shape.positions)
     return _attention(shape).model_copy(
         update={
             "mask": mask,
             "rotary": _rotary(shape),
-            "position_bias": per_layer,
+            "position_bias": bias() if bias else None,
         }
     )
 

@@ -7,6 +7,7 @@ in the model (the model width, the vocabulary) are arguments of the modules, not
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -118,6 +119,15 @@ class RelativeKeysSpec(Config):
 
 
 BiasSpec = Annotated[AlibiSpec | T5BiasSpec | RelativeKeysSpec, Field(discriminator="kind")]
+
+PositionScheme = Literal["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"]
+"""What a model knows positions by: embeddings, rotation, or a bias by its kind."""
+
+LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
+    "alibi": AlibiSpec,
+    "relative_keys": RelativeKeysSpec,
+}
+"""The biases that every layer has of its own, by their scheme; that of T5 all layers share."""
 
 
 class RotarySpec(Config):
