@@ -111,6 +111,12 @@ class T5BiasSpec(Config):
     bidirectional: bool = True
 
 
+class KerpleSpec(Config):
+    """A penalty logarithmic in distance, learned for each head (Chi 2022)."""
+
+    kind: Literal["kerple"] = "kerple"
+
+
 class RelativeKeysSpec(Config):
     """A learned key per clipped distance, added to the score (Shaw 2018)."""
 
@@ -118,13 +124,18 @@ class RelativeKeysSpec(Config):
     max_distance: PositiveInt = 16
 
 
-BiasSpec = Annotated[AlibiSpec | T5BiasSpec | RelativeKeysSpec, Field(discriminator="kind")]
+BiasSpec = Annotated[
+    AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec, Field(discriminator="kind")
+]
 
-PositionScheme = Literal["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"]
+PositionScheme = Literal[
+    "sinusoidal", "learned", "none", "rotary", "alibi", "kerple", "t5", "relative_keys"
+]
 """What a model knows positions by: embeddings, rotation, or a bias by its kind."""
 
 LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
     "alibi": AlibiSpec,
+    "kerple": KerpleSpec,
     "relative_keys": RelativeKeysSpec,
 }
 """The biases that every layer has of its own, by their scheme; that of T5 all layers share."""

@@ -246,6 +246,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "max_distance": own("position_bias", {"kind": "t5", "max_distance": 20}),
         "bidirectional": own("position_bias", {"kind": "t5", "bidirectional": False}),
     },
+    "KerpleSpec": {"kind": own("position_bias", {"kind": "kerple"})},
     "RelativeKeysSpec": {
         "kind": own("position_bias", {"kind": "relative_keys"}),
         "max_distance": own("position_bias", {"kind": "relative_keys", "max_distance": 2}),
@@ -444,6 +445,7 @@ def concerns(path: str, name: str, field: str) -> bool:
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",
+        "KerpleSpec": "position_bias",
         "RelativeKeysSpec": "position_bias",
     }
     part = "mask" if CASES[name][field][1].keys() == {f"*.{OWN}.part.mask"} else parts.get(name)

@@ -122,6 +122,30 @@ class T5Bias(Bias):
         return offset + torch.where(distance < exact, distance, coarse)
 
 
+class Kerple(Bias):
+    """A learned penalty that grows with the logarithm of distance (KERPLE; Chi 2022).
+
+    Scores lose r₁ · log(1 + r₂ · distance), which goes on past the trained length as ALiBi does.
+
+    Args:
+        num_heads: H.
+    """
+
+    LEAST = 0.01
+    """Smallest r₁ and r₂, as in the authors' program."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.rand(2, num_heads) * torch.tensor([[2.0], [1.0]]))
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """-r₁ · log(1 + r₂ · |distance|), [B, H, Lq, Lk] float32."""
+        distance = positions.derive(("distance",), lambda: positions.distance().abs().float())
+        scale, rate = self.weight.float().clamp(min=self.LEAST)[..., None, None]
+        penalty: Tensor = scale * torch.log1p(rate * distance[:, None])
+        return -penalty
+
+
 class RelativeKeys(Bias):
     """A learned vector per clipped distance, compared with the query as keys are (Shaw 2018).
 
@@ -208,6 +232,7 @@ _BUILDERS: Mapping[str, Callable[[Any, int, int], Bias]] = {
     "t5": lambda spec, heads, width: T5Bias(
         heads, spec.num_buckets, spec.max_distance, spec.bidirectional
     ),
+    "kerple": lambda spec, heads, width: Kerple(heads),
     "relative_keys": lambda spec, heads, width: RelativeKeys(width, spec.max_distance),
 }
 

@@ -9,9 +9,16 @@ import torch
 from torch import nn
 
 from heedful.errors import ConfigError, ModelError
-from heedful.nn.attention.biases import Alibi, ExplicitBias, RelativeKeys, T5Bias, build_bias
+from heedful.nn.attention.biases import (
+    Alibi,
+    ExplicitBias,
+    Kerple,
+    RelativeKeys,
+    T5Bias,
+    build_bias,
+)
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AlibiSpec, RelativeKeysSpec, T5BiasSpec
+from heedful.nn.spec import AlibiSpec, KerpleSpec, RelativeKeysSpec, T5BiasSpec
 
 AT = Positions(torch.tensor([[3, 7], [0, 2]]), torch.tensor([[0, 5, 9], [2, 1, 0]]))
 
@@ -117,7 +124,22 @@ def test_explicit_bias_ends_in_an_error() -> None:
         ExplicitBias(torch.zeros(1, 1, 10, 9))(query(2), AT)
 
 
-@pytest.mark.parametrize("bias", [Alibi(2), T5Bias(2), RelativeKeys(4, 3)])
+def test_kerple_is_the_papers_logarithm_of_distance() -> None:
+    bias = Kerple(2)
+    assert (bias.weight >= 0).all()
+    bias.weight.data = torch.tensor([[1.5, 0.2], [0.7, -1.0]])  # a negative one counts as 0.01
+    found = bias(query(2), AT)
+    for b, h, i, j in [(0, 0, 0, 1), (0, 1, 1, 2), (1, 0, 1, 0)]:
+        distance = abs(int(AT.query[b, i]) - int(AT.key[b, j]))
+        scale, rate = [(1.5, 0.7), (0.2, 0.01)][h]
+        expected = -scale * math.log(1 + rate * distance)
+        assert found[b, h, i, j].item() == pytest.approx(expected, rel=1e-5)
+    found[:, 0].sum().backward()
+    assert bias.weight.grad is not None
+    assert bias.weight.grad[:, 0].all()
+
+
+@pytest.mark.parametrize("bias", [Alibi(2), T5Bias(2), Kerple(2), RelativeKeys(4, 3)])
 def test_blocks_equal_parts_of_the_whole(bias: nn.Module) -> None:
     q = query(2).mul(4).round()  # products of small integers are exact in any order
     for parameter in bias.parameters():
@@ -130,6 +152,7 @@ def test_blocks_equal_parts_of_the_whole(bias: nn.Module) -> None:
 
 def test_biases_are_built_from_settings() -> None:
     assert isinstance(build_bias(AlibiSpec(), 2, 4), Alibi)
+    assert isinstance(build_bias(KerpleSpec(), 2, 4), Kerple)
     t5 = build_bias(T5BiasSpec(num_buckets=8, max_distance=20), 2, 4)
     assert isinstance(t5, T5Bias)
     assert t5.weight.shape == (8, 2)
