@@ -120,19 +120,19 @@ def build() -> str | None:
 
 
 def has_row_kernels(width: int) -> bool:
-    """Whether there are kernels for attention, norms and residual sums of vectors this wide."""
+    """Return whether kernels serve attention, norms and residual sums of vectors this wide."""
     library = kernels()
     return library is not None and width % library.heedful_lanes() == 0
 
 
 def has_int8_kernels() -> bool:
-    """Whether there are kernels for products of 8-bit integers."""
+    """Return whether kernels multiply 8-bit integers."""
     library = kernels()
     return library is not None and library.heedful_lanes() >= 8
 
 
 def emulates_bf16() -> bool:
-    """Whether the processor has no bfloat16 instructions, and kernels multiply bfloat16 here.
+    """Return whether kernels multiply bfloat16 without instructions for it.
 
     PyTorch takes ten times as long as for float32 then, kernels 1.0 to 1.4 times as long.
     """
@@ -160,7 +160,7 @@ width. With 128 an update in float32 is 1.1 times as fast as by PyTorch."""
 
 
 def has_gemm(kind: str, width: int, *, fused: bool = False) -> bool:
-    """Whether there are kernels for training's products of this type, and they are fast.
+    """Return whether kernels multiply this type in training, and fast.
 
     Args:
         kind: `float32`, `bfloat16` or another, for which there are none.

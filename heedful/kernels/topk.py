@@ -9,7 +9,7 @@ from heedful.kernels.library import kernels
 
 
 def supports(scores: Tensor) -> bool:
-    """Whether there are kernels for such scores."""
+    """Return whether kernels serve such scores."""
     return (
         scores.dtype == torch.float32
         and scores.device.type == "cpu"

@@ -1,4 +1,4 @@
-"""What to keep of a forward pass, as a value passed in: nothing is stored in modules."""
+"""Captures: tensors of a forward pass kept in a value that is passed in, not in modules."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Capture:
         return tuple(self._answers)
 
     def wants(self, address: str) -> bool:
-        """Whether the tensor at this address is asked for."""
+        """Return whether the tensor at this address is asked for."""
         answer = self._answers.get(address)
         if answer is None:
             answer = address in self.wanted or any(p.fullmatch(address) for p in self._patterns)
@@ -36,7 +36,7 @@ class Capture:
         return answer
 
     def concerns(self, place: str, besides: Iterable[str] = ()) -> bool:
-        """Whether anything inside a part of the model may be asked for.
+        """Return whether anything inside a part of the model may be asked for.
 
         Args:
             place: the part, such as `decoder.3`.
@@ -51,11 +51,11 @@ class Capture:
         self.found[address] = value
 
     def ends_with(self, address: str) -> bool:
-        """Whether the pass ends as soon as this address has been kept, after all before it."""
+        """Return whether the pass ends once this address has been kept, after all before it."""
         return False
 
     def unmet(self) -> list[str]:
-        """What is wanted and was offered by no pass so far."""
+        """Return the addresses that no pass has offered so far."""
         return sorted(
             wanted
             for wanted in self.wanted
@@ -81,7 +81,7 @@ class Stopping(Capture):
             raise Enough
 
     def ends_with(self, address: str) -> bool:
-        """Whether this address is the last that is missing."""
+        """Return whether this address is the last that is missing."""
         return self.wanted - self.found.keys() == {address}
 
 

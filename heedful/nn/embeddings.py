@@ -38,7 +38,7 @@ class TokenEmbedding(nn.Module):
         return F.linear(states, self.weight, bias)
 
     def logits_over(self, ids: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
-        """What scores some pieces as `logits` scores all; made once for many calls.
+        """Return a projection that scores some pieces as `logits` scores all; for many calls.
 
         Args:
             ids: [V'] int64, the pieces.

@@ -41,7 +41,7 @@ class ProjectedMemory:
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """Who attends in a sub-layer, to what.
+    """The attention of a fused sub-layer: heads, positions, mask and memory.
 
     Args:
         num_heads: of queries, H.
@@ -63,11 +63,11 @@ class Heads:
 
     @property
     def key_rows(self) -> RealRows | None:
-        """Where the rows of keys stand, if they come without their padding."""
+        """Return the rows of keys that come without their padding; None where padding stays."""
         return self.rows if self.memory is None else self.memory.rows
 
     def serve(self, width: int) -> bool:
-        """Whether kernels in C attend so, with all heads of queries together so wide."""
+        """Return whether kernels in C serve, with all heads of queries together so wide."""
         lengths = self.positions.query.shape[1], self.positions.key.shape[1]
         if (
             max(lengths) > LONGEST
@@ -78,7 +78,7 @@ class Heads:
         return all(rows is None or rows.in_front for rows in (self.rows, self.key_rows))
 
     def visible(self) -> Tensor | None:
-        """Which key each query may see, [B|1, H|1, Lq, Lk]; None if all that is there."""
+        """Return the keys each query may see, [B|1, H|1, Lq, Lk]; None for all that are there."""
         positions, mask = self.positions, self.mask
         there = self.rows is not None, self.key_rows is not None
 
@@ -182,7 +182,7 @@ def fused_plan(
 
 
 class _How(NamedTuple):
-    """What a sub-layer computes, but for its tensors that are learned from."""
+    """The settings of a fused sub-layer: all but the tensors that gradients flow to."""
 
     dtype: torch.dtype
     norm_last: bool
@@ -288,7 +288,7 @@ def _described(
     weight: Tensor | None,
     bias: Tensor | None,
 ) -> Sublayer:
-    """What the passes of both directions have in common."""
+    """Return the arguments that the forward and the backward pass have in common."""
     seed, least, kept_scale = how.drop
     of = Sublayer(
         LinearTraining(first.data_ptr(), address(first_bias), None, None, *reversed(first.shape)),

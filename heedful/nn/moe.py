@@ -43,7 +43,7 @@ PENALTIES = "**.penalty"
 
 
 def penalty(capture: Capture) -> Tensor | float:
-    """What the layers of a pass add to the mean loss of a token; 0 for a model that adds nothing.
+    """Return the sum that layers of a pass add to the mean loss of a token; 0 for none.
 
     Args:
         capture: of `PENALTIES`, after the pass.
@@ -53,7 +53,7 @@ def penalty(capture: Capture) -> Tensor | float:
 
 
 def adds_penalties(model: nn.Module) -> bool:
-    """Whether there are experts in a model, so that its layers add something to the loss."""
+    """Return whether a model's layers add something to the loss, as experts do."""
     if model not in _adding:  # every pass asks, and looking takes half a millisecond
         found = any(getattr(each, "adds_penalty", False) for each in model.modules())
         _adding[model] = found
@@ -65,7 +65,7 @@ _adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 @dataclass(frozen=True)
 class Routes:
-    """Which experts work on which token.
+    """The experts that work on each token, and their weights.
 
     Args:
         probabilities: [T, X] float32, of every expert.

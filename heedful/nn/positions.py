@@ -1,4 +1,4 @@
-"""Where tokens stand: the positions and segments that masks, biases and rotations are made from.
+"""Positions and segments of tokens, which masks, biases and rotations are made from.
 
 Attention never looks at array indices. A token's place is a number that travels with it, and −1
 marks a slot that holds nothing; padding on any side, packed sequences, ring caches and beams are
@@ -105,7 +105,7 @@ class Positions:
         return self.derive("distance", lambda: self.key[:, None, :] - self.query[:, :, None])
 
     def visible(self, mask: Mask) -> Tensor:
-        """Which key each query may see: allowed by the mask, and both of them really there.
+        """Return the keys that each query may see: allowed by the mask, both of them really there.
 
         Returns:
             Bool [B|1, H|1, Lq, Lk].
@@ -113,7 +113,7 @@ class Positions:
         return self.derive(("visible", mask), lambda: self._visible(mask))
 
     def shows_all(self, mask: Mask) -> bool:
-        """Whether every query is known to see every key, so that no mask is needed.
+        """Return whether every query is known to see every key, so that no mask is needed.
 
         On an accelerator it is not known: looking would wait for the device. Nor is it while a
         graph is made, which must serve any positions.
@@ -123,7 +123,7 @@ class Positions:
         return self.derive(("shows all", mask), lambda: bool(self.visible(mask).all()))
 
     def may_have_blind_rows(self, mask: Mask) -> bool:
-        """Whether some query may see no key at all; on an accelerator, always."""
+        """Return whether some query may see no key at all; on an accelerator, always."""
         if not self._may_look():
             return True
         return self.derive(("blind rows", mask), lambda: not bool(self.visible(mask).any(-1).all()))

@@ -63,7 +63,7 @@ def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | 
 
 
 def unwatched(*modules: nn.Module) -> bool:
-    """Whether nobody hooked on to modules, who would not be called where they are passed over."""
+    """Return whether modules have no hooks, which nothing calls where they are passed over."""
     return not any(
         each._forward_hooks
         or each._forward_pre_hooks
@@ -74,7 +74,7 @@ def unwatched(*modules: nn.Module) -> bool:
 
 
 def is_plain(*maps: nn.Module) -> bool:
-    """Whether maps are no more than their weights and biases, which can stand for them.
+    """Return whether maps are no more than their weights and biases, which can stand for them.
 
     Not one whose weight is put together, nor one that somebody hooked on to.
     """
@@ -135,7 +135,7 @@ def product_plan(
 
 
 def multiplied_in_one(x: Tensor) -> bool:
-    """Whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
+    """Return whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
     return _may_multiply(x) and has_gemm(_name(asked_dtype(x)), x.shape[-1], fused=True)
 
 

@@ -55,7 +55,7 @@ class FusedLinear(nn.Module):
         return linear(x, self.weight, self.bias)
 
     def parts(self, fused: Tensor, rows: RealRows | None = None) -> tuple[Tensor, ...]:
-        """What each map gave, of what `fused` gave; padded, if there are rows of real tokens."""
+        """Split the output of `fused` by map; padded again, if there are rows of real tokens."""
         if rows is not None:
             fused = rows.unpack(fused)
         widths = list(self.out_widths.values())

@@ -1,4 +1,4 @@
-"""What the Transformer replaced: states made one after another, each from the one before it.
+"""Recurrent networks, which the Transformer replaced: each state is made from the one before.
 
 The baseline without attention: all that a token can know of an earlier one has come through every
 state between them.

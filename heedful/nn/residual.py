@@ -49,7 +49,7 @@ class ResidualNorm:
 
     @property
     def is_fusable(self) -> bool:
-        """Whether it is a sum and at most one norm, as kernels compute it."""
+        """True for a sum and at most one norm, as kernels compute it."""
         one = self.norm is None or self.input_norm is None
         return one and self.residual and self.output_norm is None
 

@@ -1,4 +1,4 @@
-"""What each part of a block is, as data: the settings of the modules in this package.
+"""Specs of the parts of a block: the settings of the modules in this package, as data.
 
 No torch here: the command line reads these to build its flags. Widths that follow from the place
 in the model (the model width, the vocabulary) are arguments of the modules, not settings.
@@ -32,7 +32,7 @@ class CommonMaskSpec(Config):
 
     @property
     def heeds_segments(self) -> bool:
-        """Whether texts that share a row do not see each other."""
+        """Return whether texts that share a row do not see each other."""
         return any(part.heeds_segments for part in getattr(self, "parts", ()))
 
 
@@ -233,7 +233,7 @@ class RotarySpec(Config):
 
 
 class PositionSpec(Config):
-    """What is added to an embedding for its position."""
+    """The vector added to an embedding for its position."""
 
     kind: Literal["sinusoidal", "learned", "none"] = "sinusoidal"
     max_length: PositiveInt | None = Field(
@@ -405,7 +405,7 @@ Resampling = Literal["nearest", "lanczos", "bilinear", "bicubic", "box", "hammin
 
 
 class PixelSpec(Config):
-    """How an image's pixels, 0 to 255, become the numbers a model reads.
+    """The way from an image's pixels, 0 to 255, to the numbers a model reads.
 
     They are resized, multiplied by `rescale`, then a channel's mean is taken away and the rest
     divided by its standard deviation.

@@ -38,7 +38,7 @@ class SubLayer:
 
     @property
     def norms_input(self) -> bool:
-        """Whether the part reads a norm of the stream."""
+        """True where the part reads a norm of the stream."""
         return self.placement in ("before", "both")
 
 

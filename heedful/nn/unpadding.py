@@ -33,7 +33,7 @@ oneDNN makes a plan for every new shape, 3 % of a step's time, and keeps those o
 
 @dataclass(frozen=True, eq=False)
 class RealRows:
-    """Where the tokens of a padded batch stand.
+    """The real tokens of a padded batch: which slot each row is from.
 
     Args:
         index: [R] int64, the slot b · L + l of each row's token; more rows than tokens repeat the
@@ -59,7 +59,7 @@ class RealRows:
 
     @functools.cached_property
     def in_front(self) -> bool:
-        """Whether the tokens of each sequence come first, and all of its padding after them."""
+        """True where the tokens of each sequence come first, and all of its padding after them."""
         slots = self.index[: self.count]
         sequence = slots // self.shape[1]
         rank = torch.arange(self.count) - self.starts[sequence]

@@ -52,7 +52,7 @@ _SCORES_IN_MEMORY = 2**28
 
 @dataclass(frozen=True)
 class Plan:
-    """Which kernel serves a request, and why.
+    """The kernel that serves a request, and the reasons.
 
     Args:
         kernel: its name.
@@ -159,7 +159,7 @@ def attention_weights(
 
 
 def attention_scores(request: AttentionRequest) -> Tensor:
-    """What softmax is taken of: scaled, capped, with biases; for people to look at.
+    """Return the scores before softmax: scaled, capped, with biases; for people to look at.
 
     Args:
         request: the attention, from `make_request`.
@@ -172,7 +172,7 @@ def attention_scores(request: AttentionRequest) -> Tensor:
 
 
 def attention_bias(request: AttentionRequest) -> Tensor:
-    """What is added to the scaled and capped scores; for people to look at.
+    """Return the sum of biases that scores get; for people to look at.
 
     Args:
         request: the attention, from `make_request`, with a bias at least.
@@ -187,7 +187,7 @@ def attention_bias(request: AttentionRequest) -> Tensor:
 
 
 def plan(request: AttentionRequest) -> Plan:
-    """Which kernel `attend` would use for a request, and why not the others."""
+    """Pick the kernel for a request of `attend`, with the reasons against the others."""
     chosen, reason = _pick(request)
     rejected = {
         name: kernel.unsupported(request) or _drawback(name, request)
@@ -257,7 +257,7 @@ def _ranking(request: AttentionRequest) -> list[tuple[str, str]]:
 
 
 def _drawback(name: str, request: AttentionRequest) -> str:
-    """Why a kernel that could serve was not picked."""
+    """Return the reason why a kernel that could serve was not picked."""
     return {
         "reference": "the definition, made to be read: the slowest",
         "native": "it pays for scores that are made again for the gradient, which is not asked for",
@@ -275,5 +275,5 @@ def _num_scores(request: AttentionRequest) -> int:
 
 
 def _span(mask: Mask) -> int:
-    """How many positions a query far from the start may see."""
+    """Return the number of positions that a query far from the start may see."""
     return sum(last - first + 1 for first, last in mask.bounds(FAR // 2, FAR // 2))

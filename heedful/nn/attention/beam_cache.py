@@ -31,7 +31,7 @@ _CROWDED = 64
 
 @dataclass(frozen=True, eq=False)
 class Lineage:
-    """Which of a row's tokens are the past of which continuation.
+    """The past of each continuation: which tokens of a shared row are its own.
 
     Args:
         positions: [B, S] int64; −1 where nothing stands.
@@ -91,7 +91,7 @@ class _Part(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it is all that the store holds for this value."""
+        """True where it is all that the store holds for this value."""
         return self.sentences is None and self.slots is None
 
     @property
@@ -105,7 +105,7 @@ class _Part(NamedTuple):
         return self.used if self.slots is None else self.slots.shape[1]
 
     def of(self, held: Tensor) -> Tensor:
-        """What is wanted of the store's keys or values: [B', K, S', E]."""
+        """Return the chosen part of the store's keys or values, [B', K, S', E]."""
         if self.slots is None:
             held = held[:, :, : self.used]
             return held if self.sentences is None else held.index_select(0, self.sentences)
@@ -119,7 +119,7 @@ class _Part(NamedTuple):
         return found.view(len(sentences), heads, self.width, width)
 
     def put(self, held: Tensor, place: Tensor) -> None:
-        """What is wanted of the store's keys or values, without a copy on the way."""
+        """Copy the chosen part of the store's keys or values, without a copy on the way."""
         if self.slots is None and self.sentences is not None:
             torch.index_select(held[:, :, : self.used], 0, self.sentences, out=place)
         else:
@@ -309,7 +309,7 @@ class Store:
 
     @functools.cached_property
     def places(self) -> HeadAddresses:
-        """Where they stand."""
+        """The addresses and strides of keys and values."""
         return HeadAddresses.of(self.keys, self.values)
 
     @classmethod
@@ -320,7 +320,7 @@ class Store:
         return store
 
     def may_be_written(self, used: int, count: int) -> bool:
-        """Whether so many more tokens may follow the first `used` slots."""
+        """Return whether so many more tokens may follow the first `used` slots."""
         fits = used + count <= self.keys.shape[2]
         alike = self._is_inference == torch.is_inference_mode_enabled()
         return self.filled == used and fits and alike

@@ -1,4 +1,4 @@
-"""What is added to attention scores for where two tokens stand, before the mask and the softmax.
+"""Position biases: numbers added to attention scores before the mask and the softmax.
 
 A bias looks at positions, never at array indices, so it can be evaluated for any block of queries
 and keys. Shapes: B batch, H heads, Lq queries, Lk keys, E head width.

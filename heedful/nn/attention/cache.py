@@ -20,7 +20,7 @@ from heedful.nn.positions import NOTHING_HERE, Positions
 
 
 class KeyValueCache(Protocol):
-    """What self-attention needs of a cache."""
+    """The protocol of a cache of keys and values."""
 
     @property
     def keys(self) -> Tensor:
@@ -39,7 +39,7 @@ class KeyValueCache(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Cache(ABC):
-    """What every kind of cache holds, ready for `attend`.
+    """Keys, values and their positions, ready for `attend`: the base of all caches.
 
     Args:
         keys: [B, K, S, E].

@@ -16,7 +16,7 @@ from heedful.nn.positions import Positions
 
 @dataclass(frozen=True)
 class KeptHeads:
-    """Which heads of an attention are left.
+    """The heads of an attention that pruning left.
 
     A key/value head is left as long as one of the query heads that share it is.
 
@@ -48,7 +48,7 @@ class KeptHeads:
 
     @property
     def whole(self) -> bool:
-        """Whether nothing was pruned."""
+        """True where nothing was pruned."""
         return len(self.heads) == self.total
 
     def in_place(self, value: Tensor, filler: float = 0.0) -> Tensor:

@@ -1,4 +1,4 @@
-"""Who may see whom: masks as small values, a function of positions, True where a key is visible.
+"""Attention masks: small values, functions of positions, True where a key is visible.
 
 Masks are hashable, combine exactly with `&` and `|`, know which key positions a range of queries
 could see (so that kernels skip the rest), and describe themselves in a sentence or a picture.
@@ -26,18 +26,18 @@ Intervals: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Place(NamedTuple):
-    """Where tokens stand, in any shape: their positions and, if they have them, their segments."""
+    """Positions of tokens, in any shape, and their segments if they have them."""
 
     position: Tensor
     segment: Tensor | None = None
 
 
 class Mask(ABC):
-    """Which keys a query may see; a value, equal to another of the same kind and settings."""
+    """A rule for the keys that a query may see; equal to another of the same kind and settings."""
 
     @abstractmethod
     def sees(self, query: Place, key: Place) -> Tensor:
-        """Whether queries at some places may see keys at others, element by element.
+        """Return whether queries at some places may see keys at others, element by element.
 
         Args:
             query: places of any shape.
@@ -48,7 +48,7 @@ class Mask(ABC):
         """
 
     def allow(self, positions: Positions) -> Tensor:
-        """Which pairs the mask allows, not asking whether either end is really there.
+        """Return the pairs that the mask allows, whether or not both ends are really there.
 
         Returns:
             Bool [B|1, H|1, Lq, Lk].
@@ -76,7 +76,7 @@ class Mask(ABC):
 
     @abstractmethod
     def describe(self) -> str:
-        """What a query sees, as the end of a sentence: "keys at or before its own position"."""
+        """Return the end of a sentence about a query: "keys at or before its own position"."""
 
     def __and__(self, other: Mask) -> Mask:
         if self == Everything():

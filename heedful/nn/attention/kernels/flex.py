@@ -72,7 +72,7 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _block_mask(request: AttentionRequest) -> Any:
-    """Which blocks to visit, and whom a query sees within them; None when all is visible."""
+    """Return FlexAttention's block mask: blocks to visit, keys seen in them; None when all are."""
     from torch.nn.attention.flex_attention import create_block_mask
 
     positions, mask = request.positions, request.mask

@@ -128,7 +128,7 @@ def _room_for_gradients(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 
 
 def _neighbours(left: Tensor, right: Tensor) -> bool:
-    """Whether each token's heads on the right follow those on the left, in one memory."""
+    """Return whether each token's heads on the right follow those on the left in memory."""
     heads, width = left.shape[1], left.shape[3]
     return (
         left.untyped_storage().data_ptr() == right.untyped_storage().data_ptr()

@@ -1,4 +1,4 @@
-"""What a kernel is asked to compute, and the steps that several kernels share.
+"""The request that a kernel of attention computes, and the steps that several kernels share.
 
 Shapes: B batch, H heads, K key/value heads (H is a multiple of K), Lq queries, Lk keys, E width of
 a query or key head, Ev width of a value head.
@@ -66,7 +66,7 @@ class AttentionRequest:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether a backward pass may follow."""
+        """True where a backward pass may follow."""
         if not torch.is_grad_enabled():
             return False
         return any(t.requires_grad for t in (self.q, self.k, self.v)) or bool(self.learned)
@@ -77,10 +77,10 @@ class Kernel(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called by."""
+        """The name that it is asked for by."""
 
     def unsupported(self, request: AttentionRequest) -> str | None:
-        """Why this kernel cannot serve the request, as a clause; None when it can."""
+        """Return why this kernel cannot serve a request, as a clause; None when it can."""
 
     def run(self, request: AttentionRequest) -> Tensor:
         """Compute [B, H, Lq, Ev], in the type of the values."""
@@ -102,7 +102,7 @@ def soft_cap(scores: Tensor, softcap: float | None) -> Tensor:
 
 
 def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | None:
-    """What to add to scores: 0 where visible, very negative elsewhere; None if all is visible.
+    """Return the mask as numbers to add: 0 where visible, very negative elsewhere; None for all.
 
     The numbers are finite: a row that sees nothing becomes a plain mean, to be cleared by
     `clear_blind_rows`, where infinities would make it NaN. Any score is lost beside them in
