@@ -35,7 +35,7 @@ from heedful.data.batches import ExampleBatch
 from heedful.data.corpus_spec import AugmentSpec
 from heedful.data.image_files import ImageReader, Pixels, wrong_size
 from heedful.errors import DataError
-from heedful.nn.pixels import normalized
+from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 
 ERASED_AREA = (0.02, 0.33)

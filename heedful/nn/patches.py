@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from heedful.errors import DataError
 from heedful.nn.feedforward import linear
+from heedful.nn.spec import PixelSpec
 
 
 def cut(images: Tensor, patch_size: int) -> Tensor:
@@ -82,3 +83,20 @@ def stretched(table: Tensor, old: int, new: int) -> Tensor:
 
 def _sizes(shape: torch.Size | tuple[int, ...]) -> str:
     return " × ".join(str(size) for size in shape)
+
+
+def normalized(pixels: Tensor, spec: PixelSpec) -> Tensor:
+    """Images of the model's size as its input.
+
+    Args:
+        pixels: [B, C, h, w], 0 to 255, uint8 or float.
+        spec: what the model was trained with.
+
+    Returns:
+        [B, C, h, w] float32.
+    """
+    mean, std = (
+        torch.tensor(values, device=pixels.device)[:, None, None]
+        for values in (spec.mean, spec.std)
+    )
+    return pixels.float().mul(spec.rescale).sub_(mean).div_(std)

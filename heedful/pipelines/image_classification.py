@@ -18,7 +18,7 @@ from heedful.engines.prepare import precision_of, prepare
 from heedful.errors import ConfigError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.vision import VisionModel
-from heedful.nn.pixels import normalized
+from heedful.nn.patches import normalized
 from heedful.nn.spec import PixelSpec
 from heedful.pipelines.batching import split_on_oom
 from heedful.pipelines.predictions import Label
