@@ -28,6 +28,7 @@ PROGRAMS = (
     "startup",
     "training",
     "translating",
+    "versions",
 )
 
 
