@@ -86,4 +86,7 @@ def _texts(kind: str, directory: Path) -> list[dict[str, Any]]:
         found = writer.generate(TEXTS, beam=BEAM, max_length=NEW_TOKENS)
     else:
         return []
-    return [{"text": str(getattr(each, "text", each)), "score": cast("float", each.score)} for each in found]
+    return [
+        {"text": str(getattr(each, "text", each)), "score": cast("float", each.score)}
+        for each in found
+    ]
