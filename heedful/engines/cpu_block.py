@@ -1,36 +1,31 @@
-"""A block by kernels in C, in two calls: the projections of self-attention, and the rest.
+"""Blocks by kernels in C: one in two calls, or all of a stack in one.
 
-Between them the cache takes the new keys and values.
+A single block's two calls are the projections of self-attention, and the rest; between them the
+cache takes the new keys and values.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from heedful.engines.lowering import RotaryAngles
+from heedful.engines.cpu_attention import AttentionCall, rotary_table, set_positions
+from heedful.engines.lowering import RotaryAngles, StackProgram
 from heedful.engines.packed_linear import workspace
-from heedful.kernels.library import address, contiguous_vectors, kernels
-from heedful.kernels.structs import AttentionArgs, Layer, RotaryTable
+from heedful.kernels.library import HeadAddresses, address, kernels
+from heedful.kernels.structs import AttentionArgs, Layer
 from heedful.models.block import Block, BlockState
-from heedful.nn.attention.attend import make_request
-from heedful.nn.attention.biases import Bias
+from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValueCache
-from heedful.nn.attention.kernels.request import total_bias
-from heedful.nn.attention.masks import Causal, Everything, Mask
-from heedful.nn.attention.multi_head import Attention, KeyValues
-from heedful.nn.capture import Capture
+from heedful.nn.attention.multi_head import KeyValues
 from heedful.nn.mixer import Context
-from heedful.nn.positions import Positions
 
 SHOWN = ("self.weights", "cross.weights")
 """Captures within a block that kernels in C can give."""
-
-_PLAIN_MASKS = (Everything(), Causal())
 
 
 class CpuBlock:
@@ -81,13 +76,13 @@ class CpuBlock:
             cache, positions = cache.extend(k, v, positions)
             k, v = cache.keys, cache.values
         biases = attention.biases_with(context.biases)
-        own = _AttentionCall(attention, q, KeyValues(k, v), positions, biases, starts, starts)
+        own = AttentionCall(attention, q, KeyValues(k, v), positions, biases, starts, starts)
         own.request_weights(context.capture, f"{context.address}.self.weights")
         num_keys, cross = own.described.num_keys, None
         if self.block.cross_attention is not None:
             assert memory is not None and context.memory_positions is not None
             positions = context.memory_positions
-            cross = _AttentionCall(self.block.cross_attention, None, memory, positions, (), starts)
+            cross = AttentionCall(self.block.cross_attention, None, memory, positions, (), starts)
             cross.request_weights(context.capture, f"{context.address}.cross.weights")
             num_keys = max(num_keys, cross.described.num_keys)
         y = torch.empty_like(x)
@@ -107,118 +102,93 @@ class CpuBlock:
         return y, (cache, memory, None) if self.block.cross_attention else (cache, None)
 
 
+class CpuPass:
+    """All blocks of a stack in one call of kernels in C.
+
+    Args:
+        block: the first of them, for what they have in common.
+        program: of all blocks.
+    """
+
+    def __init__(self, block: Block, program: StackProgram) -> None:
+        self._own, self._cross = block.self_attention, block.cross_attention
+        self._program = program
+        self._addresses = ctypes.c_void_p * len(program)
+
+    def __call__(
+        self,
+        x: Tensor,
+        context: Context,
+        states: Sequence[BlockState],
+    ) -> tuple[Tensor, tuple[BlockState, ...]] | None:
+        """Run all blocks.
+
+        Args:
+            x: [B, L, D] float32; [1, R, D] without its padding.
+            context: positions of the pass; captures are ignored.
+            states: of each block, or none.
+
+        Returns:
+            As x, and the states after x's tokens; None where the blocks need to be called
+            one by one.
+        """
+        split = [split_states(each) for each in states]
+        caches = [cache for cache, _ in split if cache is not None]
+        memory = [read for _, read in split if read is not None]
+        if context.biases or any(type(cache) is not BeamCache for cache in caches):
+            return None
+        x, positions = x.contiguous(), context.positions
+        own, cross, rotary = self._own, self._cross, self._program.rotary
+        described = self._program.begin()
+        alive: list[object] = [set_positions(described.self, positions, own.mask)]
+        if rotary is not None:
+            alive.append(table := rotary_table(rotary, context.row_positions()))
+            described.rotary = table
+        grown: list[BeamCache] = []
+        if caches:
+            batch, count = positions.query.shape
+            shape = (batch, own.key_heads_left, count, own.head_width)
+            claims = [cast("BeamCache", cache).claim(shape, x) for cache in caches]
+            grown = [cache for cache, _ in claims]
+            begins = self._tell_places(described.self, [store.places for _, store in claims])
+            if begins is None:
+                return None
+            described.keys, described.values = begins
+            described.num_cached = positions.key.shape[1] - count
+        if cross is not None:
+            assert context.memory_positions is not None
+            alive.append(set_positions(described.cross, context.memory_positions, cross.mask))
+            begins = self._tell_places(described.cross, [each.places for each in memory])
+            if begins is None:
+                return None
+            described.memory_keys, described.memory_values = begins
+        if context.rows is not None:
+            starts = address(context.rows.starts)
+            described.self.query_starts = described.self.key_starts = starts
+            described.cross.query_starts = starts
+        rows, library = x.shape[0] * x.shape[1], kernels()
+        space = workspace(library.heedful_stack_workspace(described, rows))
+        y = torch.empty_like(x)
+        library.heedful_stack(described, x.data_ptr(), rows, y.data_ptr(), space.data_ptr())
+        if not grown:
+            return y, tuple(states)
+        return y, tuple((cache, *each[1:]) for cache, each in zip(grown, states, strict=True))
+
+    def _tell_places(
+        self, args: AttentionArgs, places: Sequence[HeadAddresses]
+    ) -> tuple[Any, Any] | None:
+        """Say how keys and values lie; where those of each block begin, if all lie alike."""
+        keys, values, *strides = zip(*places, strict=True)
+        if any(len(set(each)) > 1 or each[0][3] != 1 for each in strides):
+            return None
+        args.key_batch, args.key_head, args.key_slot, _ = strides[0][0]
+        args.value_batch, args.value_head, args.value_slot, _ = strides[1][0]
+        return self._addresses(*keys), self._addresses(*values)
+
+
 def split_states(states: BlockState) -> tuple[KeyValueCache | None, KeyValues | None]:
     """Return the cache of self-attention and the keys and values of the memory among a block's."""
     if not states:
         return None, None
     cache, memory = states[0], states[1] if len(states) > 2 else None
     return cast("KeyValueCache | None", cache), cast("KeyValues | None", memory)
-
-
-class _AttentionCall:
-    """Arguments of one attention by kernels, with the tensors that their addresses are of.
-
-    Args:
-        attention: the module.
-        q: [B, H, Lq, E] with the heads of a query side by side; None where kernels make them.
-        memory: keys and values [B, K, Lk, E], with the numbers of each side by side.
-        positions: of queries and keys.
-        biases: added to the scores.
-        query_rows: [B + 1] int64, where the queries of each sentence begin, if they come without
-            padding: q and those positions are [1, H, R, E] and [B, Lq].
-        key_rows: the same of keys and values.
-    """
-
-    def __init__(
-        self,
-        attention: Attention,
-        q: Tensor | None,
-        memory: KeyValues,
-        positions: Positions,
-        biases: Sequence[Bias],
-        query_rows: Tensor | None = None,
-        key_rows: Tensor | None = None,
-    ) -> None:
-        self.attention = attention
-        self.captured: tuple[str, Tensor] | None = None
-        described = self.described = AttentionArgs()
-        k, v = (contiguous_vectors(t) for t in (memory.keys, memory.values))
-        if q is not None:
-            described.queries = q.data_ptr()
-            described.query_batch, described.query_row = q.stride(0), q.stride(2)
-        described.keys, described.values = k.data_ptr(), v.data_ptr()
-        described.key_batch, described.key_head, described.key_slot = k.stride()[:3]
-        described.value_batch, described.value_head, described.value_slot = v.stride()[:3]
-        visible = set_positions(described, positions, attention.mask)
-        described.query_starts, described.key_starts = address(query_rows), address(key_rows)
-        bias = None
-        if biases:
-            assert q is not None
-            request = make_request(
-                q, k, v, positions, attention.mask, biases, attention.scale, attention.softcap
-            )
-            bias = total_bias(request)
-            assert bias is not None
-            bias = bias.contiguous()
-            described.bias = address(bias)
-            described.bias_batch = bias.stride(0) if bias.shape[0] > 1 else 0
-            described.bias_head, described.bias_query = bias.stride()[1:3]
-        self.kept_alive = (q, k, v, visible, bias, query_rows, key_rows)
-
-    def request_weights(self, capture: Capture | None, place: str) -> None:
-        """Have kernels write the weights of attention for a capture that wants them."""
-        if capture is None or not capture.wants(place):
-            return
-        described, heads = self.described, self.attention.heads_left
-        weights = torch.zeros(described.batch, heads, described.num_queries, described.num_keys)
-        described.weights = weights.data_ptr()
-        described.weights_only = capture.ends_with(place)
-        self.captured = place, weights
-
-    def give_weights(self, capture: Capture | None) -> None:
-        """Give the capture what it asked for, [B, H, Lq, Lk]."""
-        if capture is not None and self.captured is not None:
-            place, weights = self.captured
-            capture.keep(place, self.attention.kept.in_place(weights))
-
-
-def set_positions(described: AttentionArgs, positions: Positions, mask: Mask) -> Tensor | None:
-    """Fill in the numbers of queries and keys, and which key each query sees.
-
-    Returns:
-        The tensor whose address was filled in, if any; it must outlive the call.
-    """
-    described.batch, described.num_queries = positions.query.shape
-    described.num_keys = positions.key.shape[1]
-    visible = _visible(positions, mask)
-    if visible is None:
-        return None
-    described.visible = visible.data_ptr()
-    described.visible_batch = visible.stride(0) if visible.shape[0] > 1 else 0
-    described.visible_query = visible.stride(2) if visible.shape[2] > 1 else 0
-    return visible
-
-
-def rotary_table(rotary: RotaryAngles, places: Tensor) -> RotaryTable:
-    """The angles of queries and keys at positions [B, L]."""
-    places = places.contiguous()
-    return rotary.at(places.data_ptr(), places.numel())
-
-
-def _visible(positions: Positions, mask: Mask) -> Tensor | None:
-    """Return the keys visible to each query, bytes or bool [B|1, 1, Lq|1, Lk]; None if all are."""
-    if mask not in _PLAIN_MASKS:
-        return None if positions.shows_all(mask) else positions.visible(mask).contiguous()
-    return positions.derive(("seen", mask), lambda: _find_visible(positions, mask == Causal()))
-
-
-def _find_visible(positions: Positions, causal: bool) -> Tensor | None:
-    query, key, lineage = positions.query.contiguous(), positions.key.contiguous(), None
-    if positions.lineage is not None:
-        lineage = positions.lineage.contiguous()
-    shape = (query.shape[0], query.shape[1], key.shape[1])
-    visible = torch.empty((shape[0], 1, *shape[1:]), dtype=torch.uint8)
-    all_visible = kernels().heedful_visible(
-        *(query.data_ptr(), key.data_ptr(), address(lineage), *shape, causal, visible.data_ptr())
-    )
-    return None if all_visible else visible

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, cast
+from typing import Self, cast
 
-import torch
 from torch import Tensor
 
-from heedful.engines.cpu_block import SHOWN, CpuBlock, rotary_table, set_positions, split_states
+from heedful.engines.cpu_block import SHOWN, CpuBlock, CpuPass
 from heedful.engines.cpu_embedding import norm_rows
 from heedful.engines.engine_parts import EnginePart, become
 from heedful.engines.lowering import StackProgram, WeightSource, lower_block, lower_rotary
-from heedful.engines.packed_linear import workspace
 from heedful.engines.support import block_refusals, one_call_refusals
-from heedful.kernels.library import HeadAddresses, address, kernels
-from heedful.kernels.structs import AttentionArgs
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.mixer import Context
 from heedful.nn.product import unwatched
 from heedful.nn.unpadding import RealRows, rows_in_front
@@ -126,87 +120,3 @@ class CpuStack(EnginePart, Stack):
             if context.capture.concerns(self.name, besides=shown):
                 return None
         return rows_in_front(context.positions.query)
-
-
-class CpuPass:
-    """All blocks of a stack in one call of kernels in C.
-
-    Args:
-        block: the first of them, for what they have in common.
-        program: of all blocks.
-    """
-
-    def __init__(self, block: Block, program: StackProgram) -> None:
-        self._own, self._cross = block.self_attention, block.cross_attention
-        self._program = program
-        self._addresses = ctypes.c_void_p * len(program)
-
-    def __call__(
-        self,
-        x: Tensor,
-        context: Context,
-        states: Sequence[BlockState],
-    ) -> tuple[Tensor, tuple[BlockState, ...]] | None:
-        """Run all blocks.
-
-        Args:
-            x: [B, L, D] float32; [1, R, D] without its padding.
-            context: positions of the pass; captures are ignored.
-            states: of each block, or none.
-
-        Returns:
-            As x, and the states after x's tokens; None where the blocks need to be called
-            one by one.
-        """
-        split = [split_states(each) for each in states]
-        caches = [cache for cache, _ in split if cache is not None]
-        memory = [read for _, read in split if read is not None]
-        if context.biases or any(type(cache) is not BeamCache for cache in caches):
-            return None
-        x, positions = x.contiguous(), context.positions
-        own, cross, rotary = self._own, self._cross, self._program.rotary
-        described = self._program.begin()
-        alive: list[object] = [set_positions(described.self, positions, own.mask)]
-        if rotary is not None:
-            alive.append(table := rotary_table(rotary, context.row_positions()))
-            described.rotary = table
-        grown: list[BeamCache] = []
-        if caches:
-            batch, count = positions.query.shape
-            shape = (batch, own.key_heads_left, count, own.head_width)
-            claims = [cast("BeamCache", cache).claim(shape, x) for cache in caches]
-            grown = [cache for cache, _ in claims]
-            begins = self._tell_places(described.self, [store.places for _, store in claims])
-            if begins is None:
-                return None
-            described.keys, described.values = begins
-            described.num_cached = positions.key.shape[1] - count
-        if cross is not None:
-            assert context.memory_positions is not None
-            alive.append(set_positions(described.cross, context.memory_positions, cross.mask))
-            begins = self._tell_places(described.cross, [each.places for each in memory])
-            if begins is None:
-                return None
-            described.memory_keys, described.memory_values = begins
-        if context.rows is not None:
-            starts = address(context.rows.starts)
-            described.self.query_starts = described.self.key_starts = starts
-            described.cross.query_starts = starts
-        rows, library = x.shape[0] * x.shape[1], kernels()
-        space = workspace(library.heedful_stack_workspace(described, rows))
-        y = torch.empty_like(x)
-        library.heedful_stack(described, x.data_ptr(), rows, y.data_ptr(), space.data_ptr())
-        if not grown:
-            return y, tuple(states)
-        return y, tuple((cache, *each[1:]) for cache, each in zip(grown, states, strict=True))
-
-    def _tell_places(
-        self, args: AttentionArgs, places: Sequence[HeadAddresses]
-    ) -> tuple[Any, Any] | None:
-        """Say how keys and values lie; where those of each block begin, if all lie alike."""
-        keys, values, *strides = zip(*places, strict=True)
-        if any(len(set(each)) > 1 or each[0][3] != 1 for each in strides):
-            return None
-        args.key_batch, args.key_head, args.key_slot, _ = strides[0][0]
-        args.value_batch, args.value_head, args.value_slot, _ = strides[1][0]
-        return self._addresses(*keys), self._addresses(*values)

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.device import Precision
-from heedful.engines.cpu_block import set_positions
+from heedful.engines.cpu_attention import set_positions
 from heedful.engines.cpu_embedding import CpuInputEmbedding
 from heedful.engines.engine_parts import become
 from heedful.engines.prepare import prepare
