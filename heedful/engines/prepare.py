@@ -15,10 +15,10 @@ import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_precision
 from heedful.engines.cpu_embedding import CpuInputEmbedding
+from heedful.engines.cpu_model import ModuleWeights
 from heedful.engines.cpu_stack import CpuStack
 from heedful.engines.cuda_graphs import GraphedStack, record_on_gpu
 from heedful.engines.engine_parts import become, copy_model, replace_module
-from heedful.engines.module_weights import ModuleWeights
 from heedful.engines.packed_linear import (
     Int8NativeLinear,
     Linear,

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from heedful.data.batches import source_tensors
 from heedful.device import Precision, RunningPrecision, resolve_device
+from heedful.engines.cpu_model import is_untouched, share_weights
 from heedful.engines.lowering import Unsupported
-from heedful.engines.module_weights import is_untouched, share_weights
 from heedful.engines.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
+from heedful.engines.cpu_model import share_weights
 from heedful.engines.lowering import PackedWeight
-from heedful.engines.module_weights import share_weights
 from heedful.engines.numpy_translator import sinusoids
 from heedful.engines.packed_linear import NativeLinear
 from heedful.errors import ConfigError, ModelError, UserError

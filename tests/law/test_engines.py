@@ -18,7 +18,7 @@ import torch
 from heedful.config import Config
 from heedful.device import Precision
 from heedful.engines import support
-from heedful.engines.module_weights import is_untouched, share_weights
+from heedful.engines.cpu_model import is_untouched, share_weights
 from heedful.engines.prepare import prepare
 from heedful.engines.support import cpu_refusals, explain, sentence_refusals
 from heedful.errors import ModelError
