@@ -1,20 +1,47 @@
-"""The weights of an engine's copy of a model, for lowering and for the NumPy runtime."""
+"""A model by kernels in C: its parts exchanged, its weights by name, its share with NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
+from heedful.engines.cpu_embedding import CpuInputEmbedding
+from heedful.engines.cpu_stack import CpuStack
+from heedful.engines.engine_parts import become, replace_module
 from heedful.engines.numpy_translator import NumpyTranslator
 from heedful.engines.packed_linear import NativeLinear
+from heedful.engines.support import embedding_refusals, stack_refusals
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
 from heedful.nn.product import unwatched
+from heedful.nn.spec import EmbeddingSpec
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
 
 _MODULES = {"query": "projection", "key": "memory_projection", "value": "memory_projection"}
 """The modules of fused maps, whose weights have names of their own in state dicts."""
+
+
+def use_kernels(engine: AnyModel, *, native: bool) -> None:
+    """Have kernels in C compute embeddings and stacks, as far as they support them.
+
+    Args:
+        engine: with packed layers.
+        native: whether these are packed for kernels in C.
+    """
+    weights, spec = ModuleWeights(engine) if native else None, engine.spec
+    embedding: EmbeddingSpec | None = getattr(spec, "embedding", None)
+    if embedding is not None and not embedding_refusals(embedding, "embedding"):
+        for module in engine.input_modules().values():
+            replace_module(engine, module, become(module, CpuInputEmbedding))
+    for name, stack in spec.stacks().items():
+        if not stack_refusals(stack, name):
+            module = CpuStack.of(getattr(engine, name), stack, spec.width, weights)
+            setattr(engine, name, module)
 
 
 class ModuleWeights:
@@ -72,10 +99,8 @@ def share_weights(model: Translator) -> NumpyTranslator:
 
 def is_untouched(model: Translator) -> bool:
     """Return whether kernels in C compute all of a model, and no module was replaced or hooked."""
-    stacks, packed = (
-        (model.encoder, model.decoder),
-        getattr(model.output_projection, "packed", None),
-    )
+    stacks = model.encoder, model.decoder
+    packed = getattr(model.output_projection, "packed", None)
     if packed is None or not all(getattr(each, "is_whole", False) for each in stacks):
         return False
     return unwatched(model.source_input, model.target_input, packed)

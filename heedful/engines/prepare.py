@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_precision
-from heedful.engines.cpu_embedding import CpuInputEmbedding
-from heedful.engines.cpu_model import ModuleWeights
-from heedful.engines.cpu_stack import CpuStack
+from heedful.engines.cpu_model import use_kernels
 from heedful.engines.cuda_graphs import GraphedStack, record_on_gpu
-from heedful.engines.engine_parts import become, copy_model, replace_module
+from heedful.engines.engine_parts import copy_model, replace_module
 from heedful.engines.packed_linear import (
     Int8NativeLinear,
     Linear,
@@ -29,20 +27,16 @@ from heedful.engines.packed_linear import (
     pack_linear,
     packs,
 )
-from heedful.engines.support import embedding_refusals, stack_refusals
 from heedful.errors import ConfigError
 from heedful.kernels import library
 from heedful.memory import reuse_freed
-from heedful.nn.spec import EmbeddingSpec
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
     from heedful.models.causal_lm import CausalLM
-    from heedful.models.encoder import EncoderModel
     from heedful.models.translator import Translator
-    from heedful.models.vision import VisionModel
 
-M = TypeVar("M", "Translator", "CausalLM", "EncoderModel", "VisionModel")
+M = TypeVar("M", bound="AnyModel")
 
 
 def prepare(
@@ -75,7 +69,8 @@ def prepare(
         device = next(model.parameters()).device
     if not isinstance(precision, Precision):
         precision = _choose_precision(model, precision, device)
-    engine = copy_model(model, donate=donate).to(device).eval()
+    engine = copy_model(model, donate=donate)
+    engine.to(device).eval()
     vars(engine)["precision"] = _convert(engine, precision)
     return engine
 
@@ -106,7 +101,7 @@ def _convert(engine: AnyModel, precision: Precision) -> Precision:
                 remedy="Use auto, fp32 or bf16",
             )
         _pack(engine, linear)
-        _use_kernels(engine, native=linear is Int8NativeLinear)
+        use_kernels(engine, native=linear is Int8NativeLinear)
         return replace(precision, stored=True)
     if not generates or precision.device not in ("cpu", "cuda"):
         return precision
@@ -119,7 +114,7 @@ def _convert(engine: AnyModel, precision: Precision) -> Precision:
         replace_module(engine, stack, GraphedStack.of(stack, record))
     elif precision.name == "fp32" and library.kernels() is not None:
         _pack(engine, NativeLinear)
-        _use_kernels(engine, native=True)
+        use_kernels(engine, native=True)
     elif packs(torch.bfloat16 if precision.name == "bf16" else torch.float32):
         _pack(engine, PackedLinear)
     elif precision.name == "bf16" and library.kernels() is not None:
@@ -137,21 +132,3 @@ def _pack(engine: AnyModel, linear: Linear) -> None:
         decoder.output_projection = PackedProjection(
             decoder.output_projection, decoder.output_bias, linear
         )
-
-
-def _use_kernels(engine: AnyModel, *, native: bool) -> None:
-    """Have kernels in C compute embeddings and stacks, as far as they support them.
-
-    Args:
-        engine: with packed layers.
-        native: whether these are packed for kernels in C.
-    """
-    weights, spec = ModuleWeights(engine) if native else None, engine.spec
-    embedding: EmbeddingSpec | None = getattr(spec, "embedding", None)
-    if embedding is not None and not embedding_refusals(embedding, "embedding"):
-        for module in engine.input_modules().values():
-            replace_module(engine, module, become(module, CpuInputEmbedding))
-    for name, stack in spec.stacks().items():
-        if not stack_refusals(stack, name):
-            module = CpuStack.of(getattr(engine, name), stack, spec.width, weights)
-            setattr(engine, name, module)
