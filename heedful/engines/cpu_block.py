@@ -150,7 +150,7 @@ class CpuPass:
             shape = (batch, own.key_heads_left, count, own.head_width)
             claims = [cast("BeamCache", cache).claim(shape, x) for cache in caches]
             grown = [cache for cache, _ in claims]
-            begins = self._tell_places(described.self, [store.places for _, store in claims])
+            begins = self._set_strides(described.self, [store.places for _, store in claims])
             if begins is None:
                 return None
             described.keys, described.values = begins
@@ -158,7 +158,7 @@ class CpuPass:
         if cross is not None:
             assert context.memory_positions is not None
             alive.append(set_positions(described.cross, context.memory_positions, cross.mask))
-            begins = self._tell_places(described.cross, [each.places for each in memory])
+            begins = self._set_strides(described.cross, [each.places for each in memory])
             if begins is None:
                 return None
             described.memory_keys, described.memory_values = begins
@@ -174,10 +174,14 @@ class CpuPass:
             return y, tuple(states)
         return y, tuple((cache, *each[1:]) for cache, each in zip(grown, states, strict=True))
 
-    def _tell_places(
+    def _set_strides(
         self, args: AttentionArgs, places: Sequence[HeadAddresses]
     ) -> tuple[Any, Any] | None:
-        """Say how keys and values lie; where those of each block begin, if all lie alike."""
+        """Set the strides of keys and values; return where those of each block begin.
+
+        Returns:
+            Addresses of all keys and of all values; None where the blocks' strides differ.
+        """
         keys, values, *strides = zip(*places, strict=True)
         if any(len(set(each)) > 1 or each[0][3] != 1 for each in strides):
             return None

@@ -37,11 +37,13 @@ from heedful.nn.positions import NOTHING_HERE, Positions
 MOST_GRAPHS = 24
 """Graphs that are kept; the one that was not used for longest makes room for another."""
 
-_FEW = 16
+_STEP_TOKENS = 16
 """Most tokens of a sentence that count as a step."""
 
 _FEWEST_SLOTS = 64
-_SOURCE = 16
+
+_SOURCE_MULTIPLE = 16
+"""Lengths of the source are rounded up to multiples of it."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Shape:
             1 << (rows - 1).bit_length() if rows < 8 else -(-rows // 8) * 8,
             x.shape[1],
             max(_FEWEST_SLOTS, 1 << (slots - 1).bit_length()),
-            -(-source // _SOURCE) * _SOURCE,
+            -(-source // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE,
             x.dtype,
         )
 
@@ -134,7 +136,7 @@ class GraphedStack(EnginePart, Stack):
             return None
         if any(type(cache) is not BeamCache for cache in caches):
             return None
-        if x.shape[1] > _FEW or positions.query.shape != x.shape[:2]:
+        if x.shape[1] > _STEP_TOKENS or positions.query.shape != x.shape[:2]:
             return None
         source = 0 if context.memory_positions is None else context.memory_positions.key.shape[1]
         shape = Shape.around(x, positions.key.shape[1], source)

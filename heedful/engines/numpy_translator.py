@@ -39,11 +39,14 @@ from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import EmbeddingSpec
 
-_ROOM = 32
-"""Steps that there is memory for at first; where it is full, twice as much is taken."""
+_FIRST_STEPS = 32
+"""Steps that the cache has memory for at first; it doubles when it is full."""
 
-_CROWDED = 64
-"""Slots from which on it is worth looking for some that no continuation needs any more."""
+_COMPACT_FROM = 64
+"""Slots in use from which on it pays to look for those that no continuation needs any more."""
+
+_FIRST_SINUSOIDS = 64
+"""Positions that sinusoids are computed for at first."""
 
 
 class NumpyTranslator:
@@ -61,7 +64,7 @@ class NumpyTranslator:
         if sentence_refusals(spec):  # before anything is read
             raise Unsupported
         self.spec = spec
-        self._weights = weights  # the addresses held here are theirs
+        self._weights = weights  # keeps alive what the addresses here are of
         width, rows = spec.width, spec.target_vocabulary
         names = dict.fromkeys(("source_embedding", "target_embedding", "output_projection"))
         tables = {name: f"{name}.weight" for name in names}
@@ -129,7 +132,7 @@ class NumpyStack:
         positions: Integers,
         own: AttentionArgs,
         cache: tuple[Sequence[int], Sequence[int]] | None = None,
-        taken: int = 0,
+        num_cached: int = 0,
         cross: AttentionArgs | None = None,
         memory: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> Floats:
@@ -140,12 +143,13 @@ class NumpyStack:
             positions: [R], of each row.
             own: what self-attention sees.
             cache: addresses of each layer's keys, and of its values; None if they are not kept.
-            taken: slots of the cache that are in use.
+            num_cached: slots of the cache that are in use.
             cross: what attention over the source sees.
             memory: addresses of each layer's keys of the source, and of its values.
         """
         described = self._program.begin()
-        described.self, described.cross, described.num_cached = own, cross or AttentionArgs(), taken
+        described.self, described.cross = own, cross or AttentionArgs()
+        described.num_cached = num_cached
         if cache is not None:
             described.keys, described.values = (self._addresses(*each) for each in cache)
         if memory is not None:
@@ -158,15 +162,15 @@ class NumpyStack:
             described.rotary = table
         space = workspace(library.heedful_stack_workspace(described, rows))
         library.heedful_stack(described, address(x), rows, address(y), address(space))
-        return y if self._final_norm is None else _normed(y, self._final_norm)
+        return y if self._final_norm is None else _norm_rows(y, self._final_norm)
 
 
 class Continuations:
     """Hypotheses of one sentence, decoded side by side.
 
     Their tokens share one row of slots, as in `heedful.nn.attention.beam_cache`; a mask says which
-    slots are the past of which hypothesis. Shapes: W continuations, S slots in use, N layers,
-    K heads, E their width.
+    slots are the past of which hypothesis. Shapes: W continuations, S slots in use,
+    C slots in all, N layers, K heads, E their width.
 
     Args:
         translator: which writes.
@@ -175,16 +179,16 @@ class Continuations:
 
     def __init__(self, translator: NumpyTranslator, memory: Sequence[Floats]) -> None:
         self._translator = translator
-        self._memory = memory  # held, as its addresses are
+        self._memory = memory  # keeps alive what its addresses are of
         keys = [each.ctypes.data for each in memory]
         values = memory[0].shape[1] // 2 * memory[0].itemsize
-        self._over = keys, [at + values for at in keys]
+        self._memory_places = keys, [at + values for at in keys]
         self._length = 0
-        self._own: npt.NDArray[np.bool_] | None = None  # [W, S]; None while there is one
-        self._crowded = _CROWDED
+        self._mask: npt.NDArray[np.bool_] | None = None  # [W, S]; None until W > 1
+        self._compact_at = _COMPACT_FROM
         layers = translator.decoder
-        shape = (2, layers.spec.num_layers, layers.key_heads, 1 + _ROOM, layers.head_width)
-        self._held = empty(shape)
+        shape = (2, layers.spec.num_layers, layers.key_heads, 1 + _FIRST_STEPS, layers.head_width)
+        self._cache = empty(shape)  # [keys and values, N, K, C, E]
         self._used = 0
 
     def step(self, tokens: Sequence[int]) -> Floats:
@@ -197,16 +201,16 @@ class Continuations:
             The scores of what may follow, [W, V], which may be overwritten.
         """
         width, translator = len(tokens), self._translator
-        if self._own is not None:
-            self._own = np.concatenate([self._own, np.eye(width, dtype=np.bool_)], 1)
+        if self._mask is not None:
+            self._mask = np.concatenate([self._mask, np.eye(width, dtype=np.bool_)], 1)
         stop = self._used + width
         self._reserve(stop)
         positions = np.full(width, self._length)
         x = translator.target_input(np.array(tokens, np.int64), positions)
-        visible = None if self._own is None or self._own.all() else self._own.view(np.uint8)
+        visible = None if self._mask is None or self._mask.all() else self._mask.view(np.uint8)
         layers = translator.decoder
         slot = layers.head_width
-        head = slot * self._held.shape[3]
+        head = slot * self._cache.shape[3]
         own = AttentionArgs(
             batch=1,
             num_queries=width,
@@ -218,18 +222,18 @@ class Continuations:
             visible=address(visible),
             visible_query=stop,
         )
-        tokens_read, both = self._memory[0].shape
+        source_length, row = self._memory[0].shape
         cross = AttentionArgs(
             batch=1,
             num_queries=width,
-            num_keys=tokens_read,
+            num_keys=source_length,
             key_head=layers.memory_head_width,
-            key_slot=both,
+            key_slot=row,
             value_head=layers.memory_head_width,
-            value_slot=both,
+            value_slot=row,
         )
         cache = self._places(0), self._places(1)
-        states = layers(x, positions, own, cache, self._used, cross, self._over)
+        states = layers(x, positions, own, cache, self._used, cross, self._memory_places)
         self._used, self._length = stop, self._length + 1
         scale = translator.spec.output_scale
         scaled = states if scale is None else states * np.float32(scale)
@@ -237,36 +241,36 @@ class Continuations:
 
     def choose(self, continuations: Sequence[int]) -> None:
         """Go on with these of them, W' in any order; some perhaps several times."""
-        if self._own is not None:
-            self._own = self._own[list(continuations)]
+        if self._mask is not None:
+            self._mask = self._mask[list(continuations)]
         elif len(continuations) > 1:
-            self._own = np.ones((len(continuations), self._used), np.bool_)
-        if self._used < self._crowded:
+            self._mask = np.ones((len(continuations), self._used), np.bool_)
+        if self._used < self._compact_at:
             return
-        needed = np.ones(self._used, np.bool_) if self._own is None else self._own.any(0)
+        needed = np.ones(self._used, np.bool_) if self._mask is None else self._mask.any(0)
         count = int(needed.sum())
-        self._crowded = max(_CROWDED, 2 * count)
+        self._compact_at = max(_COMPACT_FROM, 2 * count)
         if 2 * count > self._used:
-            self._crowded *= 2
+            self._compact_at *= 2
             return
-        self._held = aligned(self._held[:, :, :, : self._used][:, :, :, needed])
+        self._cache = aligned(self._cache[:, :, :, : self._used][:, :, :, needed])
         self._used = count
-        if self._own is not None:
-            self._own = self._own[:, needed]
+        if self._mask is not None:
+            self._mask = self._mask[:, needed]
 
     def _reserve(self, slots: int) -> None:
-        room = self._held.shape[3]
-        if slots <= room:
+        capacity = self._cache.shape[3]
+        if slots <= capacity:
             return
-        larger = empty((*self._held.shape[:3], max(2 * room, slots), self._held.shape[4]))
-        larger[:, :, :, : self._used] = self._held[:, :, :, : self._used]
-        self._held = larger
+        larger = empty((*self._cache.shape[:3], max(2 * capacity, slots), self._cache.shape[4]))
+        larger[:, :, :, : self._used] = self._cache[:, :, :, : self._used]
+        self._cache = larger
 
     def _places(self, kind: int) -> list[int]:
         """Return the addresses of each layer's first slot, of keys (0) or values (1)."""
-        of_kind, of_layer = self._held.strides[:2]
-        first = self._held.ctypes.data + kind * of_kind
-        return [first + layer * of_layer for layer in range(self._held.shape[1])]
+        of_kind, of_layer = self._cache.strides[:2]
+        first = self._cache.ctypes.data + kind * of_kind
+        return [first + layer * of_layer for layer in range(self._cache.shape[1])]
 
 
 class _Input:
@@ -300,7 +304,7 @@ class _Input:
         """[R] each to [R, D]."""
         table, rows, width = self.table
         if self._positions.kind == "sinusoidal":
-            self._reach(int(positions.max()) + 1)
+            self._extend_sinusoids(int(positions.max()) + 1)
         x = empty((len(ids), width))
         done = kernels().heedful_embed(
             *(address(ids), address(positions), len(ids)),
@@ -309,17 +313,17 @@ class _Input:
             *(width, address(x)),
         )
         assert done, "ids and positions lie in their tables"
-        return x if self._norm is None else _normed(x, self._norm)
+        return x if self._norm is None else _norm_rows(x, self._norm)
 
-    def _reach(self, length: int) -> None:
-        """Have sinusoids for so many positions."""
+    def _extend_sinusoids(self, length: int) -> None:
+        """Have sinusoids for positions below a length."""
         if self._sinusoids is None or len(self._sinusoids) < length:
-            rows = max(_CROWDED, 1 << (length - 1).bit_length())
+            rows = max(_FIRST_SINUSOIDS, 1 << (length - 1).bit_length())
             self._sinusoids = sinusoids(rows, self.table[2], self._positions.layout)
             self._encodings = address(self._sinusoids), rows, 0
 
 
-def _normed(x: Floats, norm: Norm) -> Floats:
+def _norm_rows(x: Floats, norm: Norm) -> Floats:
     y = empty(x.shape)
     kernels().heedful_norm(norm, address(x), *x.shape, address(y))
     return y

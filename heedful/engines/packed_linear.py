@@ -30,7 +30,7 @@ _LARGEST = 127
 _SMALLEST = 1e-30
 """Keeps a row of zeros from being divided by 0."""
 
-_FEW = 1 << 19
+_SMALL_PRODUCT = 1 << 19
 """Products of fewer rows × K × N are quicker without a call to oneDNN."""
 
 _FEW_ROWS = 16
@@ -103,13 +103,13 @@ class PackedLinear(nn.Module):
         super().__init__()
         weight = weight.detach()
         self.packed = _mkldnn._reorder_linear_weight(weight.contiguous())
-        self.plain = weight if weight.numel() < _FEW else None
+        self.plain = weight if weight.numel() < _SMALL_PRODUCT else None
         self.bias = None if bias is None else bias.detach()
         self.then = then
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., K] to [..., N]."""
-        if self.plain is not None and x.numel() * self.plain.shape[0] < _FEW:
+        if self.plain is not None and x.numel() * self.plain.shape[0] < _SMALL_PRODUCT:
             y = F.linear(x, self.plain, self.bias)
             return y.relu_() if self.then == "relu" else y
         rows = x.reshape(-1, x.shape[-1])
