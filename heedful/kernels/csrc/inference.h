@@ -16,38 +16,11 @@ typedef struct {
     int64_t score_stride;  // num_keys, rounded up to whole registers
 } Head;
 
-// The sum of a row's weights, 0 of hidden keys. Visible keys are summed as if they stood side by side:
-// which hidden ones lie between them (other beams, padding) depends on the batch, and would decide
-// which lane a weight is added to.
-static inline float sum_of_visible(const float *row, const uint8_t *visible, int64_t num_keys) {
-    Floats total = {0};
-    int waiting = 0;  // weights that do not fill a register yet
-#if LANES == 16
-    __m512 pending = _mm512_setzero_ps();
-    for (int64_t s = 0; s < num_keys; s += LANES) {
-        LaneMask mask = visible_lanes(visible + s, num_keys - s);
-        int count = __builtin_popcount(mask), room = LANES - waiting;
-        __m512 weights = _mm512_maskz_compress_ps(mask, (__m512)load(row + s));
-        pending = _mm512_mask_expand_ps(pending, (__mmask16)(0xffff << waiting), weights);
-        waiting += count;
-        if (count < room) continue;
-        total += (Floats)pending;
-        pending = _mm512_maskz_compress_ps((__mmask16)(0xffff << room), weights);
-        waiting -= LANES;
-    }
-#else
-    Floats pending = {0};
-    for (int64_t s = 0; s < num_keys; s++) {
-        if (!visible[s]) continue;
-        pending[waiting++] = row[s];
-        if (waiting < LANES) continue;
-        total += pending;
-        pending = set1(0.0f);
-        waiting = 0;
-    }
-#endif
-    return reduce_add(total + (Floats)pending);
-}
+// Softmax weights are at most 1 and summed as integers, in units of 2⁻²⁴: such a sum is the same in any
+// order. Which hidden keys lie between the visible ones (other beams, padding) depends on the batch, and
+// would decide which lane of a sum of floats a weight is added to.
+#define WEIGHT_ONE (1 << 24)
+#define WEIGHTS_OF_A_LANE 64  // fit in 32 bits
 
 // Scores and softmax of query i of the block, not divided by the sum yet; returns 1 / sum.
 static inline float softmax_row(const AttentionCall *call, const Head *head, int64_t query,
@@ -70,14 +43,17 @@ static inline float softmax_row(const AttentionCall *call, const Head *head, int
     }
     float top = reduce_max(largest);
     if (top == -INFINITY) top = 0.0f;  // a query that sees nothing
-    Floats total = {0};
-    for (int64_t s = 0; s < stride; s += LANES) {
-        Floats weight = exp_lanes(load(row + s) - top);
-        store(row + s, weight);
-        total += weight;
+    int64_t sum = 0;
+    for (int64_t s = 0; s < stride;) {
+        Ints total = {0};
+        for (int i = 0; i < WEIGHTS_OF_A_LANE && s < stride; i++, s += LANES) {
+            Floats weight = exp_lanes(load(row + s) - top);
+            store(row + s, weight);
+            total += __builtin_convertvector(weight * WEIGHT_ONE + 0.5f, Ints);
+        }
+        for (int lane = 0; lane < LANES; lane++) sum += total[lane];
     }
-    float sum = visible ? sum_of_visible(row, visible, num_keys) : reduce_add(total);
-    float share = sum > 0.0f ? 1.0f / sum : 0.0f;
+    float share = sum ? (float)WEIGHT_ONE / (float)sum : 0.0f;
     if (args->weights) {
         float *weights = args->weights
             + ((head->batch * call->layer->num_heads + head->head) * args->num_queries + query)
