@@ -82,6 +82,8 @@ def copy_model(model: M, *, donate: bool = False) -> M:
         return copy
 
     result = copied(model)
+    modules.clear()  # `copied` refers to itself, and would keep both until garbage is collected
+    tensors.clear()
     if donate:
         for module in model.modules():
             for name in module._parameters:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 
 import pytest
 import torch
@@ -234,3 +235,18 @@ def test_a_donated_model_gives_its_parameters_away():
     engine = prepare(model, Precision("fp32", "cpu"), donate=True)
     assert not list(model.parameters())
     assert engine.target_embedding.weight.data_ptr() == weight.data_ptr()
+
+
+@pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
+def test_what_an_engine_packed_of_a_donated_model_is_freed_at_once():
+    model, _ = make()
+    place = model.decoder.blocks[0].feedforward.up.weight.data_ptr()
+    gc.collect()
+    gc.disable()
+    try:
+        engine = prepare(model, Precision("fp32", "cpu"), donate=True)
+        tensors = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        assert place not in {each.data_ptr() for each in tensors if each.device.type == "cpu"}
+    finally:
+        gc.enable()
+    assert engine.decoder is not model.decoder
