@@ -29,7 +29,7 @@ RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 Name = TypeVar("Name")
 
 own_products: ContextVar[bool] = ContextVar("own_products", default=True)
-"""True if products of training may use those of `heedful.nn.product`."""
+"""True if products of training may use those of `heedful.nn.linear_layers`."""
 
 _WORTH_IT = 1.15  # below this gain the plain route is preferred: timings are noisy
 _EXACT = (

@@ -29,11 +29,11 @@ from heedful.device import Precision
 from heedful.nn.attention.attend import KERNELS, attend, make_request
 from heedful.nn.attention.masks import Causal
 from heedful.nn.dropout import dropout
+from heedful.nn.linear_layers import linear as trained
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
-from heedful.nn.product import linear as trained
-from heedful.nn.residual import ResidualNorm, residual_norm
+from heedful.nn.sublayer import ResidualNorm, residual_norm
 from heedful.search.step_model import best_candidates, log_totals
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000

@@ -11,10 +11,11 @@ from heedful.engines.lowering import RotaryAngles
 from heedful.kernels.library import address, contiguous_vectors, kernels
 from heedful.kernels.structs import AttentionArgs, RotaryTable
 from heedful.nn.attention.attend import make_request
-from heedful.nn.attention.biases import Bias
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.kernels.request import total_bias
 from heedful.nn.attention.masks import Causal, Everything, Mask
-from heedful.nn.attention.multi_head import Attention, KeyValues
+from heedful.nn.attention.multi_head import Attention
+from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 

@@ -20,8 +20,7 @@ from heedful.kernels.library import HeadAddresses, address, kernels
 from heedful.kernels.structs import AttentionArgs, Layer
 from heedful.models.block import Block, BlockState
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValueCache
-from heedful.nn.attention.multi_head import KeyValues
+from heedful.nn.attention.cache import KeyValueCache, KeyValues
 from heedful.nn.mixer import Context
 
 SHOWN = ("self.weights", "cross.weights")

@@ -9,7 +9,7 @@ from heedful.engines.engine_parts import EnginePart
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Norm
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.norms import is_rms, norm_parts
+from heedful.nn.sublayer import is_rms, norm_parts
 
 
 class CpuInputEmbedding(EnginePart, InputEmbedding):

@@ -16,7 +16,7 @@ from heedful.engines.packed_linear import NativeLinear
 from heedful.engines.support import embedding_refusals, stack_refusals
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
-from heedful.nn.product import unwatched
+from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.spec import EmbeddingSpec
 
 if TYPE_CHECKING:
@@ -103,4 +103,4 @@ def is_untouched(model: Translator) -> bool:
     packed = getattr(model.output_projection, "packed", None)
     if packed is None or not all(getattr(each, "is_whole", False) for each in stacks):
         return False
-    return unwatched(model.source_input, model.target_input, packed)
+    return has_no_hooks(model.source_input, model.target_input, packed)

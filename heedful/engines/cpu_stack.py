@@ -16,8 +16,8 @@ from heedful.engines.support import block_refusals, one_call_refusals
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
+from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.mixer import Context
-from heedful.nn.product import unwatched
 from heedful.nn.unpadding import RealRows, rows_in_front
 
 
@@ -71,7 +71,7 @@ class CpuStack(EnginePart, Stack):
     @property
     def _uses_definition(self) -> bool:
         blocks = cast("Iterable[Block]", self.blocks)
-        return self.by_definition or any(block.cut for block in blocks) or not unwatched(*blocks)
+        return self.by_definition or any(block.cut for block in blocks) or not has_no_hooks(*blocks)
 
     def _run(
         self, x: Tensor, context: Context, states: Sequence[BlockState]

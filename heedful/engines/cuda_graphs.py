@@ -30,7 +30,7 @@ from heedful.memory import ran_out
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.nn.attention.beam_cache import BeamCache, Store
-from heedful.nn.attention.multi_head import KeyValues
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.mixer import Context, Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 

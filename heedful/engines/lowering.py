@@ -40,7 +40,7 @@ class WeightSource(Protocol):
 
 
 class RotaryAngles:
-    """Cosines and sines that rotate queries and keys, as `heedful.nn.rotary.Rotary` does.
+    """Cosines and sines that rotate queries and keys, as `Rotary` does.
 
     Args:
         head_width: E.

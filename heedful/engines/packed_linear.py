@@ -22,9 +22,8 @@ from heedful.device import best_seconds, measured_width
 from heedful.engines.lowering import Floats, PackedWeight
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.kernels.structs import Linear as LinearStruct
-from heedful.nn import product
 from heedful.nn.embeddings import TokenEmbedding
-from heedful.nn.projection import FusedLinear
+from heedful.nn.linear_layers import FusedLinear, Linear
 
 _LARGEST = 127
 _SMALLEST = 1e-30
@@ -196,7 +195,7 @@ class PackedProjection(TokenEmbedding):
         linear: packs weights.
     """
 
-    def __init__(self, table: TokenEmbedding, bias: Tensor | None, linear: Linear) -> None:
+    def __init__(self, table: TokenEmbedding, bias: Tensor | None, linear: MakeLayer) -> None:
         nn.Module.__init__(self)
         self.weight = table.weight
         self.packed = linear(table.weight, bias)
@@ -212,11 +211,11 @@ class PackedProjection(TokenEmbedding):
         return self._linear(self.weight[ids], None if bias is None else bias[ids])
 
 
-Linear = Callable[..., nn.Module]
+MakeLayer = Callable[..., nn.Module]
 """Makes a packed layer of weight, bias and activation."""
 
 
-def pack_linear(module: nn.Module, linear: Linear) -> None:
+def pack_linear(module: nn.Module, linear: MakeLayer) -> None:
     """Replace all linear layers inside a module, in place, by packed ones.
 
     Args:
@@ -226,7 +225,7 @@ def pack_linear(module: nn.Module, linear: Linear) -> None:
     for name, child in module.named_children():
         if isinstance(child, nn.Linear | FusedLinear) and child.weight.numel() == 0:
             continue  # of a layer whose heads were all pruned
-        if type(child) in (nn.Linear, product.Linear):
+        if type(child) in (nn.Linear, Linear):
             setattr(module, name, linear(child.weight, child.bias))
         elif type(child) is FusedLinear:
             packed = linear(child.weight, child.bias)
@@ -288,7 +287,7 @@ def workspace(size: int) -> Tensor:
     return torch.empty(size, dtype=torch.uint8)
 
 
-def int8_linear() -> Linear | None:
+def int8_linear() -> MakeLayer | None:
     """The layer that multiplies in 8 bits here; None where none is exact."""
     if has_int8_kernels():
         return Int8NativeLinear

@@ -19,7 +19,7 @@ from heedful.engines.cuda_graphs import GraphedStack, record_on_gpu
 from heedful.engines.engine_parts import copy_model, replace_module
 from heedful.engines.packed_linear import (
     Int8NativeLinear,
-    Linear,
+    MakeLayer,
     NativeLinear,
     PackedLinear,
     PackedProjection,
@@ -124,7 +124,7 @@ def _convert(engine: AnyModel, precision: Precision) -> Precision:
     return precision
 
 
-def _pack(engine: AnyModel, linear: Linear) -> None:
+def _pack(engine: AnyModel, linear: MakeLayer) -> None:
     """Replace all linear layers by packed ones, and the output projection of a decoder."""
     pack_linear(engine, linear)
     if engine.spec.generates:

@@ -33,7 +33,7 @@ from heedful.inspect.subject import (
 )
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
-from heedful.nn.norms import norm_parts
+from heedful.nn.sublayer import norm_parts
 
 EMBEDDING, NORMS = "embedding", "norms"
 

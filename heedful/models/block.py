@@ -15,10 +15,8 @@ from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context, MixerState
 from heedful.nn.moe import MixtureOfExperts
-from heedful.nn.norms import build_norm
 from heedful.nn.parts import build_part
-from heedful.nn.residual import ResidualNorm, normed
-from heedful.nn.sublayer import SubLayer, run_sublayer
+from heedful.nn.sublayer import ResidualNorm, SubLayer, apply_norm, build_norm, run_sublayer
 
 BlockState = Sequence[MixerState | None]
 """A state for each sub-layer; None for parts without one, and where a whole sequence is mixed."""
@@ -99,7 +97,8 @@ class Block(nn.Module):
         first = self.sublayers[0]
         if not first.norms_input:
             return x
-        return normed(x, getattr(self, f"{first.name}_norm"), self.training and not context.capture)
+        norm = getattr(self, f"{first.name}_norm")
+        return apply_norm(x, norm, self.training and not context.capture)
 
     def _after(self, index: int) -> ResidualNorm:
         """Return what follows the part of a sub-layer, up to the input of the next part."""

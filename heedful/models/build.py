@@ -1,7 +1,7 @@
 """From a spec to its model: with new weights, or around stored ones.
 
 Stored weights have canonical names: a tensor that several modules share appears once, and maps that
-run as one product (`heedful.nn.projection`) are stored apart.
+run as one product (`heedful.nn.linear_layers`) are stored apart.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Parameters, floating-point operations and decoding states of a model, from its spec.
 
 The modules are built on the meta device, one block for each of the pattern, and answer for
-themselves (`heedful.nn.work`). PyTorch is imported when something is counted, not before.
+themselves (`heedful.nn.mixer`). PyTorch is imported when something is counted, not before.
 
 Legend: D model width, V vocabulary, S source tokens, T target tokens (the end token among them).
 """

@@ -10,7 +10,7 @@ from heedful.models.model_spec import HeadSpec, MaskedLMHeadSpec
 from heedful.nn.dropout import Dropout
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.feedforward import PLAIN_ACTIVATIONS, linear
-from heedful.nn.norms import build_norm
+from heedful.nn.sublayer import build_norm
 
 
 class Pooler(nn.Module):

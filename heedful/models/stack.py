@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.beam_cache import Lineage, choose_beams
-from heedful.nn.attention.biases import build_bias
+from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.dropout import Dropout
+from heedful.nn.linear_layers import may_fuse_sublayer
 from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering
-from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
-from heedful.nn.product import multiplied_in_one
+from heedful.nn.sublayer import build_norm
 from heedful.nn.unpadding import RealRows, real_rows
 
 
@@ -218,7 +218,7 @@ class Stack(nn.Module):
 
 def _training_rows(x: Tensor, positions: Tensor) -> RealRows | None:
     """Return the rows of x [B, L, D] if training goes without its padding."""
-    return real_rows(positions, as_they_stand=multiplied_in_one(x))
+    return real_rows(positions, as_they_stand=may_fuse_sublayer(x))
 
 
 def _initial_state(

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
-from heedful.nn.norms import build_norm
 from heedful.nn.positions import LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
+from heedful.nn.sublayer import build_norm
 
 
 class TokenEmbedding(nn.Module):

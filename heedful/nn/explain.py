@@ -11,9 +11,9 @@ from torch import Tensor
 from heedful.nn.attention.attend import Plan
 from heedful.nn.fused_sublayer import Heads, Parameters, fused_plan
 from heedful.nn.linear_attention import LinearAttention
-from heedful.nn.product import product_plan
-from heedful.nn.residual import ResidualNorm, fusion_refusal
+from heedful.nn.linear_layers import product_plan
 from heedful.nn.spec import PlainActivation
+from heedful.nn.sublayer import ResidualNorm, fusion_refusal
 
 
 def explain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Plan:

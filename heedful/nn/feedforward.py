@@ -10,10 +10,10 @@ from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
 from heedful.nn.fused_sublayer import Parameters, fused_sublayer
+from heedful.nn.linear_layers import Linear, activated_pair, has_no_hooks, is_plain
 from heedful.nn.mixer import Context
-from heedful.nn.product import Linear, fed, is_plain, unwatched
-from heedful.nn.residual import ResidualNorm
 from heedful.nn.spec import GATED, Activation, FeedForwardSpec, PlainActivation
+from heedful.nn.sublayer import ResidualNorm
 from heedful.nn.work import Saved, Work, weight_work
 
 
@@ -66,7 +66,7 @@ class FeedForward(nn.Module):
         drops = self.training and self.dropout.probability > 0.0
         captures = context is not None and context.capture is not None
         if not captures and self.kind is not None and not drops:
-            whole = fed(x, self.up, self.kind, self.down)
+            whole = activated_pair(x, self.up, self.kind, self.down)
             if whole is not None:
                 return whole
         if self.gate is None:
@@ -95,7 +95,7 @@ class FeedForward(nn.Module):
         """
         if self.kind is None or (self.training and self.dropout.probability > 0.0):
             return None
-        if not is_plain(self.up, self.down) or not unwatched(self):
+        if not is_plain(self.up, self.down) or not has_no_hooks(self):
             return None
         up = Parameters(self.up.weight, self.up.bias)
         down = Parameters(self.down.weight, self.down.bias)

@@ -18,11 +18,10 @@ from heedful.kernels.library import ACTIVATIONS, address, array_args, has_row_ke
 from heedful.kernels.structs import Array, LinearTraining, Sublayer
 from heedful.nn.attention.kernels.native import LONGEST
 from heedful.nn.attention.masks import Mask
-from heedful.nn.norms import norm_parts
+from heedful.nn.linear_layers import product_plan
 from heedful.nn.positions import Positions
-from heedful.nn.product import product_plan
-from heedful.nn.residual import Draw, ResidualNorm, draw, residual_refusal
 from heedful.nn.spec import PlainActivation
+from heedful.nn.sublayer import Draw, ResidualNorm, draw, norm_parts, residual_refusal
 from heedful.nn.unpadding import RealRows
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.kernels.gemm import PackedB, gemm_transposed
-from heedful.nn.product import asked_dtype, product_dtype
+from heedful.nn.linear_layers import product_dtype, requested_dtype
 
 _CHUNK_ELEMENTS = 1 << 23
 """Numbers held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
@@ -110,7 +110,7 @@ def _fused(
 ) -> FusedLoss:
     device = hidden.device.type
     own = product_dtype(hidden, weight, bias) is not None
-    dtype = asked_dtype(hidden)
+    dtype = requested_dtype(hidden)
     with torch.autocast(device, enabled=False):
         sums = _FusedLoss.apply(  # type: ignore[no-untyped-call]
             hidden, weight, bias, targets, strengths, dtype, own

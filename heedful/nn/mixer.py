@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from torch import Tensor
 
-from heedful.nn.capture import Capture, offer
+from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
-    from heedful.nn.attention.biases import Bias
     from heedful.nn.attention.cache import Cache
+    from heedful.nn.attention.relative_positions import Bias
     from heedful.nn.unpadding import RealRows
 
 MakeCache = Callable[[Tensor, Tensor], "Cache"]
@@ -56,7 +56,8 @@ class Context:
 
     def offer(self, name: str, value: Tensor) -> None:
         """Give a tensor to the capture, if it wants what is at `{address}.{name}`."""
-        offer(self.capture, f"{self.address}.{name}", value)
+        if self.wants(name):
+            self.keep(name, value)
 
     def wants(self, name: str) -> bool:
         """Return whether the capture wants what is at `{address}.{name}`."""

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from heedful.errors import RunError
-from heedful.nn.attention.multi_head import KeyValues
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.capture import Capture
 from heedful.nn.unpadding import sequences_apart
 

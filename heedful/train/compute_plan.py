@@ -21,8 +21,8 @@ import torch
 from heedful.device import Precision, best_seconds, measured_width, resolve_precision
 from heedful.errors import ConfigError
 from heedful.kernels.library import has_gemm, min_gemm_width
+from heedful.nn.linear_layers import linear
 from heedful.nn.moe import adds_penalties
-from heedful.nn.product import linear
 
 if TYPE_CHECKING:
     from torch import nn

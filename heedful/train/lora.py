@@ -34,8 +34,8 @@ from heedful.models.build import build_around, build_model, canonical_weights, s
 from heedful.models.checkpoint import save_model, write_directory
 from heedful.models.model_spec import ModelSpec, Side, parse_spec
 from heedful.models.new_tokens import NewTokens, tables
+from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.low_rank import LowRank, NewRows
-from heedful.nn.projection import FusedLinear
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run_settings import derive_seed
 

@@ -25,9 +25,8 @@ from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.models.translator import Translator
-from heedful.nn.attention.cache import GrowingCache
+from heedful.nn.attention.cache import GrowingCache, KeyValues
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
-from heedful.nn.attention.multi_head import KeyValues
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.positions import Positions

@@ -133,9 +133,9 @@ def test_a_search_gives_what_blocks_give(name) -> None:
 
 @torch.inference_mode()
 def test_slots_that_nobody_needs_any_more_are_dropped(monkeypatch) -> None:
-    monkeypatch.setattr(beam_cache, "_CROWDED", 8)
+    monkeypatch.setattr(beam_cache, "_COMPACT_FROM", 8)
     empty = Lineage.empty
-    monkeypatch.setattr(Lineage, "empty", lambda *given: replace(empty(*given), crowded=8))
+    monkeypatch.setattr(Lineage, "empty", lambda *given: replace(empty(*given), compact_from=8))
     model, batch = translator(), (ids(4, 9, seed=5), padded([9, 4, 1, 7], 9))
     wanted, state = searched(model, *batch)
     assert state.decoder.lineage.positions.shape[1] < 50  # of 63

@@ -16,7 +16,7 @@ from heedful.engines.packed_linear import (
     torch_multiplies_int8,
 )
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.projection import FusedLinear
+from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.spec import FeedForwardSpec
 
 needs_packing = pytest.mark.skipif(not packs(), reason="this PyTorch packs no weights")

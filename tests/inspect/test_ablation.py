@@ -16,7 +16,7 @@ from heedful.engines.prepare import prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.evaluate.bootstrap import paired_ratios
 from heedful.models.block import Block
-from heedful.nn.norms import RMSNorm
+from heedful.nn.sublayer import RMSNorm
 
 TEXTS, TARGETS = ["abc de", "fgh", "ij kl mnop"], ["ab", "cdefg", "hi jk"]
 

@@ -13,16 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from heedful.device import Precision, own_products
 from heedful.kernels import gemm, library
 from heedful.kernels.gemm import PackedB, gemm_transposed
-from heedful.nn import product
+from heedful.nn import linear_layers
 from heedful.nn.attention.attend import attend
 from heedful.nn.attention.masks import Causal
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
+from heedful.nn.linear_layers import Linear, linear
 from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
-from heedful.nn.product import Linear, linear
 from heedful.nn.spec import FeedForwardSpec
 
 HALF = torch.bfloat16
@@ -424,15 +424,15 @@ def test_what_pytorch_would_emulate_is_never_left_to_it():
     with torch.autocast("cpu", HALF):
         learned = linear(x, weight, None)
         with torch.no_grad():
-            assert product.product_dtype(x, weight) == HALF
+            assert linear_layers.product_dtype(x, weight) == HALF
             found = linear(x, weight, None)
             with own(False):
-                assert product.product_dtype(x, weight) is None
+                assert linear_layers.product_dtype(x, weight) is None
     assert found.dtype == HALF
     assert torch.equal(found, learned)
     close(found, x.to(HALF).double() @ weight.detach().to(HALF).double().t(), HALF)
     with torch.no_grad():
-        assert product.product_dtype(draw(70, 512), draw(512, 512)) is None
+        assert linear_layers.product_dtype(draw(70, 512), draw(512, 512)) is None
 
 
 class _Multiplied(TorchDispatchMode):
@@ -483,6 +483,6 @@ def test_losses_in_bfloat16_are_those_of_pytorchs_products():
 
 
 def test_kernels_that_cannot_are_not_asked(monkeypatch):
-    monkeypatch.setattr(product, "has_gemm", lambda kind, width, **_: False)
+    monkeypatch.setattr(linear_layers, "has_gemm", lambda kind, width, **_: False)
     x, weight = draw(100, 512), draw(512, 512).requires_grad_()
     assert "_LinearBackward" not in _names(linear(x, weight, None))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from heedful.device import own_products
 from heedful.kernels.library import has_gemm, kernels
-from heedful.nn import product, residual
+from heedful.nn import linear_layers, sublayer
 from heedful.nn.attention.attend import Plan
 from heedful.nn.capture import Capture
 from heedful.nn.explain import (
@@ -24,8 +24,8 @@ from heedful.nn.fused_sublayer import Parameters, fused_sublayer
 from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
-from heedful.nn.residual import ResidualNorm, residual_norm
 from heedful.nn.spec import LinearAttentionSpec
+from heedful.nn.sublayer import ResidualNorm, residual_norm
 
 WIDTH = 512
 needs_products = pytest.mark.skipif(
@@ -61,8 +61,8 @@ def test_linear(
     found = explain_linear(rows(count), weight)
     assert found.kernel == kernel
     assert word in (found.reason if kernel == "native" else found.rejected["native"])
-    calls = was_called(monkeypatch, product._Linear)
-    product.linear(rows(count), weight, None)
+    calls = was_called(monkeypatch, linear_layers._Linear)
+    linear_layers.linear(rows(count), weight, None)
     assert bool(calls) == (kernel == "native")
 
 
@@ -97,7 +97,7 @@ def test_residual_norm(
     found = explain_residual_norm(x, output, after, training=True, captured=captured)
     assert found.kernel == ("torch" if word else "native")
     assert word is None or word in found.rejected["native"]
-    calls = was_called(monkeypatch, residual._ResidualNorm)
+    calls = was_called(monkeypatch, sublayer._ResidualNorm)
     capture = Capture({"stream"}) if captured else None
     context = Context(Positions.of_self(torch.arange(4)[None]), capture=capture)
     residual_norm(x, output, after, context, training=True)

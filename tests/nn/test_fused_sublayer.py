@@ -24,9 +24,8 @@ from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn import feedforward as feedforward_module
 from heedful.nn import fused_sublayer as fused_module
-from heedful.nn import product, unpadding
+from heedful.nn import linear_layers, unpadding
 from heedful.nn.attention import multi_head as attention_module
-from heedful.nn.attention.biases import build_bias
 from heedful.nn.attention.cache import GrowingCache
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
 from heedful.nn.attention.multi_head import (
@@ -35,14 +34,13 @@ from heedful.nn.attention.multi_head import (
     LearnedKeyValues,
     SelfAttention,
 )
+from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mixer import Context, Memory, Reordering
-from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
-from heedful.nn.residual import ResidualNorm, residual_norm
 from heedful.nn.spec import (
     AlibiSpec,
     AttentionSpec,
@@ -52,6 +50,7 @@ from heedful.nn.spec import (
     NormSpec,
     RotarySpec,
 )
+from heedful.nn.sublayer import ResidualNorm, RMSNorm, residual_norm
 from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
 
 HALF = torch.bfloat16
@@ -70,7 +69,7 @@ def any_size(monkeypatch):
     """Matrices are multiplied by kernels in C however small they are, and many rows repeat."""
     monkeypatch.setattr(library, "min_gemm_width", lambda kind: 2)
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", 2)
-    monkeypatch.setattr(product, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(unpadding, "_STEPS", 4)
 
 
@@ -932,11 +931,11 @@ def test_without_gradients_there_is_no_such_call():
 
 def test_few_rows_and_narrow_maps_go_one_by_one(monkeypatch):
     case = cases(ending_with(norm_of("layer"), 0.0, False))[0]
-    monkeypatch.setattr(product, "_FEWEST_ROWS", 80)
+    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 80)
     assert fused_sublayer(*case) is not None
-    monkeypatch.setattr(product, "_FEWEST_ROWS", 81)
+    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 81)
     assert fused_sublayer(*case) is None
-    monkeypatch.setattr(product, "_FEWEST_ROWS", 80)
+    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 80)
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", WIDTH)
     assert fused_sublayer(*case) is not None
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", WIDTH + 1)

@@ -10,9 +10,9 @@ import torch
 
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.norms import build_norm
-from heedful.nn.projection import FusedLinear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.spec import EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
+from heedful.nn.sublayer import build_norm
 
 
 def test_norms_by_hand():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
 
+from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.low_rank import LowRank, NewRows
-from heedful.nn.projection import FusedLinear
 
 
 @settings(max_examples=40)

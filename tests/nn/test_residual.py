@@ -11,12 +11,11 @@ from torch import nn
 from heedful.kernels import library
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn import residual
+from heedful.nn import sublayer
 from heedful.nn.mixer import Context, Memory
-from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
-from heedful.nn.residual import ResidualNorm, normed, residual_norm
 from heedful.nn.spec import AttentionSpec, CausalSpec, FeedForwardSpec, NormSpec
+from heedful.nn.sublayer import ResidualNorm, RMSNorm, apply_norm, residual_norm
 
 pytestmark = [
     pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here"),
@@ -191,7 +190,7 @@ def test_a_norm_alone_comes_as_products_read_it(kind, half):
     x = torch.randn(5, 7, 64, requires_grad=True)
     norm = norm_of(kind, 64, 1)
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        y = normed(x, norm, True)
+        y = apply_norm(x, norm, True)
     assert y.dtype == (torch.bfloat16 if half else torch.float32)
     expected = by_definition(x.double(), norm)
     rounded = expected.float().to(y.dtype)  # by the same rule: to nearest, ties to even
@@ -209,7 +208,7 @@ def test_what_is_no_number_stays_none_in_half():
     x = torch.ones(1, 16)
     x[0, 3] = torch.nan
     with torch.autocast("cpu", torch.bfloat16):
-        y = normed(x.requires_grad_(), norm_of("layer", 16, 0), True)
+        y = apply_norm(x.requires_grad_(), norm_of("layer", 16, 0), True)
     assert y.isnan().all()
 
 
@@ -264,10 +263,10 @@ def test_without_kernels_it_is_operations_of_pytorch(monkeypatch):
 
     def draw() -> list[torch.Tensor]:
         both = add_and_norm(x, x.sin(), 0.0, norm, True)
-        return [add_residual(x, x.sin(), 0.0, norm, True), normed(x, norm, True), *both]
+        return [add_residual(x, x.sin(), 0.0, norm, True), apply_norm(x, norm, True), *both]
 
     found = draw()
-    monkeypatch.setattr(residual, "has_row_kernels", lambda width: False)
+    monkeypatch.setattr(sublayer, "has_row_kernels", lambda width: False)
     for one, two in zip(found, draw(), strict=True):
         assert two.grad_fn.name() != "_ResidualNormBackward"
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
@@ -315,7 +314,7 @@ def test_a_decoder_is_the_same_with_kernels_and_without(monkeypatch, kind, place
     assert through.count("_ResidualNormBackward") == 6  # one for each norm, first or last
     # Where norms come first, the sum that ends a block is the only one without a norm.
     assert through.count("AddBackward0") == (2 if placement == "pre" else 0)
-    monkeypatch.setattr(residual, "has_row_kernels", lambda width: False)
+    monkeypatch.setattr(sublayer, "has_row_kernels", lambda width: False)
     through, plain = draw()
     assert "_ResidualNormBackward" not in through
     for one, two in zip(found, plain, strict=True):

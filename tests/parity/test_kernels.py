@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.nn.attention.attend import KERNELS, AttentionRequest, make_request
-from heedful.nn.attention.biases import Alibi, Bias, ExplicitBias, RelativeKeys, T5Bias
 from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
 from heedful.nn.attention.kernels import chunked, flex
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
+from heedful.nn.attention.relative_positions import Alibi, Bias, ExplicitBias, RelativeKeys, T5Bias
 from heedful.nn.positions import Positions
 
 HEADS, WIDTH, VALUE_WIDTH, LENGTH, FARTHEST = 4, 16, 8, 11, 16

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.biases import Bias
 from heedful.nn.attention.kernels import chunked, decode, flex, matmul, native, reference, sdpa
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
@@ -23,6 +22,7 @@ from heedful.nn.attention.kernels.request import (
     total_bias,
 )
 from heedful.nn.attention.masks import FAR, Everything, Mask
+from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.positions import Positions
 
 __all__ = [
@@ -184,6 +184,15 @@ def attention_bias(request: AttentionRequest) -> Tensor:
         bias = total_bias(request)
     assert bias is not None
     return bias
+
+
+def recomputes_weights(width: int) -> bool:
+    """Return whether training on a processor keeps no weights of plain attention.
+
+    Args:
+        width: E; without biases, soft cap and dropout.
+    """
+    return native.serves_width(width)
 
 
 def plan(request: AttentionRequest) -> Plan:

@@ -25,7 +25,7 @@ from heedful.nn.positions import NOTHING_HERE, Positions
 _ROOM = 32
 """Steps that a new store has room for; a store that is full is copied to one twice as large."""
 
-_CROWDED = 64
+_COMPACT_FROM = 64
 """Slots from which on it is worth looking for some that no continuation needs any more."""
 
 
@@ -37,13 +37,13 @@ class Lineage:
         positions: [B, S] int64; −1 where nothing stands.
         own: [B, W, S] bool; None while there is one continuation, whose past is the whole row.
         width: W.
-        crowded: slots from which on unused ones are dropped.
+        compact_from: slots from which on unused ones are dropped.
     """
 
     positions: Tensor
     own: Tensor | None = None
     width: int = 1
-    crowded: int = _CROWDED
+    compact_from: int = _COMPACT_FROM
 
     @classmethod
     def empty(cls, rows: int, device: torch.device) -> Self:
@@ -104,26 +104,26 @@ class _Part(NamedTuple):
         """S'."""
         return self.used if self.slots is None else self.slots.shape[1]
 
-    def of(self, held: Tensor) -> Tensor:
+    def of(self, stored: Tensor) -> Tensor:
         """Return the chosen part of the store's keys or values, [B', K, S', E]."""
         if self.slots is None:
-            held = held[:, :, : self.used]
-            return held if self.sentences is None else held.index_select(0, self.sentences)
-        rows, heads, capacity, width = held.shape
+            stored = stored[:, :, : self.used]
+            return stored if self.sentences is None else stored.index_select(0, self.sentences)
+        rows, heads, capacity, width = stored.shape
         sentences = self.sentences
         if sentences is None:
-            sentences = torch.arange(rows, device=held.device)
-        head = torch.arange(heads, device=held.device)[:, None]
+            sentences = torch.arange(rows, device=stored.device)
+        head = torch.arange(heads, device=stored.device)[:, None]
         places = ((sentences[:, None, None] * heads + head) * capacity) + self.slots[:, None]
-        found = held.reshape(-1, width).index_select(0, places.flatten())
+        found = stored.reshape(-1, width).index_select(0, places.flatten())
         return found.view(len(sentences), heads, self.width, width)
 
-    def put(self, held: Tensor, place: Tensor) -> None:
+    def put(self, stored: Tensor, place: Tensor) -> None:
         """Copy the chosen part of the store's keys or values, without a copy on the way."""
         if self.slots is None and self.sentences is not None:
-            torch.index_select(held[:, :, : self.used], 0, self.sentences, out=place)
+            torch.index_select(stored[:, :, : self.used], 0, self.sentences, out=place)
         else:
-            place.copy_(self.of(held))
+            place.copy_(self.of(stored))
 
 
 class BeamCache:
@@ -245,9 +245,9 @@ def choose_beams(lineage: Lineage, rows: Tensor) -> tuple[Lineage, Reordering]:
         own = own.flatten(0, 1)[rows]
     elif rows.shape[1] > 1:
         own = torch.ones((*rows.shape, positions.shape[1]), dtype=torch.bool, device=rows.device)
-    lineage = Lineage(positions, own, rows.shape[1], lineage.crowded)
+    lineage = Lineage(positions, own, rows.shape[1], lineage.compact_from)
     slots = None
-    if positions.shape[1] >= lineage.crowded:
+    if positions.shape[1] >= lineage.compact_from:
         lineage, slots = _drop_slots(lineage)
     return lineage, Reordering(rows, sentences, slots)
 
@@ -279,15 +279,15 @@ def _drop_slots(lineage: Lineage) -> tuple[Lineage, Tensor | None]:
     if own is not None:
         needed = needed & own.any(1)
     most, width = int(needed.sum(1).max()), needed.shape[1]
-    crowded = max(_CROWDED, 2 * most)
+    compact_from = max(_COMPACT_FROM, 2 * most)
     if 2 * most > width:
-        return replace(lineage, crowded=2 * crowded), None
+        return replace(lineage, compact_from=2 * compact_from), None
     slots = needed.to(torch.int8).argsort(dim=1, descending=True, stable=True)[:, :most]
     if own is not None:
         own = own.gather(2, slots[:, None].expand(-1, own.shape[1], -1))
     positions = lineage.positions.gather(1, slots)
     positions = positions.masked_fill(~needed.gather(1, slots), NOTHING_HERE)
-    return Lineage(positions, own, lineage.width, crowded), slots
+    return Lineage(positions, own, lineage.width, compact_from), slots
 
 
 class Store:
@@ -333,9 +333,9 @@ class Store:
         self.filled = stop
 
 
-def _roomy(part: _Part, held: Tensor, room: int) -> Tensor:
+def _roomy(part: _Part, stored: Tensor, room: int) -> Tensor:
     """Copy a part of keys or values into [B, K, room, E], which is unset after its slots."""
-    _, heads, _, width = held.shape
-    larger = held.new_empty((part.rows, heads, room, width))
-    part.put(held, larger[:, :, : part.width])
+    _, heads, _, width = stored.shape
+    larger = stored.new_empty((part.rows, heads, room, width))
+    part.put(stored, larger[:, :, : part.width])
     return larger

@@ -7,7 +7,9 @@ Shapes: B batch, K key/value heads, S slots, E width of a key head, Ev width of 
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -15,6 +17,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
+from heedful.kernels.library import HeadAddresses
+from heedful.nn.fused_sublayer import ProjectedMemory
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 
@@ -35,6 +39,68 @@ class KeyValueCache(Protocol):
 
     def reorder(self, choice: Reordering) -> Self:
         """Return the cache of the chosen beams."""
+
+
+@dataclass(frozen=True)
+class KeyValues:
+    """Keys and values [B, K, Lk, E] of a memory, projected once by one attention module."""
+
+    keys: Tensor
+    values: Tensor
+
+    @functools.cached_property
+    def places(self) -> HeadAddresses:
+        """The addresses and strides of both."""
+        return HeadAddresses.of(self.keys, self.values)
+
+    def plain(self) -> KeyValues:
+        """Return these keys and values as nothing but two tensors."""
+        return self
+
+    def reorder(self, choice: Reordering) -> KeyValues:
+        """Return those of the chosen sentences; beams of a sentence share them."""
+        sentences = choice.sentences
+        if sentences is None:
+            return self
+        return KeyValues(
+            self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
+        )
+
+
+class LearnedKeyValues(KeyValues):
+    """Keys and values in training: left side by side, as a fused sub-layer reads them.
+
+    Args:
+        memory: the output of the projection.
+        split: makes keys and values of it, when another kernel asks for them.
+    """
+
+    def __init__(
+        self, memory: ProjectedMemory, split: Callable[[ProjectedMemory], KeyValues]
+    ) -> None:
+        vars(self).update(memory=memory, _split=split)
+
+    memory: ProjectedMemory
+    _split: Callable[[ProjectedMemory], KeyValues]
+
+    @functools.cached_property
+    def _key_values(self) -> KeyValues:
+        with torch.enable_grad():  # kept for every later call, which may want gradients
+            return self._split(self.memory)
+
+    def plain(self) -> KeyValues:
+        """Return these keys and values as nothing but two tensors."""
+        return self._key_values
+
+    @property
+    def keys(self) -> Tensor:
+        """[B, K, Lk, E]."""
+        return self._key_values.keys
+
+    @property
+    def values(self) -> Tensor:
+        """[B, K, Lk, E]."""
+        return self._key_values.values
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +264,7 @@ class RingCache(Cache):
 
     @property
     def capacity(self) -> int:
-        """Number of tokens held at most."""
+        """Number of tokens stored at most."""
         return self.positions.shape[1] - 1
 
     def append(self, keys: Tensor, values: Tensor, positions: Tensor) -> Self:
@@ -211,12 +277,12 @@ class RingCache(Cache):
                 f"or use a capacity of {self.window + chunk - 1}",
             )
         slots = torch.where(positions >= 0, positions % self.capacity, self.capacity)
-        held = self.positions.scatter(1, slots, positions)
+        stored = self.positions.scatter(1, slots, positions)
         return replace(
             self,
             keys=_scatter(self.keys, slots, keys),
             values=_scatter(self.values, slots, values),
-            positions=held,
+            positions=stored,
         )
 
     def trim(self, length: int) -> Self:
@@ -253,16 +319,16 @@ def _used_slots(positions: Tensor) -> int:
     return int(used[-1]) + 1 if len(used) else 0
 
 
-def _write(held: Tensor, slots: Tensor, new: Tensor) -> Tensor:
+def _write(stored: Tensor, slots: Tensor, new: Tensor) -> Tensor:
     """Put `new` [B, K, n, E] into the slots [n]."""
     if torch.is_grad_enabled():  # autograd may want the old contents
-        return held.index_copy(2, slots, new)
-    return held.index_copy_(2, slots, new)
+        return stored.index_copy(2, slots, new)
+    return stored.index_copy_(2, slots, new)
 
 
-def _scatter(held: Tensor, slots: Tensor, new: Tensor) -> Tensor:
+def _scatter(stored: Tensor, slots: Tensor, new: Tensor) -> Tensor:
     """Put `new` [B, K, n, E] into the slots [B, n] of each row."""
     index = slots[:, None, :, None].expand_as(new)
     if torch.is_grad_enabled():
-        return held.scatter(2, index, new)
-    return held.scatter_(2, index, new)
+        return stored.scatter(2, index, new)
+    return stored.scatter_(2, index, new)

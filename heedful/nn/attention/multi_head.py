@@ -2,104 +2,120 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from heedful.kernels.library import HeadAddresses, has_row_kernels
 from heedful.nn.attention.attend import (
     attend,
     attention_bias,
     attention_scores,
     attention_weights,
     make_request,
+    recomputes_weights,
 )
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.biases import Bias, build_bias
-from heedful.nn.attention.cache import KeyValueCache
-from heedful.nn.attention.kept_heads import BiasOfKept, KeptHeads
+from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues
 from heedful.nn.attention.masks import build_mask
+from heedful.nn.attention.relative_positions import Bias, Rotary, build_bias
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
-from heedful.nn.mixer import Context, MakeCache, Memory, Reordering
-from heedful.nn.norms import build_norm
+from heedful.nn.linear_layers import FusedLinear, Linear, has_no_hooks, is_plain, store_maps_apart
+from heedful.nn.mixer import Context, MakeCache, Memory
 from heedful.nn.positions import Positions
-from heedful.nn.product import Linear, is_plain, unwatched
-from heedful.nn.projection import FusedLinear, store_maps_apart
-from heedful.nn.residual import ResidualNorm
-from heedful.nn.rotary import Rotary
 from heedful.nn.spec import AttentionSpec
+from heedful.nn.sublayer import ResidualNorm, build_norm
 from heedful.nn.work import Saved, Work, weight_work
+
+
+@dataclass(frozen=True)
+class KeptHeads:
+    """The heads of an attention that pruning left.
+
+    A key/value head is left as long as one of the query heads that share it is.
+
+    Args:
+        heads: their numbers, ascending.
+        total: H.
+        shared: query heads that shared a key/value head, H / K.
+    """
+
+    heads: tuple[int, ...]
+    total: int
+    shared: int = 1
+
+    @property
+    def key_heads(self) -> tuple[int, ...]:
+        """Numbers of the key/value heads that are left, ascending."""
+        return tuple(sorted({head // self.shared for head in self.heads}))
+
+    @property
+    def regroup(self) -> tuple[int, ...] | None:
+        """For each head left the place of its key/value head among those left.
+
+        None where equally many heads share each, which attention takes as it is.
+        """
+        places = {number: place for place, number in enumerate(self.key_heads)}
+        found = tuple(places[head // self.shared] for head in self.heads)
+        counts = {found.count(place) for place in places.values()}
+        return None if len(counts) <= 1 else found
+
+    @property
+    def whole(self) -> bool:
+        """True where nothing was pruned."""
+        return len(self.heads) == self.total
+
+    def in_place(self, value: Tensor, filler: float = 0.0) -> Tensor:
+        """Tensors of the heads left, each at its number.
+
+        Args:
+            value: [B, heads left, …].
+            filler: for heads that are gone.
+
+        Returns:
+            [B, H, …].
+        """
+        return _placed(value, self.heads, self.total, filler)
+
+    def keys_in_place(self, value: Tensor) -> Tensor:
+        """[B, key/value heads left, …] to [B, K, …], zero for those that are gone."""
+        return _placed(value, self.key_heads, self.total // self.shared, 0.0)
+
+
+class BiasOfKept(Bias):
+    """A bias made for all heads, for those that are left.
+
+    Args:
+        bias: of all.
+        kept: which are left.
+    """
+
+    def __init__(self, bias: Bias, kept: KeptHeads) -> None:
+        super().__init__()
+        self.bias = bias
+        self.kept = kept
+
+    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+        """See `Bias`; the query has the heads that are left."""
+        found: Tensor = self.bias(query, positions)
+        # A bias that looks at the queries says something for those heads only already.
+        return found if found.shape[1] == query.shape[1] else found[:, list(self.kept.heads)]
+
+
+def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) -> Tensor:
+    if len(numbers) == total:
+        return value
+    found = value.new_full((value.shape[0], total, *value.shape[2:]), filler)
+    found[:, list(numbers)] = value
+    return found
+
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
 _INPUT_GAIN = 1 / math.sqrt(2)
-
-
-@dataclass(frozen=True)
-class KeyValues:
-    """Keys and values [B, K, Lk, E] of a memory, projected once by one attention module."""
-
-    keys: Tensor
-    values: Tensor
-
-    @functools.cached_property
-    def places(self) -> HeadAddresses:
-        """The addresses and strides of both."""
-        return HeadAddresses.of(self.keys, self.values)
-
-    def plain(self) -> KeyValues:
-        """Return these keys and values as nothing but two tensors."""
-        return self
-
-    def reorder(self, choice: Reordering) -> KeyValues:
-        """Return those of the chosen sentences; beams of a sentence share them."""
-        sentences = choice.sentences
-        if sentences is None:
-            return self
-        return KeyValues(
-            self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
-        )
-
-
-class LearnedKeyValues(KeyValues):
-    """Keys and values in training: left side by side, as a fused sub-layer reads them.
-
-    Args:
-        memory: the output of the projection.
-        split: makes keys and values of it, when another kernel asks for them.
-    """
-
-    def __init__(
-        self, memory: ProjectedMemory, split: Callable[[ProjectedMemory], KeyValues]
-    ) -> None:
-        vars(self).update(memory=memory, _split=split)
-
-    memory: ProjectedMemory
-    _split: Callable[[ProjectedMemory], KeyValues]
-
-    @functools.cached_property
-    def _key_values(self) -> KeyValues:
-        with torch.enable_grad():  # kept for every later call, which may want gradients
-            return self._split(self.memory)
-
-    def plain(self) -> KeyValues:
-        """Return these keys and values as nothing but two tensors."""
-        return self._key_values
-
-    @property
-    def keys(self) -> Tensor:
-        """[B, K, Lk, E]."""
-        return self._key_values.keys
-
-    @property
-    def values(self) -> Tensor:
-        """[B, K, Lk, E]."""
-        return self._key_values.values
 
 
 class Attention(nn.Module):
@@ -204,7 +220,7 @@ class Attention(nn.Module):
             return None
         if self.training and self.dropout:
             return None
-        if not is_plain(self.output) or not unwatched(self, self.projection):
+        if not is_plain(self.output) or not has_no_hooks(self, self.projection):
             return None
         positions, memory = context.positions, None
         if state is not None:
@@ -245,10 +261,10 @@ class Attention(nn.Module):
         return Saved(2 * queries + copied, weights if self.dropout else 0, weights)
 
     def _recomputes(self, shared_bias: bool) -> bool:
-        """Return whether kernels in C serve (`kernels/native.py`), which keep no weights."""
+        """Return whether the kernel of training keeps no attention weights."""
         biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
         plain = not self.dropout and self.softcap is None and not biased
-        return plain and has_row_kernels(self.head_width)
+        return plain and recomputes_weights(self.head_width)
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
         return x.view(*x.shape[:2], num_heads, self.head_width).transpose(1, 2)
@@ -388,7 +404,7 @@ class CrossAttention(Attention):
         """Return keys and values of a memory."""
         projection = self.memory_projection
         learns = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if learns and isinstance(projection, FusedLinear) and unwatched(projection):
+        if learns and isinstance(projection, FusedLinear) and has_no_hooks(projection):
             projected = ProjectedMemory(projection.fused(memory.states), memory.rows)
             return LearnedKeyValues(projected, self._split)
         return self._laid_out(projection(memory.states, memory.rows))

@@ -30,7 +30,7 @@ from heedful.nn.spec import (
 from heedful.studio.page import Call, NoSettings, Page, round_digits
 
 if TYPE_CHECKING:
-    from heedful.nn.attention.biases import Bias
+    from heedful.nn.attention.relative_positions import Bias
     from heedful.nn.positions import Positions
     from heedful.studio.workspace import Workspace
 
@@ -269,7 +269,7 @@ def _positions(request: DrawRequest) -> Positions:
 def _bias(request: DrawRequest) -> Bias | None:
     import torch
 
-    from heedful.nn.attention.biases import build_bias
+    from heedful.nn.attention.relative_positions import build_bias
 
     specs: dict[str, BiasSpec] = {
         "alibi": AlibiSpec(),

@@ -71,7 +71,7 @@ def _sinusoidal(request: ShowRequest) -> Tensor:
 def _rotary(request: ShowRequest) -> dict[str, Any]:
     import torch
 
-    from heedful.nn.rotary import Rotary
+    from heedful.nn.attention.relative_positions import Rotary
 
     spec = RotarySpec(
         layout="pairs",
@@ -126,7 +126,7 @@ def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the number that each head adds to a score, by distance from query to key."""
     import torch
 
-    from heedful.nn.attention.biases import Alibi, T5Bias
+    from heedful.nn.attention.relative_positions import Alibi, T5Bias
     from heedful.nn.positions import Positions
 
     half = request.length // 2
@@ -165,7 +165,7 @@ def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
 
 def _tables(model: nn.Module) -> dict[str, tuple[Scheme, Any]]:
     """Return learned positions and T5 biases by the names of their modules; shared ones once."""
-    from heedful.nn.attention.biases import T5Bias
+    from heedful.nn.attention.relative_positions import T5Bias
     from heedful.nn.positions import LearnedPositions
 
     schemes: dict[type[nn.Module], Scheme] = {LearnedPositions: "learned", T5Bias: "t5"}

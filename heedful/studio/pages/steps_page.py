@@ -79,8 +79,8 @@ def attend_to(request: AttendRequest, workspace: Workspace) -> dict[str, Any]:
     import torch
 
     from heedful.nn.attention.attend import attend, attention_weights, make_request
-    from heedful.nn.attention.biases import Alibi
     from heedful.nn.attention.masks import build_mask
+    from heedful.nn.attention.relative_positions import Alibi
     from heedful.nn.positions import Positions
 
     q, k, v = (

@@ -21,9 +21,9 @@ from heedful.nn.attention.attend import (
     make_request,
     plan,
 )
-from heedful.nn.attention.biases import ExplicitBias, T5Bias
 from heedful.nn.attention.kernels import chunked, sdpa
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Mask, Prefix, Window
+from heedful.nn.attention.relative_positions import ExplicitBias, T5Bias
 from heedful.nn.positions import Positions
 
 CPU_KERNELS = ["reference", "matmul", "sdpa", "chunked", "decode"]

@@ -62,17 +62,17 @@ def pasts(cache: BeamCache, positions, width: int) -> list[list[list[int]]]:
     return found
 
 
-@given(data=st.data(), crowded=st.sampled_from([4, 1000]))
+@given(data=st.data(), limit=st.sampled_from([4, 1000]))
 @settings(max_examples=60)
 @torch.no_grad()
-def test_every_continuation_sees_its_own_past(data, crowded):
+def test_every_continuation_sees_its_own_past(data, limit):
     width, count = 1, data.draw(st.integers(1, 3))
     cache, lineage = BeamCache(), Lineage.empty(count, torch.device("cpu"))
-    lineage = Lineage(lineage.positions, crowded=crowded)
+    lineage = Lineage(lineage.positions, compact_from=limit)
     model: list[list[list[int]]] = [[[]] for _ in range(count)]
     fresh = iter(range(1, 10_000))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(beam_cache, "_CROWDED", crowded)
+        patch.setattr(beam_cache, "_COMPACT_FROM", limit)
         for step in range(data.draw(st.integers(2, 12))):
             values = [[next(fresh) for _ in range(width)] for _ in model]
             claims = data.draw(st.booleans())
@@ -95,7 +95,7 @@ def test_every_continuation_sees_its_own_past(data, crowded):
 @torch.no_grad()
 def test_a_layer_whose_heads_were_all_removed_has_the_slots_of_the_others(monkeypatch):
     monkeypatch.setattr(sys.modules[__name__], "HEADS", 0)
-    lineage = Lineage(Lineage.empty(2, torch.device("cpu")).positions, crowded=2)
+    lineage = Lineage(Lineage.empty(2, torch.device("cpu")).positions, compact_from=2)
     cache, width = BeamCache(), 1
     for at in range(6):
         cache, lineage, positions = grown(cache, lineage, [[1] * width] * 2, at)

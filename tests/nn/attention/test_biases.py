@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from heedful.errors import ConfigError, ModelError
-from heedful.nn.attention.biases import (
+from heedful.nn.attention.relative_positions import (
     Alibi,
     ExplicitBias,
     Kerple,

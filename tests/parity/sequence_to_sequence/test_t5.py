@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heedful.errors import ModelError
 from heedful.interop.architectures.t5 import ARCHITECTURE as t5
 from heedful.models.build import canonical_weights
-from heedful.nn.attention.biases import T5Bias
+from heedful.nn.attention.relative_positions import T5Bias
 
 VARIANTS = {
     "1.0": {},

@@ -28,6 +28,11 @@ LONGEST = 256
 """Queries or keys: a thread holds all scores of a head."""
 
 
+def serves_width(width: int) -> bool:
+    """Return whether the C code was compiled, and takes heads of this width."""
+    return has_row_kernels(width)
+
+
 def unsupported(request: AttentionRequest) -> str | None:
     """Serves plain attention of short sequences on a processor."""
     q, k, v = request.q, request.k, request.v
@@ -35,7 +40,7 @@ def unsupported(request: AttentionRequest) -> str | None:
         return "a graph is made, which has no place for it"
     if q.device.type != "cpu":
         return f"it is for processors, and the tensors are on {q.device.type}"
-    if not has_row_kernels(q.shape[3]):
+    if not serves_width(q.shape[3]):
         return "its C code was not compiled, or not for heads of this width"
     if v.shape[3] != q.shape[3]:
         return "values are not as wide as keys"

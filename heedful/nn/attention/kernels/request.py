@@ -13,8 +13,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.biases import Bias
 from heedful.nn.attention.masks import Mask
+from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.positions import Positions
 
 

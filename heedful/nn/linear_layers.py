@@ -1,13 +1,14 @@
-"""Linear maps, which in training are multiplied by kernels in C where those are the fastest.
+"""Linear layers: one map, or several of one input stored under their own names.
 
-A step's time is mostly these products. Ours read the weights as they are stored, in float32, and
-round them on the way where bfloat16 is asked for; they give the weights' gradients in float32, add
-biases, and rectify and undo it, while sums are still in registers. So nothing is copied only to be
-converted, and no plan is made for each of the ever new numbers of rows.
+A step of training is mostly these products, so kernels in C multiply where they are the fastest.
+They read weights as they are stored, in float32, and round them to bfloat16 on the way; they give
+weight gradients in float32, and add biases, apply activations and their gradients while sums are in
+registers. Nothing is copied only to be converted, and no plan is made for every new number of rows.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from heedful.device import own_products
 from heedful.kernels.gemm import PackedB, gemm_transposed
 from heedful.kernels.library import emulates_bf16, has_gemm
+from heedful.nn.unpadding import RealRows
 
 _FEWEST_ROWS = 64
 """Laying out a weight takes as long as multiplying it with some rows."""
@@ -39,7 +41,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return found
 
 
-def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | None:
+def activated_pair(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | None:
     """`down(activation(up(x)))` of x in one step; None where that is not to be had.
 
     Args:
@@ -62,7 +64,7 @@ def fed(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | 
     return found
 
 
-def unwatched(*modules: nn.Module) -> bool:
+def has_no_hooks(*modules: nn.Module) -> bool:
     """Return whether modules have no hooks, which nothing calls where they are passed over."""
     return not any(
         each._forward_hooks
@@ -78,10 +80,10 @@ def is_plain(*maps: nn.Module) -> bool:
 
     Not one whose weight is put together, nor one that somebody hooked on to.
     """
-    return all(type(each) is Linear for each in maps) and unwatched(*maps)
+    return all(type(each) is Linear for each in maps) and has_no_hooks(*maps)
 
 
-def asked_dtype(x: Tensor) -> torch.dtype:
+def requested_dtype(x: Tensor) -> torch.dtype:
     """The type that products with x are to have: autocast's, or its own."""
     device = x.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
@@ -117,7 +119,7 @@ def product_plan(
     """
     if not _may_multiply(x):
         return "x is not on a processor, a graph is made, or own products are switched off"
-    dtype = asked_dtype(x)
+    dtype = requested_dtype(x)
     if not torch.is_grad_enabled() and not (dtype == torch.bfloat16 and emulates_bf16()):
         return "no gradient is wanted: PyTorch is as fast"
     if not has_gemm(_name(dtype), min(weight.shape), fused=fused):
@@ -134,9 +136,9 @@ def product_plan(
     return dtype
 
 
-def multiplied_in_one(x: Tensor) -> bool:
+def may_fuse_sublayer(x: Tensor) -> bool:
     """Return whether kernels in C may do all of a sub-layer of x [..., D] that is trained."""
-    return _may_multiply(x) and has_gemm(_name(asked_dtype(x)), x.shape[-1], fused=True)
+    return _may_multiply(x) and has_gemm(_name(requested_dtype(x)), x.shape[-1], fused=True)
 
 
 def _may_multiply(x: Tensor) -> bool:
@@ -244,3 +246,115 @@ def _for_parameters(
         return None, gradient.sum(0, dtype=torch.float32) if bias else None
     sums = torch.empty(width) if bias else None
     return gemm_transposed(gradient, x, torch.empty(width, x.shape[1]), column_sums=sums), sums
+
+
+class FusedLinear(nn.Module):
+    """Linear maps of one input as a single product, which is faster than three small ones.
+
+    It holds one weight. `store_maps_apart` gives the state dict of the module it is part of
+    `query.weight`, `key.weight` … as if each were a layer of its own.
+
+    Args:
+        in_width: width of the input.
+        out_widths: the maps' names and output widths, in the order of the fused output.
+        bias: whether each map has a bias, zero at first.
+        gain: factor of the Xavier-uniform initialisation of each map.
+    """
+
+    def __init__(
+        self, in_width: int, out_widths: dict[str, int], *, bias: bool, gain: float = 1.0
+    ) -> None:
+        super().__init__()
+        self.out_widths = dict(out_widths)
+        total = sum(out_widths.values())
+        self.weight = nn.Parameter(torch.empty(total, in_width))
+        self.bias = nn.Parameter(torch.zeros(total)) if bias else None
+        for part in self.weight.detach().split(list(out_widths.values())):
+            nn.init.xavier_uniform_(part, gain=gain)
+
+    def forward(self, x: Tensor, rows: RealRows | None = None) -> tuple[Tensor, ...]:
+        """Apply all maps.
+
+        Args:
+            x: [..., in_width]; [1, R, in_width] without its padding.
+            rows: where the rows of x stand in the padded batch, if its padding was taken out.
+
+        Returns:
+            One [..., out_width] per map, in order, padded.
+        """
+        return self.parts(self.fused(x), rows)
+
+    def fused(self, x: Tensor) -> Tensor:
+        """All maps of x [..., in_width] side by side, [..., sum of out_width]."""
+        return linear(x, self.weight, self.bias)
+
+    def parts(self, fused: Tensor, rows: RealRows | None = None) -> tuple[Tensor, ...]:
+        """Split the output of `fused` by map; padded again, if there are rows of real tokens."""
+        if rows is not None:
+            fused = rows.unpack(fused)
+        widths = list(self.out_widths.values())
+        learned = fused.requires_grad and not torch.compiler.is_compiling()
+        if not learned or fused.device.type != "cpu":  # where attention in C gives its gradients
+            return torch.split(fused, widths, dim=-1)
+        parts: tuple[Tensor, ...] = _Parts.apply(fused, widths)  # type: ignore[no-untyped-call]
+        return parts
+
+
+class _Parts(torch.autograd.Function):
+    """Parts of each row. Gradients that lie side by side already are not copied to lie so."""
+
+    @staticmethod
+    def forward(ctx: Any, fused: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+        return torch.split(fused, widths, dim=-1)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _side_by_side(gradients), None
+
+
+def _side_by_side(parts: tuple[Tensor, ...]) -> Tensor:
+    """The parts [..., width] joined: the memory that they share, if they lie in it as the whole."""
+    first = parts[0]
+    shape = (*first.shape[:-1], sum(part.shape[-1] for part in parts))
+    strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+    at = first.storage_offset()
+    for part in parts:
+        elsewhere = part.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()
+        if elsewhere or part.storage_offset() != at or part.stride() != strides:
+            return torch.cat(parts, dim=-1)
+        at += part.shape[-1]
+    if torch.is_grad_enabled():  # second derivatives need to know of every part
+        return torch.cat(parts, dim=-1)
+    return first.as_strided(shape, strides)
+
+
+def store_maps_apart(parent: nn.Module) -> None:
+    """Have the parent's state dict name the maps of its `FusedLinear` children as its own.
+
+    Args:
+        parent: a module all of whose fused children exist already, and have differently named maps.
+    """
+    parent.register_state_dict_post_hook(_split_on_save)
+    parent.register_load_state_dict_pre_hook(_join_on_load)
+
+
+def _fused_children(parent: nn.Module) -> list[tuple[str, FusedLinear]]:
+    return [(n, child) for n, child in parent.named_children() if isinstance(child, FusedLinear)]
+
+
+def _split_on_save(parent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for child_name, child in _fused_children(parent):
+        for kind in ("weight", "bias"):
+            fused = state.pop(f"{prefix}{child_name}.{kind}", None)
+            if fused is not None:
+                parts = fused.split(list(child.out_widths.values()))
+                for name, part in zip(child.out_widths, parts, strict=True):
+                    state[f"{prefix}{name}.{kind}"] = part
+
+
+def _join_on_load(parent: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    for child_name, child in _fused_children(parent):
+        for kind in ("weight", "bias"):
+            names = [f"{prefix}{name}.{kind}" for name in child.out_widths]
+            if all(name in state for name in names):
+                state[f"{prefix}{child_name}.{kind}"] = torch.cat([state.pop(n) for n in names])
