@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.device import RunningPrecision
-    from heedful.pipelines.gap_filling import Filler
+    from heedful.pipelines.fillers import Filler
     from heedful.pipelines.image_classification import ImagePipeline
     from heedful.pipelines.text_encoding import EncoderPipeline
     from heedful.pipelines.text_generation import GenerationPipeline
@@ -121,7 +121,7 @@ def load_filler(
         ConfigError: when the device or precision is not to be had.
     """
     from heedful.interop.model_loading import load_any
-    from heedful.pipelines.gap_filling import load_filler
+    from heedful.pipelines.fillers import load_filler
 
     return load_filler(path, device=device, precision=precision, read=load_any)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from heedful.errors import ModelError
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack, StackState
+from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.kernels.request import soft_cap
 from heedful.nn.attention.masks import FAR, build_mask
 from heedful.nn.capture import Capture
@@ -17,6 +19,11 @@ from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
 from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
 from heedful.nn.spec import MaskSpec
+
+CacheKind = Literal["auto", "growing", "ring", "static"]
+
+_RING_CHUNK = 128
+"""Columns of a prompt read at once into a ring, which has room for the window and so many more."""
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,33 @@ class CausalLM(nn.Module):
         next_positions = state.next_positions.reshape(-1)[rows]
         return CausalLMState(state.decoder.reorder(rows), next_positions)
 
+    def with_cache(self, kind: CacheKind, length: int) -> CachedLM:
+        """Return this model with caches of one kind, for a search.
+
+        Args:
+            kind: `auto` is a ring where the model has a window, which a ring needs.
+            length: most tokens of a text, for a static cache.
+        """
+        window = self.window
+        if kind == "auto":
+            kind = "growing" if window is None else "ring"
+        if kind == "ring":
+            assert window is not None
+            chunk = min(_RING_CHUNK, length)
+            capacity = window + chunk - 1
+
+            def ring(keys: Tensor, values: Tensor) -> Cache:
+                return RingCache.empty(keys, values, capacity, window)
+
+            return CachedLM(self, ring, chunk)
+        if kind == "static":
+
+            def static(keys: Tensor, values: Tensor) -> Cache:
+                return StaticCache.empty(keys, values, length)
+
+            return CachedLM(self, static, None)
+        return CachedLM(self, None, None)
+
     def stacks(self) -> dict[str, Stack]:
         """Return the stacks by name, in the order of a pass."""
         return {"decoder": self.decoder}
@@ -196,3 +230,23 @@ class CausalLM(nn.Module):
             rows: [B, L] bool, the chosen tokens.
         """
         return self.logits(states[rows])
+
+
+@dataclass(frozen=True)
+class CachedLM:
+    """A language model with a chosen kind of cache; see `CausalLM.with_cache`."""
+
+    model: CausalLM
+    make_cache: MakeCache | None
+    chunk: int | None
+
+    def start(self, source: Tensor, source_positions: Tensor) -> CausalLMState:
+        return self.model.start(
+            source, source_positions, make_cache=self.make_cache, chunk=self.chunk
+        )
+
+    def step(self, state: CausalLMState, tokens: Tensor) -> tuple[Tensor, CausalLMState]:
+        return self.model.step(state, tokens)
+
+    def reorder(self, state: CausalLMState, rows: Tensor) -> CausalLMState:
+        return self.model.reorder(state, rows)

@@ -6,22 +6,19 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Protocol, Unpack, cast
+from typing import Unpack
 
 import torch
 
 from heedful.data.batches import source_tensors
 from heedful.data.corruption import gap_tokens, target_lead
-from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.prepare import precision_of, prepare
+from heedful.device import Precision
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.encoder_input import BATCH_TOKENS
 from heedful.pipelines.predictions import Candidate
-from heedful.pipelines.text_encoding import MASK, EncoderPipeline, EncodingOptions
+from heedful.pipelines.text_encoding import MASK, EncodingOptions
 from heedful.search.dispatch import search
 from heedful.search.search_settings import (
     Hypothesis,
@@ -36,53 +33,6 @@ _NARROWEST = 4
 """Hypotheses that are searched for at least; with fewer the best is often missed."""
 
 Fill = tuple[int, ...]
-
-
-class Filler(Protocol):
-    """Whatever says what may stand in the gaps of texts."""
-
-    def require(self, head: str) -> None:
-        """Refuse what the model cannot do."""
-        ...
-
-    def fill(
-        self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
-    ) -> list[list[list[Candidate]]]:
-        """For each text, for each gap in its order, candidates, the most probable first."""
-        ...
-
-
-def load_filler(
-    path: str | Path,
-    *,
-    device: str = "auto",
-    precision: RunningPrecision = "auto",
-    read: ReadModel = load_model,
-) -> Filler:
-    """Load an encoder, or an encoder-decoder that was trained to fill gaps.
-
-    Args:
-        path: a model directory or a run directory (its best model).
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
-        read: what reads a directory.
-
-    Raises:
-        ModelError: when there is no model, or one that knows no gaps.
-        ConfigError: when the device or precision is not to be had.
-    """
-    model, tokenizers = loaded = read(Path(path))
-    if model.spec.reads != "pairs" or tokenizers is None:
-        return EncoderPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)
-    if not tokenizers.joint or not gap_tokens(tokenizers.source):
-        raise ModelError(
-            "This model is no encoder of text, and its tokenizer has no mask and no sentinels",
-            where=str(path),
-            remedy="Give a model that was trained to fill gaps, such as BERT, BART or T5",
-        )
-    where = resolve_device(device)
-    engine = prepare(cast("Translator", model), precision, where, donate=True)
-    return GapPipeline(engine, tokenizers.source, precision=precision_of(engine))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Search for the translations of a batch of segments, with alignments if asked for."""
+"""A batch of segments: search for its translations, with alignments, or score given ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from heedful.pipelines.text_splitting import Segment, SegmentResult, distinct_te
 from heedful.search.alignment import Alignment, align
 from heedful.search.dispatch import search
 from heedful.search.lexical_shortlist import Shortlist
-from heedful.search.scoring import attention_of
+from heedful.search.scoring import attention_of, score_targets
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 from heedful.search.step_model import StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -26,11 +26,13 @@ class SearchItem:
 
     Args:
         segment: its text and ids.
+        line: the number of its text, from 1.
         name: the number its random draws depend on.
         prefix: ids that its translation begins with.
     """
 
     segment: Segment
+    line: int
     name: int
     prefix: Sequence[int]
 
@@ -57,17 +59,11 @@ class SegmentSearch:
     alignment: bool
     shortlist: Shortlist | None
 
-    @property
-    def specials(self) -> Specials:
-        """The special tokens of the target."""
-        target = self.tokenizers.target
-        return Specials(pad=target.pad, bos=target.bos, eos=target.eos)
-
     def __call__(self, items: Sequence[SearchItem]) -> list[SegmentResult]:
         """Translate a batch, in its order."""
-        settings, specials = self.settings, self.specials
+        settings, specials = self.settings, target_specials(self.tokenizers)
         ids = [item.segment.ids for item in items]
-        source, positions = (t.to(self.device) for t in source_tensors(ids, self.tokenizers.source))
+        source, positions = _sources(ids, self.tokenizers, self.device)
         prefixes = [item.prefix for item in items]
         # Different tokens may spell the same text, so a list of texts needs some in reserve.
         several = settings.n_best > 1 and not settings.sampling
@@ -100,12 +96,13 @@ class SegmentSearch:
         self, begun: Any, segments: Sequence[Segment], results: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Alignment]]:
         """Align every hypothesis; those of one rank together."""
+        specials = target_specials(self.tokenizers)
         alignments: list[list[Alignment]] = [[] for _ in results]
         for rank in range(max(map(len, results))):
             rows = [i for i, hypotheses in enumerate(results) if rank < len(hypotheses)]
             targets = [results[i][rank].tokens for i in rows]
             state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
-            attention = attention_of(self.model, state, targets, self.specials).double().cpu()
+            attention = attention_of(self.model, state, targets, specials).double().cpu()
             for i, target, weights in zip(rows, targets, attention, strict=True):
                 alignments[i].append(self._align(weights, segments[i], target))
         return alignments
@@ -115,3 +112,38 @@ class SegmentSearch:
         source_side = (tokenizers.source, segment.ids, segment.text)
         text = tokenizers.target.decode(target)
         return align(weights, source_side, (tokenizers.target, target, text))
+
+
+def score_pairs(
+    model: StepModel[Any],
+    device: torch.device,
+    tokenizers: TokenizerPair,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> list[tuple[float, ...]]:
+    """Natural-log probabilities of given translations, by the steps a search takes.
+
+    Args:
+        model: the translator, or an ensemble of some.
+        device: of the model.
+        tokenizers: of source and target.
+        pairs: ids of a source and its target.
+
+    Returns:
+        For each pair those of the target's tokens and of its end token.
+    """
+    source, positions = _sources([ids for ids, _ in pairs], tokenizers, device)
+    targets = [ids for _, ids in pairs]
+    return score_targets(model, source, positions, targets, target_specials(tokenizers))
+
+
+def target_specials(tokenizers: TokenizerPair) -> Specials:
+    """The special tokens of the target."""
+    target = tokenizers.target
+    return Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+
+
+def _sources(
+    ids: Sequence[Sequence[int]], tokenizers: TokenizerPair, device: torch.device
+) -> tuple[Tensor, Tensor]:
+    source, positions = source_tensors(list(ids), tokenizers.source)
+    return source.to(device), positions.to(device)

@@ -16,14 +16,10 @@ from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM, CausalLMState
 from heedful.models.checkpoint import ReadModel, load_model
-from heedful.nn.attention.cache import Cache, RingCache, StaticCache
-from heedful.nn.mixer import MakeCache
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import Decoder, RunningText
 from heedful.pipelines.text_pipeline import load_text_model
-from heedful.search.constraints import build_constraints
-from heedful.search.dispatch import search
-from heedful.search.sampling import draws
+from heedful.search.dispatch import search, stream_tokens
 from heedful.search.search_settings import (
     GenerationOptions,
     GenerationSettings,
@@ -35,9 +31,6 @@ from heedful.text.tokenizer import TextTokenizer, Tokenizer
 
 BATCH_TOKENS = 16_384
 """Positions of a batch: prompts × longest, new tokens counted, × continuations."""
-
-# Columns of a prompt read at once into a ring, which has room for the window and so many more.
-_RING_CHUNK = 128
 
 
 @dataclass(frozen=True)
@@ -177,21 +170,18 @@ def _stream(
 ) -> Iterator[str]:
     text = RunningText(tokenizer, prompt, settings.stop)
     continuation = _continuation(model, [prompt], [text], ends, settings)
-    ids, positions = _tensors([prompt], model)
-    limits = torch.tensor([continuation.limit], device=ids.device)
-    rules = build_constraints(settings, continuation.specials, limits, None)
-    # The greedy choice is the draw among the one best token.
-    drawn = settings if settings.sampling else settings.model_copy(update={"top_k": 1})
-    names = torch.tensor([name], device=ids.device)
     tokens: list[int] = []
     shown = 0
     with _evaluating(model):
-        with torch.inference_mode():
-            state = continuation.start(ids, positions)
-        for step in draws(continuation, state, drawn, continuation.specials, rules, limits, names):
-            token = int(step.tokens)
-            if token == continuation.end:
-                break
+        drawn = stream_tokens(
+            continuation,
+            *_tensors([prompt], model),
+            settings,
+            specials=continuation.specials,
+            name=name,
+            limit=continuation.limit,
+        )
+        for token in drawn:
             tokens.append(token)
             ready = text.ready(tokens)
             if len(ready) > shown:
@@ -199,26 +189,6 @@ def _stream(
                 shown = len(ready)
     if rest := text.text(tokens)[shown:]:
         yield rest
-
-
-@dataclass(frozen=True)
-class _Cached:
-    """A `StepModel`: the model with a chosen kind of cache."""
-
-    model: CausalLM
-    make_cache: MakeCache | None
-    chunk: int | None
-
-    def start(self, source: Tensor, source_positions: Tensor) -> CausalLMState:
-        return self.model.start(
-            source, source_positions, make_cache=self.make_cache, chunk=self.chunk
-        )
-
-    def step(self, state: CausalLMState, tokens: Tensor) -> tuple[Tensor, CausalLMState]:
-        return self.model.step(state, tokens)
-
-    def reorder(self, state: CausalLMState, rows: Tensor) -> CausalLMState:
-        return self.model.reorder(state, rows)
 
 
 def _continuation(
@@ -234,34 +204,13 @@ def _continuation(
 
     limit = settings.max_length
     rule: Stopped | None = stopped if settings.stop else None
-    cached = _cached(model, settings, max(map(len, prompts)) + limit)
     return Continuation(
-        cached, vocabulary=model.spec.vocabulary, ends=ends, limit=limit, stopped=rule
+        model.with_cache(settings.cache, max(map(len, prompts)) + limit),
+        vocabulary=model.spec.vocabulary,
+        ends=ends,
+        limit=limit,
+        stopped=rule,
     )
-
-
-def _cached(model: CausalLM, settings: GenerationSettings, length: int) -> _Cached:
-    """The model with the cache that was asked for, for texts of so many tokens."""
-    window = model.window
-    kind = settings.cache
-    if kind == "auto":
-        kind = "growing" if window is None else "ring"
-    if kind == "ring":
-        assert window is not None  # checked before
-        chunk = min(_RING_CHUNK, length)
-        capacity = window + chunk - 1
-
-        def ring(keys: Tensor, values: Tensor) -> Cache:
-            return RingCache.empty(keys, values, capacity, window)
-
-        return _Cached(model, ring, chunk)
-    if kind == "static":
-
-        def static(keys: Tensor, values: Tensor) -> Cache:
-            return StaticCache.empty(keys, values, length)
-
-        return _Cached(model, static, None)
-    return _Cached(model, None, None)
 
 
 def _resolve(settings: GenerationSettings | None, options: GenerationOptions) -> GenerationSettings:

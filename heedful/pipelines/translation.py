@@ -2,38 +2,22 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self, Unpack
 
 import torch
-from torch import Tensor
 
-from heedful.data.batches import source_tensors
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.cpu_model import is_untouched, share_weights
-from heedful.engines.lowering import Unsupported
 from heedful.engines.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
-from heedful.models.model_spec import TranslatorSpec
 from heedful.models.translator import Translator
-from heedful.pipelines.batching import (
-    BatchQueue,
-    batches_at_once,
-    in_threads,
-    plan_batches,
-    run_batches,
-    split_on_oom,
-)
-from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
-from heedful.pipelines.segment_search import SearchItem, SegmentSearch
+from heedful.pipelines.batched_translation import BATCH_TOKENS, BatchedTranslation, Progress
+from heedful.pipelines.segment_search import SearchItem, target_specials
 from heedful.pipelines.text_splitting import (
     CutText,
     Score,
-    SegmentResult,
     Translation,
     Warn,
     assemble,
@@ -42,25 +26,12 @@ from heedful.pipelines.text_splitting import (
     warn_of_cuts,
 )
 from heedful.search.lexical_shortlist import Shortlist, load_shortlist
-from heedful.search.scoring import score_targets
-from heedful.search.search_settings import (
-    SearchOptions,
-    SearchSettings,
-    Specials,
-    check_fits,
-    longest_output,
-)
-from heedful.search.step_model import Ensemble, StepModel
+from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
+from heedful.search.step_model import StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
-
-BATCH_TOKENS = 4096
-"""Positions of a batch, padding and hypotheses counted."""
 
 _SEGMENTS_OF_A_TEXT = 1 << 20
 """Random draws are named by text and segment: no text has as many segments."""
-
-Progress = Callable[[int, int], None]
-"""Called with how many items are done, and of how many."""
 
 
 class TranslationPipeline:
@@ -84,13 +55,8 @@ class TranslationPipeline:
     ) -> None:
         self.models = tuple(models) if isinstance(models, Sequence) else (models,)
         self.tokenizers = tokenizers
-        self.precision = precision
-        self.shortlist = shortlist
-        self.model: StepModel[Any] = (
-            self.models[0] if len(self.models) == 1 else Ensemble(self.models)
-        )
-        target = tokenizers.target
-        self.specials = Specials(pad=target.pad, bos=target.bos, eos=target.eos)
+        self.batched = BatchedTranslation(self.models, tokenizers, precision, shortlist)
+        self.specials = target_specials(tokenizers)
 
     @classmethod
     def load(
@@ -134,9 +100,24 @@ class TranslationPipeline:
         return cls(engines, tokenizers, precision=precision_of(engines[0]), shortlist=short)
 
     @property
+    def model(self) -> StepModel[Any]:
+        """The model, or the ensemble."""
+        return self.batched.model
+
+    @property
+    def precision(self) -> Precision | None:
+        """The precision of the forward passes; float32 if unset."""
+        return self.batched.precision
+
+    @property
+    def shortlist(self) -> Shortlist | None:
+        """The tokens that translations are made of; any if unset."""
+        return self.batched.shortlist
+
+    @property
     def device(self) -> torch.device:
         """The device that the model is on."""
-        return self.models[0].output_weight.device
+        return self.batched.device
 
     @property
     def max_length(self) -> int:
@@ -189,29 +170,16 @@ class TranslationPipeline:
         cut = cut_texts(
             texts, self.tokenizers.source, self.max_length, warn=warn, first_line=first_line
         )
-        alone = None if alignment or prefixes is not None else self._alone(cut, settings)
-        if alone is not None:
-            ordered = iter([alone])
-            if progress is not None:
-                progress(1, 1)
-        else:
-            items = self._items(cut, prefixes, first_line)
-            batches = plan_batches(
-                [len(item.segment.ids) + 1 for item in items],
-                width=settings.n_best if settings.sampling else settings.beam,
-                batch_tokens=batch_tokens,
-                batch_size=batch_size,
-            )
-            search = SegmentSearch(
-                self.model,
-                self.device,
-                self.tokenizers,
-                settings,
-                longest_output(self._specs, settings),
-                alignment,
-                self.shortlist,
-            )
-            ordered = iter(self._search_batches(items, search, batches, warn, progress))
+        results = self.batched.search(
+            self._items(cut, prefixes, first_line),
+            settings,
+            alignment=alignment,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=progress,
+        )
+        ordered = iter(results)
         translations = [
             assemble(text, [next(ordered) for _ in text.segments], self.tokenizers.target)
             for text in cut
@@ -258,57 +226,24 @@ class TranslationPipeline:
             for t in targets
         ]
         frame = len(self.tokenizers.source.first) + len(self.tokenizers.source.last)
+        specs = [model.spec for model in self.models]
         for number, pair in enumerate(zip(source_ids, target_ids, strict=True), start=1):
-            check_fits(self._specs, pair[0], f"line {number}", frame=frame)
-            check_fits(self._specs, pair[1], f"line {number}")
+            check_fits(specs, pair[0], f"line {number}", frame=frame)
+            check_fits(specs, pair[1], f"line {number}")
             assert not self.specials.ids & set(pair[1]), "targets hold no special tokens"
-        lengths = [max(map(len, pair)) + 1 for pair in zip(source_ids, target_ids, strict=True)]
-        batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
-        scores: dict[int, Score] = {}
-
-        def run(part: list[int]) -> list[tuple[float, ...]]:
-            tensors = self._sources([source_ids[i] for i in part])
-            chosen = [target_ids[i] for i in part]
-            return score_targets(self.model, *tensors, chosen, self.specials)
-
-        with self._running():
-            for part, found in split_on_oom(batches, run, warn, lambda i: f"line {i + 1}"):
-                for i, token_scores in zip(part, found, strict=True):
-                    pieces = self.tokenizers.target.pieces(target_ids[i])
-                    scores[i] = Score.of(pieces, token_scores)
-                if progress is not None:
-                    progress(len(scores), len(lengths))
-        return [scores[i] for i in range(len(lengths))]
-
-    @property
-    def _specs(self) -> list[TranslatorSpec]:
-        return [model.spec for model in self.models]
-
-    @contextmanager
-    def _running(self) -> Iterator[None]:
-        """Evaluation mode, no gradients, the chosen precision; all as before afterwards."""
-        training = [model for model in self.models if model.training]
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode())
-            if self.precision is not None:
-                stack.enter_context(self.precision.autocast())
-            for model in training:
-                model.eval()
-                stack.callback(model.train)
-            yield
-
-    @contextmanager
-    def _in_thread(self) -> Iterator[None]:
-        """The settings of PyTorch that each further thread needs while `_running` holds."""
-        with ExitStack() as stack:
-            stack.enter_context(torch.inference_mode())
-            if self.precision is not None:
-                stack.enter_context(self.precision.in_thread())
-            yield
-
-    def _sources(self, ids: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-        source, positions = source_tensors(list(ids), self.tokenizers.source)
-        return source.to(self.device), positions.to(self.device)
+        scores = self.batched.score(
+            source_ids,
+            target_ids,
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=progress,
+        )
+        target = self.tokenizers.target
+        return [
+            Score.of(target.pieces(ids), token_scores)
+            for ids, token_scores in zip(target_ids, scores, strict=True)
+        ]
 
     def _items(
         self, cut: Sequence[CutText], prefixes: Sequence[str] | None, first_line: int
@@ -325,58 +260,8 @@ class TranslationPipeline:
                 prefix = self.tokenizers.target.encode(single_line(prefixes[number]))
             for i, segment in enumerate(text.segments):
                 name = (first_line + number) * _SEGMENTS_OF_A_TEXT + i
-                items.append(SearchItem(segment, name, () if i else prefix))
+                items.append(SearchItem(segment, first_line + number, name, () if i else prefix))
         return items
-
-    def _alone(self, cut: Sequence[CutText], settings: SearchSettings) -> SegmentResult | None:
-        """The result for texts of a single piece; None where a batch must be made.
-
-        A step takes PyTorch's operations, and the search in batches, longer than the arithmetic
-        of a small model. The same kernels and the same search tell the same bits.
-        """
-        if len(self.models) > 1 or self.shortlist is not None or not searches(settings):
-            return None
-        pieces = [segment for text in cut for segment in text.segments]
-        if len(pieces) != 1 or not is_untouched(self.models[0]) or self._lean is None:
-            return None
-        try:
-            return self._lean.find(pieces[0], settings, longest_output(self._specs, settings))
-        except MemoryError:  # of which a batch can say what to do
-            return None
-
-    @functools.cached_property
-    def _lean(self) -> NumpyTranslationPipeline | None:
-        """The same model for one sentence, where it needs no more; asked once it runs."""
-        try:
-            return NumpyTranslationPipeline(share_weights(self.models[0]), self.tokenizers)
-        except Unsupported:
-            return None
-
-    def _search_batches(
-        self,
-        items: Sequence[SearchItem],
-        search: SegmentSearch,
-        batches: Sequence[Sequence[int]],
-        warn: Warn | None,
-        progress: Progress | None,
-    ) -> list[SegmentResult]:
-        """Search in batches, several at once in threads; results in the order of the items."""
-
-        def place(number: int) -> str:
-            return f"line {items[number].name // _SEGMENTS_OF_A_TEXT}"
-
-        def searched() -> Iterator[tuple[list[int], list[SegmentResult]]]:
-            return run_batches(queue, lambda numbers: search([items[i] for i in numbers]))
-
-        queue = BatchQueue(batches, warn, place)
-        results: dict[int, SegmentResult] = {}
-        with self._running():
-            count = batches_at_once(self.device, len(batches))
-            for numbers, part in in_threads(searched, count, self._in_thread):
-                results.update(zip(numbers, part, strict=True))
-                if progress is not None:
-                    progress(len(results), len(items))
-        return [results[i] for i in range(len(items))]
 
 
 def _settings(settings: SearchSettings | None, options: SearchOptions) -> SearchSettings:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from heedful.errors import ConfigError
 from heedful.search.beam import SearchTrace, beam_search
 from heedful.search.constraints import build_constraints
 from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
-from heedful.search.sampling import sample
+from heedful.search.sampling import draws, sample
 from heedful.search.scoring import rank_by_coverage
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 from heedful.search.step_model import AttentiveModel, State, StepModel
@@ -94,6 +94,44 @@ def search(
             model, source, source_positions, results, specials, settings.coverage_penalty
         )
     return [hypotheses[: settings.n_best] for hypotheses in results]
+
+
+def stream_tokens(
+    model: StepModel[State],
+    source: Tensor,
+    source_positions: Tensor,
+    settings: SearchSettings,
+    *,
+    specials: Specials,
+    name: int,
+    limit: int,
+) -> Iterator[int]:
+    """Sample one sequence, or take the best token at every step; yield each token as it is known.
+
+    Args:
+        model: known only by start, step and reorder.
+        source: [1, S] int64.
+        source_positions: [1, S] int64.
+        settings: of the search; greedy unless it samples.
+        specials: the model's special ids.
+        name: the number that random draws depend on.
+        limit: most tokens.
+
+    Yields:
+        Token ids, without the end token.
+    """
+    limits = torch.tensor([limit], device=source.device)
+    rules = build_constraints(settings, specials, limits, None)
+    # The greedy choice is the draw among the one best token.
+    drawn = settings if settings.sampling else settings.model_copy(update={"top_k": 1})
+    names = torch.tensor([name], device=source.device)
+    with torch.inference_mode():
+        state = model.start(source, source_positions)
+    for step in draws(model, state, drawn, specials, rules, limits, names):
+        token = int(step.tokens)
+        if token == specials.eos:
+            return
+        yield token
 
 
 def _limits(

@@ -28,6 +28,7 @@ from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.nn.positions import SinusoidalPositions
+from heedful.pipelines import batched_translation
 from heedful.pipelines import numpy_translation as lean_pipeline
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
 from heedful.pipelines.text_splitting import Translation, cut_texts
@@ -413,7 +414,7 @@ def by_itself(
 ) -> Translation:
     """What is found for one line where batches are forbidden."""
     with monkeypatch.context() as forbidding:
-        forbidding.setattr(TranslationPipeline, "_search_batches", None)
+        forbidding.setattr(batched_translation, "SegmentSearch", None)
         return pipeline.translate([line], **options)[0]
 
 

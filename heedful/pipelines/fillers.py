@@ -1,0 +1,64 @@
+"""Pipelines that fill the gaps of texts: an encoder or an encoder-decoder, by the directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, Unpack, cast
+
+from heedful.data.corruption import gap_tokens
+from heedful.device import RunningPrecision, resolve_device
+from heedful.engines.prepare import precision_of, prepare
+from heedful.errors import ModelError
+from heedful.models.checkpoint import ReadModel, load_model
+from heedful.models.translator import Translator
+from heedful.pipelines.gap_filling import GapPipeline
+from heedful.pipelines.predictions import Candidate
+from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+
+
+class Filler(Protocol):
+    """Whatever says what may stand in the gaps of texts."""
+
+    def require(self, head: str) -> None:
+        """Refuse what the model cannot do."""
+        ...
+
+    def fill(
+        self, texts: Sequence[str], *, top: int = 5, **options: Unpack[EncodingOptions]
+    ) -> list[list[list[Candidate]]]:
+        """For each text, for each gap in its order, candidates, the most probable first."""
+        ...
+
+
+def load_filler(
+    path: str | Path,
+    *,
+    device: str = "auto",
+    precision: RunningPrecision = "auto",
+    read: ReadModel = load_model,
+) -> Filler:
+    """Load an encoder, or an encoder-decoder that was trained to fill gaps.
+
+    Args:
+        path: a model directory or a run directory (its best model).
+        device: auto, cpu, cuda, cuda:1 or mps.
+        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        read: what reads a directory.
+
+    Raises:
+        ModelError: when there is no model, or one that knows no gaps.
+        ConfigError: when the device or precision is not to be had.
+    """
+    model, tokenizers = loaded = read(Path(path))
+    if model.spec.reads != "pairs" or tokenizers is None:
+        return EncoderPipeline.load(path, device=device, precision=precision, read=lambda _: loaded)
+    if not tokenizers.joint or not gap_tokens(tokenizers.source):
+        raise ModelError(
+            "This model is no encoder of text, and its tokenizer has no mask and no sentinels",
+            where=str(path),
+            remedy="Give a model that was trained to fill gaps, such as BERT, BART or T5",
+        )
+    where = resolve_device(device)
+    engine = prepare(cast("Translator", model), precision, where, donate=True)
+    return GapPipeline(engine, tokenizers.source, precision=precision_of(engine))
