@@ -3,7 +3,9 @@
 A sentence's list holds the commonest target tokens, for each of its source tokens the likeliest
 translations, and the tokens of its prefix and special ones (Jean 2015; L'Hostis 2016). It depends
 on that sentence alone, so a translation is the same in any batch. Lists are learned from a parallel
-corpus by IBM model 1.
+corpus by IBM model 1 and ranked by p(target | source) alone: on Multi30k no other order did better
+for the same size of a batch's union (the product with a power of p(source | target), a bar on the
+probability, the best sources of each target).
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
 """Search over a part of the vocabulary: each sentence of a batch has tokens of its own.
 
 A batch multiplies by the rows of the output weight that any of its sentences may use. A token that
-is not on a sentence's own list has no probability for it, so its result is the same in any batch.
+is not on a sentence's own list has probability 0 for it, so its result is the same in any batch.
+
+The rows are gathered and packed once per batch: 0.9 ms for 500 rows of 512 numbers, less than one
+product by the whole weight; 11 ms for 4,500, a sixth of one at 350 rows (one thread, float32).
+Panels of the packed weight cannot be picked instead: each holds dozens of rows, and the union of a
+batch has one in nearly all of them.
 """
 
 from __future__ import annotations

@@ -1,11 +1,15 @@
 """Training's pass through a model, compiled by PyTorch for any sizes.
 
-What is compiled are the model's blocks, with the backward pass that belongs to each: as they are
-alike, one graph serves all of a stack, and is made in a fraction of the time that one of the whole
-model takes. A model without blocks is compiled as a whole. The loss stays as it is, for it is fused
-already and works in chunks; so do seeds, accumulation, clipping and the optimiser, and every pass
-that is looked into. Padding stays in, as a graph cannot hold as many rows as there happen to be
-tokens. Which kernel computes an attention is part of the graph.
+The model's blocks are compiled, with the backward pass of each. Blocks of a stack are alike, so one
+graph serves them all: `transformer-big` takes 46 seconds on an H100's host, and as one whole graph
+172, for no more speed (torchtitan compiles layer by layer for the same reason). A model without
+blocks is compiled as a whole. The loss is not compiled, since it is fused already and works in
+chunks; nor are seeds, accumulation, clipping, the optimiser, and passes with captures. Padding
+stays in: a graph cannot have as many rows as there happen to be tokens. The choice of an attention
+kernel is part of the graph.
+
+The first batch is passed through and forgotten before the first update, always the same one: a
+failure costs nothing, the warm-up is a number, and a resumed run is compiled for the same sizes.
 """
 
 from __future__ import annotations
