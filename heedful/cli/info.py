@@ -173,13 +173,13 @@ def _report_modules(
         for name, value in facts["training"].items():
             say(f"{name}: {value}")
     table = [{"component": name, "total": count} for name, count in counts.items()]
-    told = {
+    facts = {
         "parameters": {"total": total, "table": table},
         "peak_memory": peaks,
         "model": spec.plain(),
         **facts,
     }
-    report.finish(told | ({"operations": operations} if operations else {}))
+    report.finish(facts | ({"operations": operations} if operations else {}))
 
 
 def _image_operations(spec: ModelSpec) -> dict[str, int]:

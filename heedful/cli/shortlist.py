@@ -71,7 +71,7 @@ def shortlist(
             described.tokenizers,
             per_token=per_token,
             frequent=frequent,
-            told=lambda done, total, what: events.progress(done, total, what),
+            progress=lambda done, total, what: events.progress(done, total, what),
         )
         if result.skipped:
             events.warn(f"{result.skipped:,} pairs are too long to learn from and were skipped")

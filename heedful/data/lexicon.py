@@ -23,7 +23,7 @@ from heedful.data.encoded_pairs import EncodedCorpus
 
 Integers = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
-Told = Callable[[int, int, str], None]
+Progress = Callable[[int, int, str], None]
 
 MOST_PAIRS = 1 << 23
 """Pairs of tokens that are held. When there are more, each source token keeps its commonest."""
@@ -60,7 +60,7 @@ def learn_lexicon(
     *,
     rounds: int = ROUNDS,
     most_pairs: int = MOST_PAIRS,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Lexicon:
     """Fit the table.
 
@@ -70,15 +70,15 @@ def learn_lexicon(
         target_size: how many target tokens there are.
         rounds: of counting, the first with all tokens of a source sharing evenly.
         most_pairs: of tokens that are held.
-        told: pairs of sentences done, how many there are, and in which round.
+        progress: pairs of sentences done, how many there are, and in which round.
     """
     cells = _Cells(corpus, source_size, target_size)
 
     def parts(number: int) -> Iterator[_Part]:
         for done, part in cells:
             yield part
-            if told is not None:
-                told(done, len(corpus), f"round {number} of {rounds}")
+            if progress is not None:
+                progress(done, len(corpus), f"round {number} of {rounds}")
 
     table = _counted(parts(1), target_size, most_pairs)
     for number in range(2, rounds + 1):

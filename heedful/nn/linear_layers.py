@@ -76,9 +76,9 @@ def has_no_hooks(*modules: nn.Module) -> bool:
 
 
 def is_plain(*maps: nn.Module) -> bool:
-    """Return whether maps are no more than their weights and biases, which can stand for them.
+    """Return whether maps are no more than their weights and biases.
 
-    Not one whose weight is put together, nor one that somebody hooked on to.
+    A map with a parametrised weight is not plain, nor one with hooks.
     """
     return all(type(each) is Linear for each in maps) and has_no_hooks(*maps)
 

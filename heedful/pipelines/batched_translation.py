@@ -83,8 +83,8 @@ class BatchedTranslation:
             alignment: also give alignments.
             batch_size: segments translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: segments × longest source × beam.
-            warn: told when memory ran out and a batch was split.
-            progress: told (done, total) segments after each batch.
+            warn: called when memory ran out and a batch was split.
+            progress: called with (done, total) segments after each batch.
 
         Returns:
             A result for each item, in their order.

@@ -57,7 +57,7 @@ class BatchQueue:
 
     Args:
         batches: numbers of the items of each.
-        warn: told in a sentence when a batch was split; Python's warnings if unset.
+        warn: called with a sentence when a batch was split; Python's warnings if unset.
         place: names an item in errors.
     """
 

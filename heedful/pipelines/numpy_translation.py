@@ -135,7 +135,7 @@ class NumpyTranslationPipeline:
             texts: any strings.
             settings: of the search.
             first_line: number of the first text, for warnings.
-            warn: told about long lines and cut translations.
+            warn: called with a sentence about long lines and cut translations.
 
         Raises:
             ConfigError: when settings contradict the model.

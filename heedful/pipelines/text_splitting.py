@@ -95,7 +95,7 @@ def cut_texts(
         texts: any strings; a newline inside one separates lines that are translated by themselves.
         tokenizer: of the source.
         limit: most tokens of a piece, special tokens not counted.
-        warn: told about every text with a line that is too long to be translated at once.
+        warn: called with a sentence about every text that has a line too long to translate at once.
         first_line: what to call the first text in warnings.
     """
     lines = [clean(text).split("\n") if text.strip() else [] for text in texts]
@@ -432,7 +432,7 @@ def warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: War
     Args:
         translations: of lines that follow each other.
         first_line: number of the first.
-        warn: told.
+        warn: called with the sentence.
     """
     cut = [i for i, t in enumerate(translations, start=first_line) if not t.finished]
     if not cut:

@@ -155,9 +155,9 @@ class TranslationPipeline:
             continuous_batching: accepted for older programs; it has no effect.
             first_line: number of the first text, for warnings and random draws: a corpus that is
                 translated part by part then gives what it would give at once.
-            warn: told in a sentence about long lines, cut translations, and batches that were
+            warn: called with a sentence about long lines, cut translations, and batches that were
                 split because memory ran out.
-            progress: told (done, total) segments after each batch.
+            progress: called with (done, total) segments after each batch.
             **options: fields of `SearchSettings` that override `settings`.
 
         Raises:
@@ -206,8 +206,8 @@ class TranslationPipeline:
                 training, which need not be how a search put it together.
             batch_size: pairs scored together, instead of `batch_tokens`.
             batch_tokens: positions scored together, on the longer side, padding counted.
-            warn: told in a sentence when memory ran out and a batch was split.
-            progress: told (done, total) pairs after each batch.
+            warn: called with a sentence when memory ran out and a batch was split.
+            progress: called with (done, total) pairs after each batch.
 
         Raises:
             DataError: when there are not as many targets as sources, or one is longer than a model

@@ -26,7 +26,7 @@ from safetensors.numpy import save
 
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.encoded_pairs import EncodedCorpus, encode_corpus
-from heedful.data.lexicon import Integers, Lexicon, Told, learn_lexicon, ragged, ranks
+from heedful.data.lexicon import Integers, Lexicon, Progress, learn_lexicon, ragged, ranks
 from heedful.durable import whole
 from heedful.errors import DataError, ModelError
 from heedful.models.model_directory import CONFIG_FILE
@@ -275,7 +275,7 @@ def make_shortlist(
     *,
     per_token: int = PER_TOKEN,
     frequent: int = FREQUENT,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> LearnedShortlist:
     """Learn the likeliest target tokens of each source token.
 
@@ -285,7 +285,7 @@ def make_shortlist(
         tokenizers: of the model that is to use it.
         per_token: most tokens on the list for each source token.
         frequent: tokens on every list, the commonest.
-        told: called with how much is done, of how much, and the name of the stage.
+        progress: called with how much is done, of how much, and the name of the stage.
 
     Raises:
         DataError: when the files are out of step or hold no text.
@@ -296,12 +296,12 @@ def make_shortlist(
     with tempfile.TemporaryDirectory(prefix="heedful-", ignore_cleanup_errors=True) as folder:
 
         def read(done: int, total: int) -> None:
-            if told is not None:
-                told(done, total, "reading")
+            if progress is not None:
+                progress(done, total, "reading")
 
         corpus = encode_corpus(spec, tokenizers, Path(folder) / "corpus", read)
         sizes = tokenizers.source.size, tokenizers.target.size
-        lexicon = learn_lexicon(corpus, *sizes, told=told)
+        lexicon = learn_lexicon(corpus, *sizes, progress=progress)
         if not len(lexicon.source):
             raise DataError(
                 "The corpus holds no pair with text on both sides that can be learned from",

@@ -55,7 +55,7 @@ class CompiledPass:
         self.events = events
         self.asked_for = asked_for
         self.graphs = 0
-        self._told = 0
+        self._reported = 0
         stacks: Mapping[str, Any] = getattr(model, "stacks", dict)()
         blocks: list[nn.Module] = [block for stack in stacks.values() for block in stack.blocks]
         self._parts = blocks or [model]
@@ -77,18 +77,18 @@ class CompiledPass:
                 del vars(part)["forward"]
 
     @contextmanager
-    def told(self, step: int) -> Iterator[None]:
-        """A context after which it is said if anything was compiled in it, and how long it took.
+    def reported(self, step: int) -> Iterator[None]:
+        """A context that reports afterwards what was compiled within it, and how long it took.
 
         Args:
             step: of the update.
         """
         started = time.monotonic()
         yield
-        if self.graphs == self._told:
+        if self.graphs == self._reported:
             return
         seconds = time.monotonic() - started
-        added, self._told = self.graphs - self._told, self.graphs
+        added, self._reported = self.graphs - self._reported, self.graphs
         values = {"graphs": self.graphs, "seconds": round(seconds, 3)}
         self.events.metric(step, values, "compile")
         new = f"{added} graph{'s' * (added > 1)}"

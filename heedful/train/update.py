@@ -218,7 +218,7 @@ class Updater:
         if self.compiled is None:
             return work()
         try:
-            with self.compiled.told(step), self.compiled.used():
+            with self.compiled.reported(step), self.compiled.used():
                 return work()
         except Exception as error:
             self.compiled.failed(error)

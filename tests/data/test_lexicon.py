@@ -94,7 +94,7 @@ def test_pairs_that_are_too_long_are_left_out(monkeypatch):
     pairs = [([1], [2]), ([0] * 10, [3] * 10), ([1, 1], [2, 2])]
     told = []
     found = learn_lexicon(
-        corpus_of(pairs), SOURCES, TARGETS, rounds=1, told=lambda *step: told.append(step)
+        corpus_of(pairs), SOURCES, TARGETS, rounds=1, progress=lambda *step: told.append(step)
     )
     assert found.skipped == 1
     assert set(found.source.tolist()) == {1}
