@@ -194,11 +194,11 @@ def resolve_precision(
     rates = measure_matmul(measured_width(width))
     onednn = (rates.onednn or 0.0) >= _WORTH_IT * rates.fp32
     best_fp32 = max(rates.fp32, rates.onednn or 0.0)
-    found = f"GFLOP/s: fp32 {rates.fp32:.0f}, {_rate('through oneDNN', rates.onednn)}, "
-    found += _rate("bf16", rates.bf16)
+    result = f"GFLOP/s: fp32 {rates.fp32:.0f}, {_rate('through oneDNN', rates.onednn)}, "
+    result += _rate("bf16", rates.bf16)
     if not exact and (rates.bf16 or 0.0) >= _WORTH_IT * best_fp32:
-        return Precision("bf16", kind, onednn, found)
-    return Precision("fp32", kind, onednn, found)
+        return Precision("bf16", kind, onednn, result)
+    return Precision("fp32", kind, onednn, result)
 
 
 @functools.lru_cache(maxsize=8)

@@ -47,13 +47,13 @@ def doctor(
 
 
 def _versions() -> dict[str, str]:
-    found = {"heedful": heedful.__version__, "python": platform.python_version()}
+    results = {"heedful": heedful.__version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            results[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            results[package] = "not installed"
+    return results
 
 
 def _machine() -> dict[str, Any]:

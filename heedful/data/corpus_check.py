@@ -158,22 +158,22 @@ def _role_reports(
 ) -> list[CorpusReport]:
     """Reports on the corpora of one role; validation should not overlap with `train`."""
     total = len(pairs)
-    found: dict[str, Mask] = {}
+    results: dict[str, Mask] = {}
     kept = _mask(selection.kept, total)
     sources, keys = _digests(pairs, "source"), _pair_keys(pairs)
-    found["the same pair as an earlier one"] = kept & _repeats(keys)
-    found["source and target are the same"] = kept & (sources == _digests(pairs, "target"))
-    found["one side unusually long for the other"] = _outliers(pairs, kept)
+    results["the same pair as an earlier one"] = kept & _repeats(keys)
+    results["source and target are the same"] = kept & (sources == _digests(pairs, "target"))
+    results["one side unusually long for the other"] = _outliers(pairs, kept)
     if train is not None:
-        found["the pair is in the training data"] = kept & np.isin(keys, _pair_keys(train))
+        results["the pair is in the training data"] = kept & np.isin(keys, _pair_keys(train))
         known = np.isin(sources, _digests(train, "source"))
-        found["the source is in the training data"] = kept & known
+        results["the source is in the training data"] = kept & known
     left_out = {str(reason): _mask(rows, total) for reason, rows in selection.left_out.items()}
     reports = []
     for number, corpus in enumerate(pairs.corpora):
         part = slice(pairs.starts[number], pairs.starts[number + 1])
         findings = [_finding(what, True, mask[part]) for what, mask in left_out.items()]
-        findings += [_finding(what, False, mask[part]) for what, mask in found.items()]
+        findings += [_finding(what, False, mask[part]) for what, mask in results.items()]
         reports.append(_corpus_report(pairs, corpus, role, int(kept[part].sum()), findings))
     return reports
 

@@ -331,12 +331,12 @@ def _parts(total: int, count: int, bits: np.random.PCG64) -> Ids:
 
 def _poisson(mean: float) -> npt.NDArray[np.float64]:
     """The probabilities of at most 0, 1, 2 … of a Poisson distribution, until they are 1."""
-    probability, total, found = math.exp(-mean), 0.0, []
+    probability, total, result = math.exp(-mean), 0.0, []
     while total < 1 - 1e-12:
         total += probability
-        found.append(total)
-        probability *= mean / len(found)
-    return np.array(found)
+        result.append(total)
+        probability *= mean / len(result)
+    return np.array(result)
 
 
 HIDDEN = 0.8

@@ -203,7 +203,7 @@ class EncodedImages:
             DataError: naming an image whose label is not among them.
         """
         numbers = {name: number for number, name in enumerate(names)}
-        found = []
+        results = []
         for labels, fact, start in zip(self._labels, self._facts, self.starts, strict=False):
             of_part = np.array([numbers.get(name, -1) for name in fact["labels"]], np.int64)[labels]
             if (of_part < 0).any():
@@ -213,17 +213,17 @@ class EncodedImages:
                     where=self.name(int(start) + first),
                     remedy="Mend the label, leave the image out, or train on such images too",
                 )
-            found.append(of_part)
-        return np.concatenate(found)
+            results.append(of_part)
+        return np.concatenate(results)
 
     def gather(self, indices: Indices) -> Pixels:
         """Images [B, C, h, w] by their numbers."""
-        found = np.empty((len(indices), *self.shape), np.uint8)
+        result = np.empty((len(indices), *self.shape), np.uint8)
         part = np.searchsorted(self.starts, indices, side="right") - 1
         for number in np.unique(part):
             here = part == number
-            found[here] = self.pixels[number][indices[here] - self.starts[number]]
-        return found
+            result[here] = self.pixels[number][indices[here] - self.starts[number]]
+        return result
 
     def statistics(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Mean and standard deviation of each channel over all images, in pixel values.

@@ -135,13 +135,13 @@ class EncodedPairs:
     def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
         """Token ids of one side of some pairs, without special tokens: fast for many."""
         numbers = np.searchsorted(self.starts, indices, side="right") - 1
-        found: list[Ids] = [np.empty(0, np.int32)] * len(indices)
+        results: list[Ids] = [np.empty(0, np.int32)] * len(indices)
         for number in np.unique(numbers):
             places = np.flatnonzero(numbers == number)
             rows = indices[places] - self.starts[number]
             for place, ids in zip(places, self.corpora[number].ids_of(side, rows), strict=True):
-                found[place] = ids
-        return found
+                results[place] = ids
+        return results
 
     def text_of(self, i: int) -> tuple[str, str]:
         """Source and target of pair i as they stand in the corpus."""

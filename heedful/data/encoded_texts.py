@@ -81,20 +81,20 @@ class EncodedTexts:
 
     def span(self, start: int, end: int) -> npt.NDArray[np.int64]:
         """The ids of tokens `start` up to `end`, which may lie in several files."""
-        found = []
+        results = []
         for ids, first in zip(self.ids, self.starts, strict=False):
             low, high = max(start - first, 0), min(end - first, len(ids))
             if low < high:
-                found.append(ids[low:high])
-        return np.concatenate(found).astype(np.int64)
+                results.append(ids[low:high])
+        return np.concatenate(results).astype(np.int64)
 
     def ids_of(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The ids of tokens, by their numbers, of any shape."""
-        found = np.empty(tokens.shape, np.int64)
+        result = np.empty(tokens.shape, np.int64)
         for ids, first in zip(self.ids, self.starts, strict=False):
             here = (tokens >= first) & (tokens < first + len(ids))
-            found[here] = ids[tokens[here] - first]
-        return found
+            result[here] = ids[tokens[here] - first]
+        return result
 
     def text_numbers(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """The numbers of the texts that tokens belong to, by the tokens' numbers, of any shape."""

@@ -151,18 +151,18 @@ def image_files(folder: Path) -> list[Path]:
     Raises:
         DataError: when there is none.
     """
-    found = sorted(
+    result = sorted(
         path
         for path in folder.rglob("*")
         if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
     )
-    if not found:
+    if not result:
         raise DataError(
             f"There is no picture in the folder ({', '.join(SUFFIXES)})",
             where=str(folder),
             remedy="Check that it is the right one",
         )
-    return found
+    return result
 
 
 def _pillow() -> Any:
@@ -273,15 +273,15 @@ class FolderReader:
         for label in labels:
             if not label.is_dir():
                 raise DataError("This file is in no label's folder", where=str(label))
-            found = image_files(label)
+            result = image_files(label)
             others = {p for p in label.rglob("*") if p.is_file() and not p.name.startswith(".")}
-            if others := others - set(found):
+            if others := others - set(result):
                 raise DataError(
                     "This is no picture of the label in whose folder it is",
                     where=str(min(others)),
                     remedy="Move it somewhere else, or save it as PNG or JPEG",
                 )
-            files += found
+            files += result
         if not files:
             raise DataError("The folder is empty", where=str(folder), remedy=_REMEDY)
         return cls(folder, tuple(files), spec)

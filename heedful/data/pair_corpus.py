@@ -190,9 +190,9 @@ def _text_of(item: Any, key: Side, where: str) -> str:
         )
     text = item.get(key)
     if not isinstance(text, str):
-        found = ", ".join(repr(name) for name in item) or "none"
+        result = ", ".join(repr(name) for name in item) or "none"
         problem = f"{key!r} is not text" if key in item else f"There is no {key!r}"
-        raise DataError(f"{problem}; keys found: {found}", where=where, remedy=_JSONL_REMEDY)
+        raise DataError(f"{problem}; keys found: {result}", where=where, remedy=_JSONL_REMEDY)
     if "\n" in text or "\x00" in text or not _encodable(text):
         raise DataError(
             f"{key!r} holds a line break, a NUL or half a surrogate pair",

@@ -441,12 +441,12 @@ def _checked_answer(answer: GivenAnswer, context: str, where: str) -> GivenAnswe
             remedy="Leave the list of answers empty where the context holds none",
         )
     if answer.start < 0 or there != answer.text:
-        found = context.find(answer.text)
+        result = context.find(answer.text)
         raise DataError(
             f"The answer {answer.text!r} does not stand at character {answer.start} of its "
             f"context, where there is {there!r}",
             where=where,
             remedy="Count characters from 0, not bytes"
-            + (f"; it first stands at {found}" if found >= 0 else ""),
+            + (f"; it first stands at {result}" if result >= 0 else ""),
         )
     return answer

@@ -311,10 +311,10 @@ def record_on_gpu(compute: Callable[[], Tensor], pool: Any) -> Replay:
     torch.cuda.current_stream().wait_stream(ahead)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
-        found = compute()
+        result = compute()
 
     def replay() -> Tensor:
         graph.replay()
-        return found
+        return result
 
     return replay

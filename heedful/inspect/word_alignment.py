@@ -76,8 +76,8 @@ def word_attention(
         batch = [readings[number] for number in numbers]
         capture = Capture(addresses)
         run(subject.model, tensors(subject, batch), capture)
-        found = [with_heads(array(capture.found[address]), count) for address in addresses]
-        weights = np.stack(found, axis=1)
+        result = [with_heads(array(capture.found[address]), count) for address in addresses]
+        weights = np.stack(result, axis=1)
         for number, reading, each in zip(numbers, batch, weights, strict=True):
             results[number] = _between_words(subject, reading, each)
     return [results[number] for number in range(len(readings))]

@@ -18,12 +18,12 @@ from heedful.nn.sublayer import ResidualNorm, fusion_refusal
 
 def explain_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Plan:
     """Explain `linear`: x [..., K] times weight [N, K] transposed, plus bias [N]."""
-    found = product_plan(x, weight, bias)
-    if isinstance(found, str):
-        return Plan("torch", "PyTorch's product serves everything", {"native": found})
+    result = product_plan(x, weight, bias)
+    if isinstance(result, str):
+        return Plan("torch", "PyTorch's product serves everything", {"native": result})
     return Plan(
         "native",
-        f"kernels in C read weights as they are stored, and multiply in {_name(found)}",
+        f"kernels in C read weights as they are stored, and multiply in {_name(result)}",
         {"torch": "would copy the weight to another type, and pass over the result for the bias"},
     )
 
@@ -59,12 +59,12 @@ def explain_sublayer(
     after: ResidualNorm,
 ) -> Plan:
     """Explain `fused_sublayer`, whose arguments these are."""
-    found = fused_plan(x, read, first, between, second, after)
-    if isinstance(found, str):
-        return Plan("parts", "each operation by its own plan serves everything", {"fused": found})
+    result = fused_plan(x, read, first, between, second, after)
+    if isinstance(result, str):
+        return Plan("parts", "each operation by its own plan serves everything", {"fused": result})
     return Plan(
         "fused",
-        f"one call in C does all of it, with products in {_name(found)}",
+        f"one call in C does all of it, with products in {_name(result)}",
         {"parts": "going to and fro between small operations takes longer than they do"},
     )
 

@@ -258,12 +258,12 @@ class _FusedSublayer(torch.autograd.Function):
             for_bias = None if bias is None else torch.empty_like(bias)
             of.grad_norm_weight, of.grad_norm_bias = address(for_weight), address(for_bias)
         parameters = (first, first_bias, second, second_bias)
-        found = tuple(
+        result = tuple(
             torch.empty_like(each) if wanted else None
             for each, wanted in zip(parameters, needs[3:7], strict=True)
         )
-        of.first.grad_weight, of.first.grad_bias = address(found[0]), address(found[1])
-        of.second.grad_weight, of.second.grad_bias = address(found[2]), address(found[3])
+        of.first.grad_weight, of.first.grad_bias = address(result[0]), address(result[1])
+        of.second.grad_weight, of.second.grad_bias = address(result[2]), address(result[3])
         library, pointer = kernels(), ctypes.byref(of)
         room = torch.empty(library.heedful_sublayer_workspace(pointer, True), dtype=torch.uint8)
         of.workspace = room.data_ptr()
@@ -272,7 +272,7 @@ class _FusedSublayer(torch.autograd.Function):
             for_x = up
         if for_memory is not None:
             for_memory = for_memory.to(memory_kind) if needs[2] else None
-        return for_x, for_read, for_memory, *found, for_weight, for_bias, None
+        return for_x, for_read, for_memory, *result, for_weight, for_bias, None
 
 
 def _described(

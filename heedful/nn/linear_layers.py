@@ -37,8 +37,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     dtype = product_dtype(x, weight, bias)
     if dtype is None:
         return F.linear(x, weight, bias)
-    found: Tensor = _Linear.apply(x, weight, bias, dtype)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Linear.apply(x, weight, bias, dtype)  # type: ignore[no-untyped-call]
+    return result
 
 
 def activated_pair(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -> Tensor | None:
@@ -58,10 +58,10 @@ def activated_pair(x: Tensor, up: nn.Linear, activation: str, down: nn.Linear) -
     dtype = product_dtype(x, up.weight, up.bias)
     if dtype is None or product_dtype(x, down.weight, down.bias) is None:
         return None
-    found: Tensor = _Fed.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _Fed.apply(  # type: ignore[no-untyped-call]
         x, up.weight, up.bias, activation, down.weight, down.bias, dtype
     )
-    return found
+    return result
 
 
 def has_no_hooks(*modules: nn.Module) -> bool:
@@ -96,8 +96,8 @@ def product_dtype(
 
     See `product_plan`.
     """
-    found = product_plan(x, weight, bias, fused=fused)
-    return None if isinstance(found, str) else found
+    result = product_plan(x, weight, bias, fused=fused)
+    return None if isinstance(result, str) else result
 
 
 def product_plan(

@@ -65,8 +65,8 @@ def smoothed_cross_entropy(
         both summed over positions, in nats, float32.
     """
     strengths = _Strengths(label_smoothing, 0.0, softcap)
-    found = _fused(hidden[None], weight, bias, targets, strengths)
-    return found.loss, found.nll
+    result = _fused(hidden[None], weight, bias, targets, strengths)
+    return result.loss, result.nll
 
 
 def consistent_cross_entropy(

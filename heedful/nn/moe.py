@@ -48,15 +48,15 @@ def penalty(capture: Capture) -> Tensor | float:
     Args:
         capture: of `PENALTIES`, after the pass.
     """
-    found = [value for address, value in capture.found.items() if address.endswith(".penalty")]
-    return torch.stack(found).sum() if found else 0.0
+    results = [value for address, value in capture.found.items() if address.endswith(".penalty")]
+    return torch.stack(results).sum() if results else 0.0
 
 
 def adds_penalties(model: nn.Module) -> bool:
     """Return whether a model's layers add something to the loss, as experts do."""
     if model not in _adding:  # every pass asks, and looking takes half a millisecond
-        found = any(getattr(each, "adds_penalty", False) for each in model.modules())
-        _adding[model] = found
+        result = any(getattr(each, "adds_penalty", False) for each in model.modules())
+        _adding[model] = result
     return _adding[model]
 
 

@@ -173,8 +173,8 @@ def _sum_and_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tenso
 def apply_norm(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
     """The norm of x [..., D], in the precision that products read it in."""
     if training and residual_refusal(norm, x) is None:
-        found: Tensor = _ResidualNorm.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
-        return found
+        result: Tensor = _ResidualNorm.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
+        return result
     plain: Tensor = norm(x)
     return plain
 

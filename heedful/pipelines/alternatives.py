@@ -66,7 +66,7 @@ def find_alternatives(
     pieces = _word_beginnings(pipeline, probabilities, beginning, count)
     prefixes = [[*beginning, piece] for piece in pieces if piece != pipeline.specials.eos]
     settings = settings or SearchSettings()
-    found = iter(
+    result = iter(
         search(
             pipeline.model,
             line.expand(len(prefixes), -1),
@@ -85,7 +85,7 @@ def find_alternatives(
             score = pipeline.score([source], [beginning])[0].score
             alternative = Alternative("", probability, Translation(start, score=score))
         else:
-            hypothesis = next(found)[0]
+            hypothesis = next(result)[0]
             text = one_line(target.decode(hypothesis.tokens))
             whole = Translation(text, score=hypothesis.score, finished=hypothesis.finished)
             alternative = Alternative(_word_after(text, start), probability, whole)
@@ -134,15 +134,15 @@ def _word_beginnings(
     """The most probable pieces that leave the last word of the beginning as it is."""
     target = pipeline.tokenizers.target
     end = len(target.decode(beginning))
-    found: list[int] = []
+    results: list[int] = []
     for piece in probabilities.argsort(descending=True).tolist():
-        if len(found) == count or probabilities[piece] == 0:
+        if len(results) == count or probabilities[piece] == 0:
             break
         spans = word_spans(target.decode([*beginning, piece]))
         begins = target.token(piece).startswith(MARK) or any(first >= end for first, _ in spans)
         if begins or piece == pipeline.specials.eos:
-            found.append(piece)
-    return found
+            results.append(piece)
+    return results
 
 
 def _word_after(text: str, start: str) -> str:

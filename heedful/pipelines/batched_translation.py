@@ -145,8 +145,8 @@ class BatchedTranslation:
             return score_pairs(self.model, self.device, self.tokenizers, pairs)
 
         with self._running():
-            for part, found in split_on_oom(batches, run, warn, lambda i: f"line {i + 1}"):
-                scores.update(zip(part, found, strict=True))
+            for part, result in split_on_oom(batches, run, warn, lambda i: f"line {i + 1}"):
+                scores.update(zip(part, result, strict=True))
                 if progress is not None:
                     progress(len(scores), len(lengths))
         return [scores[i] for i in range(len(lengths))]

@@ -225,14 +225,14 @@ def parts_of(
             where=where,
             remedy="Give shorter questions" if before else "Allow longer inputs",
         )
-    found = []
+    results = []
     for window in overlapping(len(ids), None if longest is None else longest - len(empty), stride):
         piece_ids = ids[window.start : window.end]
         texts = [piece_ids] if before is None else [before, piece_ids]
         item = frame(tokenizer, *texts)
         begin = item.first if before is None else item.second
-        found.append(Part(item, window, begin - window.start))
-    return found
+        results.append(Part(item, window, begin - window.start))
+    return results
 
 
 def word_pieces(

@@ -125,15 +125,15 @@ class GapPipeline:
             batch_tokens=options.get("batch_tokens", BATCH_TOKENS),
             batch_size=options.get("batch_size"),
         )
-        found: list[list[list[Candidate]]] = [[] for _ in texts]
+        results: list[list[list[Candidate]]] = [[] for _ in texts]
 
         def run(part: list[int]) -> list[list[Hypothesis]]:
             return self._search([items[numbers[place]] for place in part], settings)
 
         for part, answers in split_on_oom(plan, run):
             for number, hypotheses in zip([numbers[i] for i in part], answers, strict=True):
-                found[number] = self._candidates(items[number], hypotheses, top)
-        return found
+                results[number] = self._candidates(items[number], hypotheses, top)
+        return results
 
     def _gapped(self, text: str, where: str) -> _Gapped:
         gaps, count = self.gaps, text.count(MASK)
@@ -184,14 +184,14 @@ class GapPipeline:
     def _candidates(
         self, item: _Gapped, hypotheses: Sequence[Hypothesis], top: int
     ) -> list[list[Candidate]]:
-        found: list[dict[str, float]] = [{} for _ in item.parts[1:]]
+        results: list[dict[str, float]] = [{} for _ in item.parts[1:]]
         for hypothesis in hypotheses:
             probability = math.exp(math.fsum(hypothesis.token_scores[len(item.prefix) :]))
             if len(self.gaps) == 1:
                 fills = between(hypothesis.tokens[len(item.prefix) :], item.parts[1:])
             else:
-                fills = after_sentinels(hypothesis.tokens, self.gaps, len(found))
-            for texts, fill in zip(found, fills, strict=False):
+                fills = after_sentinels(hypothesis.tokens, self.gaps, len(results))
+            for texts, fill in zip(results, fills, strict=False):
                 text = self.tokenizer.decode(fill).strip()
                 texts[text] = texts.get(text, 0.0) + probability
         return [
@@ -199,7 +199,7 @@ class GapPipeline:
                 Candidate(text, p)
                 for text, p in sorted(texts.items(), key=lambda pair: -pair[1])[:top]
             ]
-            for texts in found
+            for texts in results
         ]
 
 

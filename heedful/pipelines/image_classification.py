@@ -154,7 +154,7 @@ class ImagePipeline:
         spec = self.model.spec
         size = batch_size or max(1, batch_tokens // spec.num_states)
         device = self.model.positions.weight.device
-        found: list[list[Label]] = []
+        results: list[list[Label]] = []
 
         def run(part: list[int]) -> Tensor:
             pixels = self.prepare([images[number] for number in part]).to(device)
@@ -169,8 +169,8 @@ class ImagePipeline:
             best = logits.softmax(-1).sort(dim=-1, descending=True, stable=True)
             for values, numbers in zip(best.values.tolist(), best.indices.tolist(), strict=True):
                 pairs = zip(numbers[:top], values[:top], strict=True)
-                found.append([Label(spec.class_names[n], value) for n, value in pairs])
-        return found
+                results.append([Label(spec.class_names[n], value) for n, value in pairs])
+        return results
 
     def _square(self, image: Picture, number: int) -> npt.NDArray[np.uint8]:
         spec = self.model.spec

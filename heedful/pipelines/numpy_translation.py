@@ -195,8 +195,8 @@ def _have_threads() -> bool:
     """Load the threads of PyTorch, which kernels share with it if it is loaded later."""
     if "torch" in sys.modules:
         return True
-    found = importlib.util.find_spec("torch")
-    for folder in (found and found.submodule_search_locations) or ():
+    result = importlib.util.find_spec("torch")
+    for folder in (result and result.submodule_search_locations) or ():
         for file in sorted(Path(folder, "lib").glob("libgomp*.so*")):
             try:
                 ctypes.CDLL(str(file), mode=ctypes.RTLD_GLOBAL)
@@ -280,18 +280,18 @@ def search(
         excess = _excess(scores)
         wanted = [True] * len(tokens)
         if age == limit:
-            wanted = [bool(found == eos) for found in scores.argmax(1)]
+            wanted = [bool(result == eos) for result in scores.argmax(1)]
         _constrain(scores, age, never, settings, eos, must_end=age >= limit)
-        found = _continuations(scores, excess, totals, 2 * width if width > 1 else 1)
+        result = _continuations(scores, excess, totals, 2 * width if width > 1 else 1)
         norm = length_norm(age + 1.0, settings.length_penalty)
         ended = [
             _Ending(total / norm, total, age, parent, score, wanted[parent])
-            for total, parent, token, score in found
+            for total, parent, token, score in result
             if token == eos and total > -math.inf
         ]
         best = sorted(best + ended, key=lambda ending: -ending.rank)[:kept]
-        live = [each for each in found if each.token != eos]
-        live += [each._replace(total=-math.inf) for each in found if each.token == eos]
+        live = [each for each in result if each.token != eos]
+        live += [each._replace(total=-math.inf) for each in result if each.token == eos]
         live = live[:width]
         steps.append(live)
         worst = best[-1].rank if len(best) == kept else -math.inf
@@ -338,16 +338,16 @@ def _continuations(
     """The best continuations of all hypotheses, as many as asked for, best first."""
     hypotheses, size = scores.shape
     so_far = np.array(totals, np.float64)
-    found, token_scores = empty((count,), np.float64), empty((count,))
+    result, token_scores = empty((count,), np.float64), empty((count,))
     parents, tokens = empty((2, count), np.int64)
     room = workspace(12 * hypotheses * min(count, size))
     kernels().heedful_topk(
         *(address(scores), address(excess), address(so_far)),
         *(1, hypotheses, size, count),
-        *(address(found), address(parents), address(tokens), address(token_scores)),
+        *(address(result), address(parents), address(tokens), address(token_scores)),
         address(room),
     )
-    columns = (each.tolist() for each in (found, parents, tokens, token_scores))
+    columns = (each.tolist() for each in (result, parents, tokens, token_scores))
     return [_Candidate(*each) for each in zip(*columns, strict=True)]
 
 

@@ -76,15 +76,15 @@ def first_pieces(words: Sequence[str], spans: Sequence[tuple[int, int]]) -> list
         spans: for each piece the index of its first character and of the one after its last; a
             piece may begin with the space before its word, or be that space.
     """
-    found: list[int | None] = [None] * len(words)
+    results: list[int | None] = [None] * len(words)
     word, end = -1, -1
     for piece, (start, _) in enumerate(spans):
         while start >= end and word + 1 < len(words):
             word += 1
             end += 1 + len(words[word])
-        if start < end and found[word] is None:
-            found[word] = piece
-    return found
+        if start < end and results[word] is None:
+            results[word] = piece
+    return results
 
 
 def best_span(starts: Tensor, ends: Tensor, longest: int) -> tuple[int, int]:

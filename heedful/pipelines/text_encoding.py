@@ -176,10 +176,10 @@ class EncoderPipeline:
             logits = self.model.masked_lm_logits(batch.states[masks])
             return torch.split(logits, masks.sum(1).tolist())
 
-        found: list[list[list[Candidate]]] = [[] for _ in texts]
+        results: list[list[list[Candidate]]] = [[] for _ in texts]
         for number, logits in self._scores(items, options, at_masks):
-            found[number] = list(self._best(logits, top))
-        return found
+            results[number] = list(self._best(logits, top))
+        return results
 
     def classify(
         self,
@@ -207,14 +207,14 @@ class EncoderPipeline:
             items[number] = frame(self.tokenizer, *parts)
             check_length(self.model.spec, items[number], _line(number, options))
         names = self.labels("sequence")
-        found: list[list[Label]] = [[] for _ in texts]
+        results: list[list[Label]] = [[] for _ in texts]
         for number, logits in self._scores(
             items, options, lambda b: self.model.sequence_logits(b.states, b.positions)
         ):
             pairs = zip(names, logits.softmax(-1).tolist(), strict=True)
             labels = [Label(name, probability) for name, probability in pairs]
-            found[number] = sorted(labels, key=lambda label: -label.probability)
-        return found
+            results[number] = sorted(labels, key=lambda label: -label.probability)
+        return results
 
     def tag(
         self,
@@ -246,7 +246,7 @@ class EncoderPipeline:
                 ids, pieces[number] = word_pieces(self.tokenizer, row)
                 parts |= self._parts(number, ids, options)
         names = self.labels("token")
-        found = [[TokenLabel(word, None, None) for word in row] for row in words]
+        results = [[TokenLabel(word, None, None) for word in row] for row in words]
         for key, logits in self._scores(
             {key: part.input for key, part in parts.items()},
             options,
@@ -259,8 +259,8 @@ class EncoderPipeline:
                 if piece is not None and part.window.own_start <= piece < part.window.own_end:
                     at = piece + part.shift
                     label = TokenLabel(words[number][place], names[indices[at]], values[at])
-                    found[number][place] = label
-        return found
+                    results[number][place] = label
+        return results
 
     def answer(
         self,
@@ -309,12 +309,12 @@ class EncoderPipeline:
             lambda batch: self.model.span_logits(batch.states),
         ):
             readings[key[0]].append(read_answer(logits, parts[key], max_answer))
-        found = [NO_ANSWER for _ in pairs]
+        results = [NO_ANSWER for _ in pairs]
         for number, several in readings.items():
             if several:
                 context = pairs[number][1]
-                found[number] = choose(several, context, spans[number], unanswerable=unanswerable)
-        return found
+                results[number] = choose(several, context, spans[number], unanswerable=unanswerable)
+        return results
 
     def _parts(
         self,

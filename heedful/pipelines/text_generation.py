@@ -102,7 +102,7 @@ def generate(
         batch_tokens=batch_tokens,
         batch_size=batch_size,
     )
-    found: dict[int, Generation] = {}
+    results: dict[int, Generation] = {}
 
     def run(part: list[int]) -> list[Generation]:
         chosen = [prompts[i] for i in part]
@@ -122,8 +122,8 @@ def generate(
 
     with _evaluating(model):
         for part, generations in split_on_oom(batches, run):
-            found.update(zip(part, generations, strict=True))
-    return [found[i] for i in range(len(prompts))]
+            results.update(zip(part, generations, strict=True))
+    return [results[i] for i in range(len(prompts))]
 
 
 def stream(
@@ -277,8 +277,8 @@ def _running_text(
 
 
 def _assemble(hypotheses: Sequence[Hypothesis], text: RunningText | None, limit: int) -> Generation:
-    found = [_generation(hypothesis, text, limit) for hypothesis in hypotheses]
-    return replace(found[0], others=tuple(found[1:]))
+    results = [_generation(hypothesis, text, limit) for hypothesis in hypotheses]
+    return replace(results[0], others=tuple(results[1:]))
 
 
 def _generation(hypothesis: Hypothesis, text: RunningText | None, limit: int) -> Generation:

@@ -96,12 +96,12 @@ def align(
 
 def _gathered(tokens: Matrices, word_of: Sequence[int], words: int) -> Matrices:
     """Sums [R, words] of the columns [R, tokens] of each word."""
-    found = np.zeros((len(tokens), words))
+    result = np.zeros((len(tokens), words))
     if word_of:
         # Tokens of a word stand side by side.
         starts = [0, *(i for i in range(1, len(word_of)) if word_of[i] != word_of[i - 1])]
-        found[:, [word_of[i] for i in starts]] = np.add.reduceat(tokens, starts, axis=1)
-    return found
+        result[:, [word_of[i] for i in starts]] = np.add.reduceat(tokens, starts, axis=1)
+    return result
 
 
 def token_words(

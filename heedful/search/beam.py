@@ -365,7 +365,7 @@ class SearchTrace:
         Args:
             sentence: its row in the batch.
         """
-        found: list[Step] = []
+        results: list[Step] = []
         before: list[tuple[int, ...]] = [()]
         for seen in self._seen:
             rows = (seen.sentences == sentence).nonzero().flatten().tolist()
@@ -373,8 +373,8 @@ class SearchTrace:
                 break
             looked = _looked(seen, rows[0], before)
             before = [each.tokens for each in looked if each.fate == "lived"]
-            found.append(Step(looked, float(seen.bound[rows[0]]), float(seen.worst[rows[0]])))
-        return found
+            results.append(Step(looked, float(seen.bound[rows[0]]), float(seen.worst[rows[0]])))
+        return results
 
 
 def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
@@ -409,7 +409,7 @@ def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[L
     live = [
         (parent, token) for total, parent, token, _ in _rows(seen.live, row) if total > -math.inf
     ]
-    found: list[Looked] = []
+    results: list[Looked] = []
     ends: list[bool] = seen.ends[row].tolist()
     for end, (total, parent, token, token_score) in zip(
         ends, _rows(seen.candidates, row), strict=True
@@ -417,7 +417,7 @@ def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[L
         if total == -math.inf:
             continue
         lives = not end and (parent, token) in live
-        found.append(
+        results.append(
             Looked(
                 parent=parent,
                 token=token,
@@ -429,7 +429,7 @@ def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[L
                 tokens=before[parent] if end else (*before[parent], token),
             )
         )
-    return tuple(found)
+    return tuple(results)
 
 
 def _rows(candidates: Candidates, row: int) -> Iterator[tuple[float, int, int, float]]:

@@ -210,7 +210,7 @@ def _hypotheses(
 ) -> list[list[Hypothesis]]:
     lengths = (tokens == specials.eos).int().argmax(-1)
     plain = [t.tolist() for t in (tokens, scores.double(), lengths, wanted)]
-    found: list[list[Hypothesis]] = []
+    results: list[list[Hypothesis]] = []
     for rows in zip(*plain, strict=True):
         hypotheses = []
         for ids, each, length, natural in zip(*rows, strict=True):
@@ -224,5 +224,5 @@ def _hypotheses(
                     finished=natural,
                 )
             )
-        found.append(sorted(hypotheses, key=lambda h: -h.normalized_score))
-    return found
+        results.append(sorted(hypotheses, key=lambda h: -h.normalized_score))
+    return results

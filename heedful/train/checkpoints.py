@@ -176,13 +176,13 @@ class CheckpointStore:
 
     def all(self) -> list[Checkpoint]:
         """Checkpoints whose state can be read, oldest first; their tensors are not verified."""
-        found = []
+        results = []
         for path in sorted(self.directory.glob("step-*")):
             try:
-                found.append(_read(path))
+                results.append(_read(path))
             except _Damaged:
                 continue
-        return found
+        return results
 
     def newest(self, events: Events) -> Checkpoint | None:
         """The newest checkpoint that is whole and resumable, or None when there never was one.

@@ -94,8 +94,8 @@ def choose_products(precision: Precision, width: int) -> Precision:
         return precision
     own = rates.own >= _EVEN * rates.torch
     taken = "own kernels" if own else "PyTorch"
-    found = f"training's products: PyTorch {rates.torch:.0f}, own kernels {rates.own:.0f}"
-    return replace(precision, own=own, reason=f"{precision.reason}; {found}, by {taken}")
+    result = f"training's products: PyTorch {rates.torch:.0f}, own kernels {rates.own:.0f}"
+    return replace(precision, own=own, reason=f"{precision.reason}; {result}, by {taken}")
 
 
 FEWEST_UPDATES = 2_000

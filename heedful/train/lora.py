@@ -290,8 +290,8 @@ class Adapter:
         Raises:
             ModelError: when there is none, it is damaged or of a newer schema.
         """
-        found = (d for d in (path, path / ADAPTER_DIRECTORY) if (d / ADAPTER_FILE).is_file())
-        directory = next(found, None)
+        result = (d for d in (path, path / ADAPTER_DIRECTORY) if (d / ADAPTER_FILE).is_file())
+        directory = next(result, None)
         if directory is None:
             raise ModelError(
                 f"There is no {ADAPTER_FILE}, as there is after training with lora.rank",

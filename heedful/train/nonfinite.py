@@ -47,13 +47,13 @@ def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -
         The first module whose output is not finite, else the loss, else the first parameter in the
         order of the backward pass whose gradient is not; None when all is finite.
     """
-    found: list[Diagnosis] = []
+    results: list[Diagnosis] = []
 
     def watch(name: str) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_module: nn.Module, _inputs: Any, output: Any) -> None:
             for tensor in _tensors(output):
-                if not found and not bool(torch.isfinite(tensor).all()):
-                    found.append(Diagnosis(f"the output of {name}", _rows(tensor, size)))
+                if not results and not bool(torch.isfinite(tensor).all()):
+                    results.append(Diagnosis(f"the output of {name}", _rows(tensor, size)))
 
         return hook
 
@@ -67,8 +67,8 @@ def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -
     finally:
         for handle in handles:
             handle.remove()
-    if found:
-        return found[0]
+    if results:
+        return results[0]
     if not bool(torch.isfinite(loss)):
         return Diagnosis("the loss")
     loss.backward()

@@ -108,7 +108,7 @@ class TranslationObjective:
         )
         hidden = states[real]
         tokens = int(hidden.shape[0]) // 2
-        found = consistent_cross_entropy(
+        result = consistent_cross_entropy(
             hidden.view(2, tokens, -1),
             model.output_weight,
             batch.target_output[batch.target_positions >= 0],
@@ -117,8 +117,8 @@ class TranslationObjective:
             bias=model.output_bias,
             softcap=model.spec.logits_softcap,
         )
-        extras = {"nll": found.nll / 2, "divergence": found.divergence}
-        return LossSum(found.loss / 2 + tokens * added, tokens, extras)
+        extras = {"nll": result.nll / 2, "divergence": result.divergence}
+        return LossSum(result.loss / 2 + tokens * added, tokens, extras)
 
 
 @dataclass(frozen=True)

@@ -93,15 +93,15 @@ def import_moments(
     optimizer.state.clear()
     used = 0
     for name, parameter in model.named_parameters():
-        found = {key: tensors[f"{key}/{name}"] for key in _MOMENTS if f"{key}/{name}" in tensors}
-        if not found:
+        results = {key: tensors[f"{key}/{name}"] for key in _MOMENTS if f"{key}/{name}" in tensors}
+        if not results:
             continue
-        if len(found) != len(_MOMENTS) or found["exp_avg"].shape != parameter.shape:
+        if len(results) != len(_MOMENTS) or results["exp_avg"].shape != parameter.shape:
             raise RunError(f"The optimiser state of {name!r} does not fit the model")
-        used += len(found)
+        used += len(results)
         # the fused kernels want the step count on the parameter's device
         optimizer.state[parameter] = {
-            key: value.to(parameter.device, copy=True) for key, value in found.items()
+            key: value.to(parameter.device, copy=True) for key, value in results.items()
         }
     if used != len(tensors):
         raise RunError("The optimiser state holds parameters that the model does not have")

@@ -168,16 +168,16 @@ def check_directory(run_dir: Path, settings: RunSettings, *, resume: bool) -> No
         check_resumable(settings_of_run(run_dir), settings)
         return
     exists = (run_dir / CONFIG_FILE).exists()
-    for found in (run_dir / "model", *(run_dir / "checkpoints").glob("*step-*")):
-        if found.exists() and exists:
+    for result in (run_dir / "model", *(run_dir / "checkpoints").glob("*step-*")):
+        if result.exists() and exists:
             raise UserError(
                 "There is a run here already",
                 where=str(run_dir),
                 remedy="Add --resume to go on with it, or name another directory",
             )
-        if found.exists():
+        if result.exists():
             raise UserError(
-                f"The directory is not a run, but has {found.name!r}, which a run would overwrite",
+                f"The directory is not a run, but has {result.name!r}, which a run would overwrite",
                 where=str(run_dir),
                 remedy="Name an empty or new directory",
             )

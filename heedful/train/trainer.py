@@ -406,11 +406,11 @@ class Trainer:
             if state.skipped > MAX_OVERFLOWS:
                 raise self._given_up("float16 gradients overflow at any scale", "Use bf16 or fp32")
             return
-        found, indices = updater.diagnose(batches, state.step)
+        results, indices = updater.diagnose(batches, state.step)
         lines = self.source.lines(indices.tolist())
         action = self.settings.on_nonfinite
-        what = f"Not finite at step {state.step}: {found.describe(lines)}"
-        values = {"place": found.place, "lines": ", ".join(lines), "action": action}
+        what = f"Not finite at step {state.step}: {results.describe(lines)}"
+        values = {"place": results.place, "lines": ", ".join(lines), "action": action}
         self.events.metric(state.step, values, "nonfinite")
         if action == "stop":
             raise self._given_up(what, "Look at these lines, or lower schedule.peak_learning_rate")

@@ -206,10 +206,10 @@ class Updater:
                 def again(batch: Batch = batch, micro: int = micro) -> Tensor:
                     return self._loss(batch, step, micro).loss_sum
 
-                found = find_nonfinite(self.model, again, size)
-                if found is not None:
-                    rows = list(found.rows) or list(range(size))
-                    return found, batch.indices[rows]
+                result = find_nonfinite(self.model, again, size)
+                if result is not None:
+                    rows = list(result.rows) or list(range(size))
+                    return result, batch.indices[rows]
         nowhere = Diagnosis("nothing any more when the batches were run one by one")
         return nowhere, torch.cat([batch.indices for batch in batches])
 

@@ -208,10 +208,10 @@ def plan(request: AttentionRequest) -> Plan:
 
 def explain(request: AttentionRequest) -> str:
     """The plan of a request as a table for people, a line per kernel."""
-    found = plan(request)
+    result = plan(request)
     batch, heads, num_queries, width = request.q.shape
     kv_heads, num_keys = request.k.shape[1:3]
-    return found.table(
+    return result.table(
         f"{num_queries} queries over {num_keys} keys, batch {batch}, {heads} heads "
         f"({kv_heads} of keys) of width {width}, {str(request.q.dtype).removeprefix('torch.')} "
         f"on {request.q.device.type}; a query sees {request.mask.describe()}"

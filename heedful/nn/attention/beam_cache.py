@@ -115,8 +115,8 @@ class _Part(NamedTuple):
             sentences = torch.arange(rows, device=stored.device)
         head = torch.arange(heads, device=stored.device)[:, None]
         places = ((sentences[:, None, None] * heads + head) * capacity) + self.slots[:, None]
-        found = stored.reshape(-1, width).index_select(0, places.flatten())
-        return found.view(len(sentences), heads, self.width, width)
+        result = stored.reshape(-1, width).index_select(0, places.flatten())
+        return result.view(len(sentences), heads, self.width, width)
 
     def put(self, stored: Tensor, place: Tensor) -> None:
         """Copy the chosen part of the store's keys or values, without a copy on the way."""

@@ -59,9 +59,9 @@ class KeptHeads:
         None where equally many heads share each, which attention takes as it is.
         """
         places = {number: place for place, number in enumerate(self.key_heads)}
-        found = tuple(places[head // self.shared] for head in self.heads)
-        counts = {found.count(place) for place in places.values()}
-        return None if len(counts) <= 1 else found
+        result = tuple(places[head // self.shared] for head in self.heads)
+        counts = {result.count(place) for place in places.values()}
+        return None if len(counts) <= 1 else result
 
     @property
     def whole(self) -> bool:
@@ -100,17 +100,17 @@ class BiasOfKept(Bias):
 
     def forward(self, query: Tensor, positions: Positions) -> Tensor:
         """See `Bias`; the query has the heads that are left."""
-        found: Tensor = self.bias(query, positions)
+        result: Tensor = self.bias(query, positions)
         # A bias that looks at the queries says something for those heads only already.
-        return found if found.shape[1] == query.shape[1] else found[:, list(self.kept.heads)]
+        return result if result.shape[1] == query.shape[1] else result[:, list(self.kept.heads)]
 
 
 def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) -> Tensor:
     if len(numbers) == total:
         return value
-    found = value.new_full((value.shape[0], total, *value.shape[2:]), filler)
-    found[:, list(numbers)] = value
-    return found
+    result = value.new_full((value.shape[0], total, *value.shape[2:]), filler)
+    result[:, list(numbers)] = value
+    return result
 
 
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what

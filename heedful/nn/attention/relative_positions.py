@@ -215,13 +215,13 @@ class ExplicitBias(Bias):
                 )
         device = self.table.device
         rows = torch.arange(len(positions.query), device=device) % batch
-        found = self.table[
+        result = self.table[
             rows[:, None, None, None],
             torch.arange(heads, device=device)[None, :, None, None],
             positions.query.clamp(min=0)[:, None, :, None],
             positions.key.clamp(min=0)[:, None, None, :],
         ]
-        return found.to(torch.promote_types(found.dtype, torch.float32))
+        return result.to(torch.promote_types(result.dtype, torch.float32))
 
 
 def build_bias(spec: BiasSpec, num_heads: int, head_width: int) -> Bias:

@@ -74,8 +74,8 @@ def tag_scores(
         metrics: `accuracy` (of words) and `span_f1`.
         **options: how it is run.
     """
-    found = pipeline.tag([sentence.words for sentence in sentences], **options)
-    given = [[word.label for word in words] for words in found]
+    result = pipeline.tag([sentence.words for sentence in sentences], **options)
+    given = [[word.label for word in words] for words in result]
     right = [sentence.tags for sentence in sentences]
     pairs = [
         pair
@@ -101,8 +101,8 @@ def label_scores(
         examples: with the right labels.
         **options: how it is run.
     """
-    found = pipeline.classify([example.text for example in examples], **options)
-    given = [labels[0].label for labels in found]
+    result = pipeline.classify([example.text for example in examples], **options)
+    given = [labels[0].label for labels in result]
     right = [example.label for example in examples]
     numbers = {name: number for number, name in enumerate(sorted({*given, *right}))}
     ours, theirs = ([numbers[name] for name in names] for names in (given, right))
@@ -123,8 +123,8 @@ def answer_scores(
         metrics: `exact_match` and `f1`.
         **options: how it is run.
     """
-    found = pipeline.answer([(item.question, item.context) for item in questions], **options)
-    given = [answer.text for answer in found]
+    result = pipeline.answer([(item.question, item.context) for item in questions], **options)
+    given = [answer.text for answer in result]
     right = [[answer.text for answer in item.answers] for item in questions]
     return {name: _ANSWER_METRICS[name](given, right) for name in metrics}
 

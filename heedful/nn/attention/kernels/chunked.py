@@ -103,12 +103,12 @@ class _Chunked(torch.autograd.Function):
                 to_v[:, :, keys] += _of_key_heads(weights * kept, arriving, request.num_groups)
                 to_weights = _with_key_heads(arriving, v[:, :, keys].mT.to(precision)) * kept
                 to_scores = weights * (to_weights - common[:, :, rows])
-                found = torch.autograd.grad(
+                result = torch.autograd.grad(
                     scores, (q_block, k_block, *request.learned), to_scores, allow_unused=True
                 )
-                to_q[:, :, rows] += found[0]
-                to_k[:, :, keys] += found[1]
-                for total, part in zip(to_learned, found[2:], strict=True):
+                to_q[:, :, rows] += result[0]
+                to_k[:, :, keys] += result[1]
+                for total, part in zip(to_learned, result[2:], strict=True):
                     if part is not None:
                         total += part
         return None, None, to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_learned

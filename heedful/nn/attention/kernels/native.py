@@ -58,10 +58,10 @@ def run(request: AttentionRequest) -> Tensor:
     visible = None
     if not request.positions.shows_all(request.mask):
         visible = request.positions.visible(request.mask).contiguous()
-    found: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
+    result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         request.q, request.k, request.v, visible, request.scale
     )
-    return found
+    return result
 
 
 class _Attention(torch.autograd.Function):
@@ -83,12 +83,12 @@ class _Attention(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, visible, statistics = ctx.saved_tensors
         up = contiguous_vectors(gradients[0])
-        found = _room_for_gradients(q, k, v)
+        result = _room_for_gradients(q, k, v)
         described = _described(q, k, v, visible, statistics, ctx.scale)
         described.out = _rows(up)
-        described.grad_q, described.grad_k, described.grad_v = map(_rows, found)
+        described.grad_q, described.grad_k, described.grad_v = map(_rows, result)
         _compute(described, back=True)
-        return *found, None, None
+        return *result, None, None
 
 
 def _described(

@@ -34,11 +34,11 @@ def scores(request: AttentionRequest) -> Tensor:
 def weights(request: AttentionRequest) -> Tensor:
     """Attention weights before dropout, [B, H, Lq, Lk] float32; a blind query's row is all 0."""
     with full_precision(request.q):
-        found = scores(request)
+        result = scores(request)
         visible = request.positions.visible(request.mask)
         # Hidden scores are finite, so that a row without any visible key has a gradient of 0.
-        lowest = torch.finfo(found.dtype).min
-        return torch.softmax(found.masked_fill(~visible, lowest), dim=-1) * visible
+        lowest = torch.finfo(result.dtype).min
+        return torch.softmax(result.masked_fill(~visible, lowest), dim=-1) * visible
 
 
 def run(request: AttentionRequest) -> Tensor:
