@@ -145,20 +145,20 @@ class Denoising:
 
     def __call__(self, pieces: Ids, *, seed: int, epoch: int, start: int) -> tuple[Ids, Ids]:
         bits = np.random.PCG64(np.random.SeedSequence([seed, epoch, start]))
-        shown = pieces
+        sequence = pieces
         if self.sentences is not None:
             parts = self.sentences.cut(pieces)
             order = shuffle(np.arange(len(parts)), bits)
-            shown = np.concatenate([parts[number] for number in order])
+            sequence = np.concatenate([parts[number] for number in order])
         hidden = max(1, int(self.share * len(pieces) + uniform(bits, 1)[0]))
         lengths = self._lengths(hidden, bits)
         kept = _kept(len(pieces) - hidden, len(lengths), bits)
         source: list[Ids] = []
         here = 0
         for before, length in zip(kept.tolist(), lengths.tolist(), strict=False):
-            source += [shown[here : here + before], self.mask]
+            source += [sequence[here : here + before], self.mask]
             here += before + length
-        source.append(shown[here:])
+        source.append(sequence[here:])
         return np.concatenate(source), np.concatenate([self.lead, pieces])
 
     def longest(self, counts: Ids) -> tuple[Ids, Ids]:
@@ -188,10 +188,10 @@ class SentenceEnds:
     """
 
     def __init__(self, tokenizer: TextTokenizer) -> None:
-        shown = tokenizer.pieces(range(tokenizer.size))
-        self.begins = np.array([piece.startswith(MARK) or piece[:1].isspace() for piece in shown])
-        self.maybe = np.array([piece.endswith((".", "!", "?", "…")) for piece in shown])
-        self.surely = np.array([piece.endswith(("。", "！", "？")) for piece in shown])
+        pieces = tokenizer.pieces(range(tokenizer.size))
+        self.begins = np.array([piece.startswith(MARK) or piece[:1].isspace() for piece in pieces])
+        self.maybe = np.array([piece.endswith((".", "!", "?", "…")) for piece in pieces])
+        self.surely = np.array([piece.endswith(("。", "！", "？")) for piece in pieces])
 
     def cut(self, pieces: Ids) -> list[Ids]:
         """The sentences of a row [n], in their order; one at least."""
@@ -398,10 +398,10 @@ class Masking:
         chosen: npt.NDArray[np.bool_] = unit_chosen[units]
         fate = uniform(bits, len(pieces))
         drawn = np.atleast_1d(bits.random_raw(len(pieces))) % np.uint64(len(self.ordinary))
-        shown = np.where(chosen & (fate < HIDDEN), self.mask, pieces)
+        inputs = np.where(chosen & (fate < HIDDEN), self.mask, pieces)
         replaced = chosen & (fate >= HIDDEN) & (fate < HIDDEN + REPLACED)
-        shown = np.where(replaced, self.ordinary[drawn.astype(np.int64)], shown)
-        return shown, chosen
+        inputs = np.where(replaced, self.ordinary[drawn.astype(np.int64)], inputs)
+        return inputs, chosen
 
     def _units(self, pieces: Ids) -> Ids:
         """For each piece the number of its unit, chosen as a whole: itself, or its word."""
@@ -420,17 +420,17 @@ def word_edges(tokenizer: TextTokenizer) -> tuple[npt.NDArray[np.bool_], npt.NDA
     Raises:
         ConfigError: when no piece begins with a space.
     """
-    shown = tokenizer.pieces(range(tokenizer.size))
-    spaced = np.array([piece.startswith(MARK) for piece in shown])
+    pieces = tokenizer.pieces(range(tokenizer.size))
+    spaced = np.array([piece.startswith(MARK) for piece in pieces])
     if not spaced.any():
         raise ConfigError(
             "The pieces of this tokenizer do not show where words begin",
             where="objective.whole_words",
             remedy="Set it to false",
         )
-    begins = spaced | np.array([piece[:1].isspace() for piece in shown])
+    begins = spaced | np.array([piece[:1].isspace() for piece in pieces])
     # The mark of a space belongs to the word that it comes before; a line's end to none.
-    return begins, np.array([piece[-1:].isspace() for piece in shown])
+    return begins, np.array([piece[-1:].isspace() for piece in pieces])
 
 
 def masked_batch(
@@ -457,7 +457,7 @@ def masked_batch(
         masking(row, seed=seed, epoch=epoch, start=start)
         for row, start in zip(pieces, starts.tolist(), strict=True)
     ]
-    ids, positions = source_tensors([shown for shown, _ in masked], tokenizer)
+    ids, positions = source_tensors([inputs for inputs, _ in masked], tokenizer)
     targets = np.full(ids.shape, NO_TARGET, np.int64)
     first = len(tokenizer.first)
     for number, (row, (_, chosen)) in enumerate(zip(pieces, masked, strict=True)):

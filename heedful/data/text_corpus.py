@@ -422,14 +422,14 @@ _KINDS = {str: "text", list: "list", int: "number"}
 
 
 def _question(item: Any, context: str, start_name: str, where: str, remedy: str) -> Question:
-    asked = _field(item, "question", str, where, remedy)
-    check_filled(where, remedy, question=asked, context=context)
+    question = _field(item, "question", str, where, remedy)
+    check_filled(where, remedy, question=question, context=context)
     answers = []
     for answer in _field(item, "answers", list, where, remedy):
         text = _field(answer, "text", str, where, remedy)
         start = _field(answer, start_name, int, where, remedy)
         answers.append(_checked_answer(GivenAnswer(text, start), context, where))
-    return Question(asked, context, tuple(answers), where)
+    return Question(question, context, tuple(answers), where)
 
 
 def _checked_answer(answer: GivenAnswer, context: str, where: str) -> GivenAnswer:

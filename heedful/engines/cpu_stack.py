@@ -116,7 +116,7 @@ class CpuStack(EnginePart, Stack):
         if any(block.self_attention.position_bias is not None for block in blocks):
             return None  # a bias is computed for each slot
         if context.capture is not None:
-            shown = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN]
-            if context.capture.concerns(self.name, besides=shown):
+            harmless = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN]
+            if context.capture.concerns(self.name, besides=harmless):
                 return None
         return rows_in_front(context.positions.query)

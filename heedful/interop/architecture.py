@@ -170,8 +170,8 @@ def fitting_architecture(
                 return architecture, form
             more = len(differences) - _MAX_REASONS
             rest = f" and {more} more" if more > 0 else ""
-            shown = "; ".join(differences[:_MAX_REASONS])
-            reasons.append(f"{architecture.model_type}: {shown}{rest}")
+            listed_differences = "; ".join(differences[:_MAX_REASONS])
+            reasons.append(f"{architecture.model_type}: {listed_differences}{rest}")
     raise ModelError(
         f"None of their architectures computes what this model does. {'. '.join(reasons)}",
         where=where,
@@ -249,8 +249,8 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str,
 
 
 def _shown_path(path: tuple[str, ...]) -> str:
-    shown = ".".join(key for key in path if key not in ("sublayers", "part"))
-    return re.sub(r"pattern\.\d+", "block", shown)
+    dotted = ".".join(key for key in path if key not in ("sublayers", "part"))
+    return re.sub(r"pattern\.\d+", "block", dotted)
 
 
 def _show(values: Mapping[tuple[str, ...], Any], path: tuple[str, ...]) -> str:

@@ -105,8 +105,8 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
     description = _describe(directory, theirs.keys())
     ours = _to_ours(directory, description, theirs)
     dtype = _dtype(ours, directory)
-    kept = dtype if keep_dtype and dtype is not None else torch.float32
-    model = build_around(description.spec, ours, where=str(directory), dtype=kept)
+    stored_dtype = dtype if keep_dtype and dtype is not None else torch.float32
+    model = build_around(description.spec, ours, where=str(directory), dtype=stored_dtype)
     return Imported(model.eval(), description.spec, description.tokenizers, description.origin)
 
 

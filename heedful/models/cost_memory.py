@@ -143,10 +143,10 @@ def training_memory(
     activations = 0
     for name in spec.stacks():
         reads_source = name == "encoder" and spec.reads == "pairs"
-        kept = _stack_saved(spec, name, kept_weights_length, mixed=mixed)
-        kept = kept.plus(_embedding_saved(spec, name))
+        saved = _stack_saved(spec, name, kept_weights_length, mixed=mixed)
+        saved = saved.plus(_embedding_saved(spec, name))
         tokens = source_tokens if reads_source else target_tokens
-        activations += tokens * kept.bytes(activation_bytes)
+        activations += tokens * saved.bytes(activation_bytes)
         for part, layers in parts_of(spec, name):
             if hasattr(part, "read"):  # every layer keeps what it made of the source
                 read = part.read_saved(mixed).bytes(activation_bytes)
@@ -214,14 +214,14 @@ def training_peak(
         accumulated: whether updates have several batches, so that gradients wait.
         device: `cpu` or another.
     """
-    kept = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
+    weights_length = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
     memory = training_memory(
         spec,
         tokens,
         tokens,
         activation_bytes=number_bytes,
         moving_average=moving_average,
-        kept_weights_length=kept,
+        kept_weights_length=weights_length,
         parameters=parameters,
     )
     passing = tokens * _passing(spec) * number_bytes
@@ -297,13 +297,13 @@ def _embedding_saved(spec: ModelSpec, name: str) -> Saved:
 def _stack_saved(spec: ModelSpec, name: str, length: int, *, mixed: bool) -> Saved:
     stack = spec.stacks()[name]
     final = stack.final_norm
-    kept = Saved(0, 0, _norm_saved(final, spec.width) if final else 0)
+    saved = Saved(0, 0, _norm_saved(final, spec.width) if final else 0)
     shared = stack.shared_position_bias is not None
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
             inside = part.saved(length, mixed=mixed, shared_bias=shared)
-            kept = kept.plus(inside.plus(_sublayer_saved(sublayer, spec.width)), layers)
-    return kept
+            saved = saved.plus(inside.plus(_sublayer_saved(sublayer, spec.width)), layers)
+    return saved
 
 
 def _sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:

@@ -43,8 +43,8 @@ class Capture:
             besides: addresses within it, such as `cross.weights`, that do not count.
         """
         spared = {f"{place}.{each}" for each in besides}
-        asked = (each for each in self.wanted if "*" in each or each.startswith(f"{place}."))
-        return any(each not in spared for each in asked)
+        concerned = (each for each in self.wanted if "*" in each or each.startswith(f"{place}."))
+        return any(each not in spared for each in concerned)
 
     def keep(self, address: str, value: Tensor) -> None:
         """Keep the tensor of an address."""

@@ -220,11 +220,11 @@ class _FusedSublayer(torch.autograd.Function):
         of = _described(how, *tensors)
         of.x, of.y = Array(*array_args(x)), Array(*array_args(y))
         library, pointer = kernels(), ctypes.byref(of)
-        kept = torch.empty(library.heedful_sublayer_saved(pointer), dtype=torch.uint8)
+        saved = torch.empty(library.heedful_sublayer_saved(pointer), dtype=torch.uint8)
         room = torch.empty(library.heedful_sublayer_workspace(pointer, False), dtype=torch.uint8)
-        of.saved, of.workspace = kept.data_ptr(), room.data_ptr()
+        of.saved, of.workspace = saved.data_ptr(), room.data_ptr()
         library.heedful_sublayer(pointer)
-        ctx.save_for_backward(*tensors, kept)
+        ctx.save_for_backward(*tensors, saved)
         ctx.how = how
         ctx.kinds = tuple(None if each is None else each.dtype for each in (x, read, memory))
         ctx.set_materialize_grads(False)
@@ -237,12 +237,12 @@ class _FusedSublayer(torch.autograd.Function):
         up = for_y if for_sum is None else for_sum
         if up is None:
             return (None,) * 10
-        *tensors, kept = ctx.saved_tensors
+        *tensors, saved = ctx.saved_tensors
         rows, seen, first, first_bias, second, second_bias, _, weight, bias = tensors
         needs, (kind, read_kind, memory_kind) = ctx.needs_input_grad, ctx.kinds
         of = _described(ctx.how, *tensors)
         of.grad_sum, of.grad_y = Array(*array_args(for_sum)), Array(*array_args(for_y))
-        of.saved = kept.data_ptr()
+        of.saved = saved.data_ptr()
         for_x = for_read = for_memory = for_weight = for_bias = None
         if needs[0] and (for_y is not None or read_kind is None or up.dtype != kind):
             for_x = torch.empty_like(up, dtype=kind)

@@ -142,8 +142,8 @@ class _FusedLoss(torch.autograd.Function):
         loss, nll, divergence = (
             torch.zeros((), dtype=output.wide, device=hidden.device) for _ in range(3)
         )
-        held = _CHUNK_ELEMENTS if hidden.device.type == "cpu" else _ELEMENTS_ELSEWHERE
-        rows = max(1, held // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
+        elements = _CHUNK_ELEMENTS if hidden.device.type == "cpu" else _ELEMENTS_ELSEWHERE
+        rows = max(1, elements // (_TENSORS_HELD[len(passes)] * weight.shape[0]))
         # Held over all chunks: fresh memory of this size costs more than what is computed in it.
         buffers = output.buffers(min(rows, targets.shape[0]), 2 * len(passes))
         for start in range(0, targets.shape[0], rows):

@@ -162,9 +162,9 @@ class SinusoidalPositions(nn.Module):
         Returns:
             [B, L, D] float32; zeros where there is nothing.
         """
-        held = self.table(positions)
-        if held is not None:
-            table, first = held
+        table_and_first = self.table(positions)
+        if table_and_first is not None:
+            table, first = table_and_first
             return nn.functional.embedding(positions + first, table)
         if torch.compiler.is_dynamo_compiling():  # one kernel computes them all, and need not look
             waves = _sinusoids(positions.flatten(), self.width, self.layout)

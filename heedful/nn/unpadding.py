@@ -133,10 +133,12 @@ def rows_in_front(positions: Tensor) -> RealRows | None:
 
 def _rows_at(index: Tensor, count: int, positions: Tensor) -> RealRows:
     flat = positions.flatten()
-    kept = flat[index]
-    kept[count:] = NOTHING_HERE
+    row_positions = flat[index]
+    row_positions[count:] = NOTHING_HERE
     row = ((flat >= 0).cumsum(0) - 1).clamp_(min=0)
-    return RealRows(index, row, count, kept[None], (positions.shape[0], positions.shape[1]))
+    return RealRows(
+        index, row, count, row_positions[None], (positions.shape[0], positions.shape[1])
+    )
 
 
 def _rounded_up(count: int) -> int:

@@ -261,8 +261,8 @@ def answer_pieces(spans: Sequence[tuple[int, int]], start: int, end: int) -> tup
     Returns:
         None where no piece holds any.
     """
-    held = [i for i, (low, high) in enumerate(spans) if low < end and start < high]
-    return (held[0], held[-1]) if held else None
+    places = [i for i, (low, high) in enumerate(spans) if low < end and start < high]
+    return (places[0], places[-1]) if places else None
 
 
 @dataclass(frozen=True)

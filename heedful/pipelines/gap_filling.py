@@ -107,9 +107,9 @@ class GapPipeline:
         if top < 1:
             raise ConfigError("At least one candidate must be asked for", where=f"top = {top}")
         for name in ("batch_size", "batch_tokens"):
-            asked = options.get(name)
-            if isinstance(asked, int) and asked < 1:
-                raise ConfigError("A batch holds at least 1", where=f"{name} = {asked}")
+            size = options.get(name)
+            if isinstance(size, int) and size < 1:
+                raise ConfigError("A batch holds at least 1", where=f"{name} = {size}")
         beam = max(top, _NARROWEST)
         settings = SearchSettings(beam=beam, n_best=beam, length_penalty=0)
         first = options.get("first_line", 1)

@@ -58,13 +58,13 @@ class RunningText:
         if (end := self._end(text)) < len(text):
             return text[:end]
         text = text.rstrip(_UNFINISHED)
-        held = [
+        partial_stops = [
             size
             for stop in self._stop
             for size in range(1, min(len(stop), len(text) + 1))
             if text.endswith(stop[:size])
         ]
-        return text[: len(text) - max(held, default=0)]
+        return text[: len(text) - max(partial_stops, default=0)]
 
     def _end(self, text: str) -> int:
         """The index of the first stop string; the text's length without one."""

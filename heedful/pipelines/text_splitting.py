@@ -231,13 +231,13 @@ def _pack(parts: Sequence[str], counts: Sequence[int], limit: int) -> list[str]:
     total = sum(counts)
     goal = total / max(1, -(-total // limit))
     packed: list[list[str]] = [[]]
-    held = 0
+    size = 0
     for part, count in zip(parts, counts, strict=True):
-        if packed[-1] and (held + count > limit or held + count / 2 > goal):
+        if packed[-1] and (size + count > limit or size + count / 2 > goal):
             packed.append([])
-            held = 0
+            size = 0
         packed[-1].append(part)
-        held += count
+        size += count
     return ["".join(group) for group in packed]
 
 

@@ -54,7 +54,7 @@ def beam_search(
         coverage penalty is still to rank them.
     """
     width, alpha, device = settings.beam, settings.length_penalty, limits.device
-    kept = width if settings.coverage_penalty else settings.n_best
+    most = width if settings.coverage_penalty else settings.n_best
     cut_steps = frozenset(limits.tolist())
     # In Python's arithmetic, as the numbers at each step: PyTorch's powers may differ by a bit.
     norms = [length_norm(limit + 1.0, alpha) for limit in limits.tolist()]
@@ -64,7 +64,7 @@ def beam_search(
     tokens = torch.full((len(limits), 1), specials.bos, dtype=torch.int64, device=device)
     totals = torch.zeros(tokens.shape, dtype=torch.float64, device=device)
     history = tokens.new_empty((*tokens.shape, 0)) if rules.needs_history else None
-    best = FinishedHypotheses.empty(len(limits), kept, device)
+    best = FinishedHypotheses.empty(len(limits), most, device)
     trellis = Trellis(len(limits), width)
     done: list[tuple[Tensor, FinishedHypotheses]] = []
     for step in itertools.count():
@@ -127,10 +127,10 @@ class FinishedHypotheses(NamedTuple):
     ended_freely: Tensor
 
     @classmethod
-    def empty(cls, count: int, kept: int, device: torch.device) -> Self:
-        """Make room for `kept` hypotheses of each of `count` sentences."""
-        nothing = torch.full((count, kept), -math.inf, dtype=torch.float64, device=device)
-        zeros = torch.zeros((count, kept), dtype=torch.int64, device=device)
+    def empty(cls, count: int, most: int, device: torch.device) -> Self:
+        """Make room for `most` hypotheses of each of `count` sentences."""
+        nothing = torch.full((count, most), -math.inf, dtype=torch.float64, device=device)
+        zeros = torch.zeros((count, most), dtype=torch.int64, device=device)
         return cls(nothing, nothing.clone(), zeros, zeros, nothing.float(), zeros.bool())
 
     def updated(

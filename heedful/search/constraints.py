@@ -155,11 +155,11 @@ class Constraints:
         A hypothesis that may not be continued by any token may end, whatever its length.
         """
         demanded = self._demanded(moment)
-        kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        exceptions: list[tuple[Tensor, Tensor, Tensor]] = []
         if demanded is not None:
             rows = (demanded >= 0).nonzero()[:, 0]
             tokens = demanded[rows]
-            kept.append((rows, tokens, scores[rows, :, tokens]))  # before the bans touch them
+            exceptions.append((rows, tokens, scores[rows, :, tokens]))  # before the bans touch them
         may_be_stuck = sum(ban.most() for ban in self.bans) >= scores.shape[-1]
         ending = scores[..., self.eos].clone() if may_be_stuck else None
         for ban in self.bans:
@@ -167,7 +167,7 @@ class Constraints:
         if ending is not None:
             stuck = scores.amax(-1) == -math.inf
             scores[..., self.eos] = torch.where(stuck, ending, scores[..., self.eos])
-        for rows, tokens, values in kept:
+        for rows, tokens, values in exceptions:
             scores[rows] = -math.inf
             scores[rows, :, tokens] = values
 

@@ -305,19 +305,19 @@ class Tokenizer:
 
     @functools.cached_property
     def _shown(self) -> list[str]:
-        shown = [piece.decode("utf-8", errors="replace") for piece in self._pieces]
+        pieces = [piece.decode("utf-8", errors="replace") for piece in self._pieces]
         if self.kind == "byte-bpe":
-            shown = [piece.replace(" ", MARK) for piece in shown]
+            pieces = [piece.replace(" ", MARK) for piece in pieces]
         for number, id in enumerate(self.sentinels):
-            shown[id] = f"<{SENTINEL}{number}>"
+            pieces[id] = f"<{SENTINEL}{number}>"
         for name, id in self._special.items():
-            shown[id] = _SHOWN[name]
-        return shown
+            pieces[id] = _SHOWN[name]
+        return pieces
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces behind ids, for display."""
-        shown = self._shown
-        return [shown[int(i)] for i in ids]
+        pieces = self._shown
+        return [pieces[int(i)] for i in ids]
 
     @functools.cached_property
     def fingerprint(self) -> str:

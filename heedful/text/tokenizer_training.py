@@ -42,11 +42,11 @@ def train_tokenizer(spec: TokenizerSpec, texts: Iterable[str]) -> Tokenizer:
         texts = list(texts)
     marking = Marking(spec.kind, spec.lowercase)
     counts = _count_characters(texts, marking)
-    kept = _alphabet(spec, counts)
+    alphabet = _alphabet(spec, counts)
     if spec.kind == "characters":
-        state = _character_state(spec, kept)
+        state = _character_state(spec, alphabet)
     else:
-        rare = {ord(character): marking.space for character in counts.keys() - set(kept)}
+        rare = {ord(character): marking.space for character in counts.keys() - set(alphabet)}
         marked = _marked(texts, marking, {} if spec.kind == "byte-bpe" else rare)
         state = _train(spec, marked)
     special = {name: number for number, name in enumerate(SPECIALS)}
@@ -151,8 +151,8 @@ def _train(spec: TokenizerSpec, marked: Iterator[str]) -> dict[str, Any]:
     return _state(library)
 
 
-def _character_state(spec: TokenizerSpec, kept: list[str]) -> dict[str, Any]:
-    vocabulary = {piece: number for number, piece in enumerate([*_SPECIAL_PIECES, *kept])}
+def _character_state(spec: TokenizerSpec, alphabet: list[str]) -> dict[str, Any]:
+    vocabulary = {piece: number for number, piece in enumerate([*_SPECIAL_PIECES, *alphabet])}
     model = models.BPE(vocab=vocabulary, merges=[], unk_token=special_piece("unk"))
     library = tokenizers.Tokenizer(model)
     library.pre_tokenizer = splitter(spec.words, spec.kind)

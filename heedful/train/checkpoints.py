@@ -351,8 +351,8 @@ class MovingAverage:
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and saved buffers by name; tied ones once."""
-    kept = set(model.state_dict().keys())
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    persistent = set(model.state_dict().keys())
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
     return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
 
 

@@ -378,13 +378,13 @@ def merge_into(base: Path, adapter: Path, out: Path) -> AnyModel:
         ModelError: when one of them is missing or damaged, or they do not belong together.
         RunError: when the directory cannot be written.
     """
-    given = Adapter.load(adapter)
+    change = Adapter.load(adapter)
     described = describe_any(base)
-    weights = given.applied(read_any_weights(base), where=str(base))
-    wanted = stored_shapes(given.spec)  # heads that the run left out are not among them
+    weights = change.applied(read_any_weights(base), where=str(base))
+    wanted = stored_shapes(change.spec)  # heads that the run left out are not among them
     weights = {name: tensor for name, tensor in weights.items() if name in wanted}
-    model = build_around(given.spec, weights, where=str(adapter))
-    tokenizers = described.tokenizers if given.tokenizers is None else given.tokenizers
+    model = build_around(change.spec, weights, where=str(adapter))
+    tokenizers = described.tokenizers if change.tokenizers is None else change.tokenizers
     save_model(model.eval(), tokenizers, out, origin=described.origin)
     return model
 

@@ -30,9 +30,9 @@ class Diagnosis:
         Args:
             lines: `file:line` of the affected pairs.
         """
-        shown = ", ".join(lines[:_SHOWN_LINES])
+        first_lines = ", ".join(lines[:_SHOWN_LINES])
         more = f" and {len(lines) - _SHOWN_LINES} more" if len(lines) > _SHOWN_LINES else ""
-        return f"{self.place}; lines of text: {shown}{more}"
+        return f"{self.place}; lines of text: {first_lines}{more}"
 
 
 def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -> Diagnosis | None:

@@ -253,8 +253,8 @@ class RunSettings(Config):
         """The settings as nested plain data, without options that an initial model decides."""
         values = super().plain()
         if self.published_preset or self.init is not None:
-            given = self.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
-            values["model"] = given
+            options = self.model.model_dump(mode="json", exclude_unset=True, exclude_none=True)
+            values["model"] = options
         return values
 
     @model_validator(mode="after")

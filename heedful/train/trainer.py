@@ -365,13 +365,13 @@ class Trainer:
 
     def _tell_split(self, too_large: Sequence[tuple[int, int]]) -> None:
         step = self.state.step
-        shown = ", ".join(f"{where} positions ({count} examples)" for where, count in too_large)
+        batches = ", ".join(f"{where} positions ({count} examples)" for where, count in too_large)
         most = self.updater.splitting.most
         budget = self.settings.data.budget
         assert most is not None
         self.events.metric(step, {"positions": most, "budget": budget}, "out_of_memory")
         self.events.warn(
-            f"Out of memory at step {step} with a batch of {shown}. It was split, and so will be "
+            f"Out of memory at step {step} with a batch of {batches}. It was split, and so will be "
             f"all of more than {most} positions from now on: the gradient is that of the whole "
             f"batch, but parts take longer. To avoid it lower data.batch_tokens ({budget}) and "
             "raise optimizer.accumulate by as much"
@@ -393,8 +393,8 @@ class Trainer:
             "seconds": round(state.seconds, 3),
         }
         self.events.metric(state.step, values)
-        shown = {"loss": result.values["loss"], "tokens/s": round(speed)}
-        self.events.progress(state.step, self.settings.max_steps, "training", **shown)
+        figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
+        self.events.progress(state.step, self.settings.max_steps, "training", **figures)
 
     def _not_finite(self, batches: Sequence[Batch], result: UpdateResult) -> None:
         """Report the origin, then skip, roll back or give up."""
@@ -446,7 +446,7 @@ class Trainer:
         self.events.warn(f"{what}. Went back to the checkpoint of step {checkpoint.step}")
 
     def _given_up(self, what: str, remedy: str) -> RunError:
-        kept = (
+        advice = (
             "" if self._saved_step is None else f", then use --resume from step {self._saved_step}"
         )
-        return RunError(what, where=str(self.store.directory.parent), remedy=remedy + kept)
+        return RunError(what, where=str(self.store.directory.parent), remedy=remedy + advice)

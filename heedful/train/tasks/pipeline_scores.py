@@ -75,16 +75,16 @@ def tag_scores(
         **options: how it is run.
     """
     result = pipeline.tag([sentence.words for sentence in sentences], **options)
-    given = [[word.label for word in words] for words in result]
+    predictions = [[word.label for word in words] for words in result]
     right = [sentence.tags for sentence in sentences]
     pairs = [
         pair
-        for ours, theirs in zip(given, right, strict=True)
+        for ours, theirs in zip(predictions, right, strict=True)
         for pair in zip(ours, theirs, strict=True)
     ]
     values = {
         "accuracy": lambda: sum(ours == theirs for ours, theirs in pairs) / len(pairs),
-        "span_f1": lambda: span_f1(given, right),
+        "span_f1": lambda: span_f1(predictions, right),
     }
     return {name: values[name]() for name in metrics}
 
@@ -102,10 +102,10 @@ def label_scores(
         **options: how it is run.
     """
     result = pipeline.classify([example.text for example in examples], **options)
-    given = [labels[0].label for labels in result]
+    predictions = [labels[0].label for labels in result]
     right = [example.label for example in examples]
-    numbers = {name: number for number, name in enumerate(sorted({*given, *right}))}
-    ours, theirs = ([numbers[name] for name in names] for names in (given, right))
+    numbers = {name: number for number, name in enumerate(sorted({*predictions, *right}))}
+    ours, theirs = ([numbers[name] for name in names] for names in (predictions, right))
     return {"accuracy": accuracy(ours, theirs), "macro_f1": macro_f1(ours, theirs)}
 
 
@@ -124,9 +124,9 @@ def answer_scores(
         **options: how it is run.
     """
     result = pipeline.answer([(item.question, item.context) for item in questions], **options)
-    given = [answer.text for answer in result]
+    predictions = [answer.text for answer in result]
     right = [[answer.text for answer in item.answers] for item in questions]
-    return {name: _ANSWER_METRICS[name](given, right) for name in metrics}
+    return {name: _ANSWER_METRICS[name](predictions, right) for name in metrics}
 
 
 def translation_measure(

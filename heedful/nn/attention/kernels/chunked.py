@@ -98,10 +98,10 @@ class _Chunked(torch.autograd.Function):
                     scores = _scores(request, q_block, k_block, positions)
                 weights = torch.exp(scores.detach() - log_sums[:, :, rows])
                 weights.masked_fill_(~positions.visible(request.mask), 0.0)
-                kept = _kept(request, block, weights, ctx.seed)
+                keep_mask = _kept(request, block, weights, ctx.seed)
                 arriving = gradient[:, :, rows].to(precision)
-                to_v[:, :, keys] += _of_key_heads(weights * kept, arriving, request.num_groups)
-                to_weights = _with_key_heads(arriving, v[:, :, keys].mT.to(precision)) * kept
+                to_v[:, :, keys] += _of_key_heads(weights * keep_mask, arriving, request.num_groups)
+                to_weights = _with_key_heads(arriving, v[:, :, keys].mT.to(precision)) * keep_mask
                 to_scores = weights * (to_weights - common[:, :, rows])
                 result = torch.autograd.grad(
                     scores, (q_block, k_block, *request.learned), to_scores, allow_unused=True
