@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
-from typing import Self, TypedDict, TypeVar, Unpack
+from typing import TypedDict, TypeVar, Unpack
 
 import torch
 from torch import Tensor
 
-from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import HeadSpec
 from heedful.pipelines.encoder_input import (
@@ -37,8 +33,7 @@ from heedful.pipelines.predictions import (
     Label,
     TokenLabel,
 )
-from heedful.pipelines.text_pipeline import load_text_model
-from heedful.text.tokenizer import TextTokenizer
+from heedful.pipelines.text_pipeline import TextPipeline
 
 Key = TypeVar("Key")
 
@@ -60,56 +55,15 @@ class EncodingOptions(TypedDict, total=False):
     first_line: int
 
 
-class EncoderPipeline:
+class EncoderPipeline(TextPipeline[EncoderModel]):
     """An encoder of raw text and its heads.
 
     A text that is empty, or only white space, gets an empty result.
-
-    Args:
-        model: the encoder.
-        tokenizer: of its texts.
-        precision: of the forward passes; float32 if unset.
     """
 
-    def __init__(
-        self, model: EncoderModel, tokenizer: TextTokenizer, *, precision: Precision | None = None
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.precision = precision
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        read: ReadModel = load_model,
-    ) -> Self:
-        """Load a model directory.
-
-        Args:
-            path: a model directory or a run directory (its best model).
-            device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
-                or int8.
-            read: what reads a directory.
-
-        Raises:
-            ModelError: when there is no model, or one that is no encoder of text.
-            ConfigError: when the device or precision is not to be had.
-        """
-        model, tokenizer, chosen = load_text_model(
-            EncoderModel,
-            path,
-            device,
-            precision,
-            read,
-            refusal="This model is no encoder of text",
-            remedy="Give an encoder, such as an imported BERT or RoBERTa",
-        )
-        return cls(model, tokenizer, precision=chosen)
+    kind = EncoderModel
+    refusal = "This model is no encoder of text"
+    remedy = "Give an encoder, such as an imported BERT or RoBERTa"
 
     def require(self, head: str) -> None:
         """Refuse what the model has no head for.
@@ -358,18 +312,12 @@ class EncoderPipeline:
             batch_tokens=options.get("batch_tokens", BATCH_TOKENS),
         )
         while True:
-            with self._computing():  # not while whoever reads the scores is at work
+            with self.computing():  # not while whoever reads the scores is at work
                 batch = next(batches, None)
                 scores = [] if batch is None else [row.float() for row in head(batch)]
             if batch is None:
                 return
             yield from zip([keys[row] for row in batch.numbers], scores, strict=True)
-
-    @contextmanager
-    def _computing(self) -> Iterator[None]:
-        """No gradients, and products in the precision chosen."""
-        with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
-            yield
 
     def _best(self, logits: Tensor, top: int) -> Iterator[list[Candidate]]:
         """The candidates of each row [V]; rows of the table that are no piece are none."""

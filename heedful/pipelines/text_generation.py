@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Literal, Self, Unpack
+from typing import Literal, Unpack
 
-import torch
 from torch import Tensor
 
 from heedful.data.batches import pad
-from heedful.device import Precision, RunningPrecision
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.causal_lm import CausalLM, CausalLMState
-from heedful.models.checkpoint import ReadModel, load_model
 from heedful.pipelines.batching import plan_batches, split_on_oom
 from heedful.pipelines.streamed_text import Decoder, RunningText
-from heedful.pipelines.text_pipeline import load_text_model
+from heedful.pipelines.text_pipeline import TextPipeline
 from heedful.search.dispatch import search, stream_tokens
 from heedful.search.search_settings import (
     GenerationOptions,
@@ -307,54 +303,12 @@ def _evaluating(model: CausalLM) -> Iterator[None]:
         model.train(training)
 
 
-class GenerationPipeline:
-    """A continuer of raw text.
+class GenerationPipeline(TextPipeline[CausalLM]):
+    """A continuer of raw text."""
 
-    Args:
-        model: the language model.
-        tokenizer: of its texts.
-        precision: of the forward passes; float32 if unset.
-    """
-
-    def __init__(
-        self, model: CausalLM, tokenizer: TextTokenizer, *, precision: Precision | None = None
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.precision = precision
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        precision: RunningPrecision = "auto",
-        read: ReadModel = load_model,
-    ) -> Self:
-        """Load a model directory.
-
-        Args:
-            path: a model directory or a run directory (its best model).
-            device: auto, cpu, cuda, cuda:1 or mps.
-            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
-                or int8.
-            read: what reads a directory.
-
-        Raises:
-            ModelError: when there is no model, or one that continues no text.
-            ConfigError: when the device or precision is not to be had.
-        """
-        model, tokenizer, chosen = load_text_model(
-            CausalLM,
-            path,
-            device,
-            precision,
-            read,
-            refusal="This model continues no text",
-            remedy="Give a language model, such as one trained with --task causal_lm",
-        )
-        return cls(model, tokenizer, precision=chosen)
+    kind = CausalLM
+    refusal = "This model continues no text"
+    remedy = "Give a language model, such as one trained with --task causal_lm"
 
     def generate(
         self,
@@ -381,7 +335,7 @@ class GenerationPipeline:
             ModelError: when a prompt and what is to follow it are too long for the model.
             DataError: when a prompt is not Unicode text.
         """
-        with self._computing():
+        with self.computing():
             return generate(
                 self.model,
                 [prompt_ids(self.tokenizer, prompt) for prompt in prompts],
@@ -411,17 +365,11 @@ class GenerationPipeline:
             **options,
         )
         while True:
-            with self._computing():  # not while whoever reads the pieces is at work
+            with self.computing():  # not while whoever reads the pieces is at work
                 piece = next(pieces, None)
             if piece is None:
                 return
             yield piece
-
-    @contextmanager
-    def _computing(self) -> Iterator[None]:
-        """No gradients, and products in the precision chosen."""
-        with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
-            yield
 
 
 def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:

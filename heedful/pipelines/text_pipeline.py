@@ -1,51 +1,82 @@
-"""A directory as a model of text that is ready to run, for the pipelines of one model."""
+"""A model of texts with its tokenizer and precision: the base of pipelines of one model."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, ClassVar, Generic, Self, TypeVar, cast
+
+import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_device
 from heedful.engines.prepare import precision_of, prepare
 from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
-from heedful.models.checkpoint import ReadModel
+from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.encoder import EncoderModel
 from heedful.text.tokenizer import TextTokenizer
 
-M = TypeVar("M", CausalLM, EncoderModel)
+M = TypeVar("M", bound=CausalLM | EncoderModel)
 
 
-def load_text_model(
-    kind: type[M],
-    path: str | Path,
-    device: str,
-    precision: RunningPrecision,
-    read: ReadModel,
-    *,
-    refusal: str,
-    remedy: str,
-) -> tuple[M, TextTokenizer, Precision | None]:
-    """A model of one kind where it will run, the tokenizer of its texts, and the precision.
+class TextPipeline(Generic[M]):
+    """A model of raw texts.
 
     Args:
-        kind: the class it must be of.
-        path: a model directory or a run directory (its best model).
-        device: auto, cpu, cuda, cuda:1 or mps.
-        precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
-        read: what reads a directory.
-        refusal: what to say of another kind of model.
-        remedy: what to give instead.
-
-    Raises:
-        ModelError: when there is no model, or one of another kind.
-        ConfigError: when the device or precision is not to be had.
+        model: of the class `kind`.
+        tokenizer: of its texts.
+        precision: of the forward passes; float32 if unset.
     """
-    where = resolve_device(device)
-    model, tokenizers = read(Path(path))
-    if not isinstance(model, kind) or tokenizers is None:
-        raise ModelError(
-            f"{refusal}; its kind is {model.spec.kind!r}", where=str(path), remedy=remedy
-        )
-    engine = prepare(model, precision, where, donate=True)
-    return engine, tokenizers.source, precision_of(engine)
+
+    kind: ClassVar[type[Any]]
+    refusal: ClassVar[str]
+    """What to say of another kind of model."""
+    remedy: ClassVar[str]
+    """What to give instead."""
+
+    def __init__(
+        self, model: M, tokenizer: TextTokenizer, *, precision: Precision | None = None
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.precision = precision
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        read: ReadModel = load_model,
+    ) -> Self:
+        """Load a model directory.
+
+        Args:
+            path: a model directory or a run directory (its best model).
+            device: auto, cpu, cuda, cuda:1 or mps.
+            precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
+                or int8.
+            read: what reads a directory.
+
+        Raises:
+            ModelError: when there is no model, or one of another kind.
+            ConfigError: when the device or precision is not to be had.
+        """
+        where = resolve_device(device)
+        model, tokenizers = read(Path(path))
+        if not isinstance(model, cls.kind) or tokenizers is None:
+            raise ModelError(
+                f"{cls.refusal}; its kind is {model.spec.kind!r}",
+                where=str(path),
+                remedy=cls.remedy,
+            )
+        engine = prepare(model, precision, where, donate=True)
+        return cls(cast(M, engine), tokenizers.source, precision=precision_of(engine))
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """A context without gradients, with products in the precision chosen."""
+        with torch.inference_mode(), self.precision.autocast() if self.precision else nullcontext():
+            yield
