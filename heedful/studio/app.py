@@ -28,6 +28,7 @@ from starlette.staticfiles import StaticFiles
 
 import heedful
 from heedful.errors import RunError, UserError
+from heedful.studio.course import read_course
 from heedful.studio.guard import Guard, plain_error
 from heedful.studio.pages import PAGES
 
@@ -84,6 +85,7 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
             {
                 "version": heedful.__version__,
                 "pages": [page.plain() for page in PAGES],
+                "course": read_course().plain(),
                 "places": places,
             }
         )

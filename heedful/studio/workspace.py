@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.config import read_toml
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
+from heedful.studio.examples import examples_of
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -207,13 +208,22 @@ class Place:
             return self._loaded
 
     def plain(self) -> dict[str, Any]:
-        """Return name, kind and run as JSON data, or the problem of a model that cannot be read."""
+        """Return name, kind, run and examples as JSON data, or the problem of the model."""
         facts: dict[str, Any] = {"name": self.name, "run": self.log is not None, "kind": None}
         try:
             facts["kind"] = self.kind()
         except UserError as error:
             facts["problem"] = str(error)
-        return facts
+        return facts | {"examples": examples_of(facts["kind"], self._settings())}
+
+    def _settings(self) -> RunSettings | None:
+        """Return the run's settings; None without a run or where they cannot be read."""
+        if self.log is None:
+            return None
+        try:
+            return self.log.settings()
+        except UserError:  # the page Runs says what is wrong with them
+            return None
 
     def _model_directory(self) -> Path | None:
         for directory in (self.path, self.path / "model"):

@@ -17,22 +17,24 @@ from heedful.studio.pages import (
     positions_page,
     runs_page,
     steps_page,
+    tour_page,
     translate_page,
 )
 
 PAGES: tuple[Page, ...] = (
-    translate_page.PAGE,
-    attention_page.PAGE,
+    tour_page.PAGE,
+    paths_page.PAGE,
     steps_page.STEPS,
     steps_page.SCALE,
-    masks_page.PAGE,
+    attention_page.PAGE,
     positions_page.PAGE,
-    runs_page.SCHEDULE,
-    paths_page.PAGE,
     block_page.PAGE,
+    masks_page.PAGE,
     decoding_page.PAGE,
-    image_page.PAGE,
     builder_page.PAGE,
+    runs_page.SCHEDULE,
+    image_page.PAGE,
+    translate_page.PAGE,
     runs_page.RUNS,
 )
-"""In the order of the navigation."""
+"""In the order of the course."""

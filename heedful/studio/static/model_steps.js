@@ -1,20 +1,21 @@
 // Step by step on a model: one query of one head, from its products to what it takes away.
 
 import { call, live } from "./api.js";
-import { choice, panel, text } from "./controls.js";
+import { choice, panel } from "./controls.js";
 import { h, number } from "./dom.js";
 import { barChart } from "./draw/bars.js";
 import { shownPiece } from "./draw/links.js";
 import { secondText } from "./second_text.js";
+import { placesOf, subjectDefaults, subjectFields } from "./subject.js";
 
-const KINDS = ["translator", "causal_lm", "encoder"];
+export const KINDS = ["translator", "causal_lm", "encoder"];
 const PARTS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
 
 /** The models that read text. */
-export const reads = (studio) => studio.places.filter((place) => KINDS.includes(place.kind));
+export const reads = (studio) => placesOf(studio, KINDS);
 
 export const followDefaults = (studio) => ({
-  on: "typed", model: reads(studio)[0]?.name ?? "", text: "two dogs are running through the snow.", second: "", given: "",
+  on: "typed", ...subjectDefaults(studio, KINDS), second: "", given: "",
   part: "", layer: -1, head: 0, row: 0,
 });
 
@@ -39,8 +40,7 @@ export function followed(state, studio, names) {
     head: choice(state, "head", { label: "Head", options: [[0, "0"]] }),
     row: choice(state, "row", { label: "The word to follow", options: [[0, "…"]] }),
   };
-  const settings = panel(choice(state, "model", { label: "Model", options: models.map((place) => place.name) }),
-    text(state, "text", { label: "Text", rows: 2 }), ...second.elements, ...Object.values(fields));
+  const settings = panel(...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields));
   const body = h("div", {});
   let last = null;
   const ask = live(body, (signal) => {

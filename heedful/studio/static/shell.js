@@ -1,8 +1,10 @@
-// The frame around every page: navigation, title, what one sees; then the page's own script.
+// The frame around every page: navigation, title, the page's own script, and what the course asks.
 
 import { problem, studioFacts, StudioError } from "./api.js";
+import { startPage } from "./course.js";
+import { lessonOf } from "./lesson.js";
 import { h } from "./dom.js";
-import { openState } from "./state.js";
+import { carried, openState } from "./state.js";
 
 const main = document.getElementById("page");
 const nav = document.getElementById("pages");
@@ -13,54 +15,66 @@ menu.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", String(open));
 });
 
-/** Words about a page; what stands between ` is code. */
+/** Words about a page; text between ` is code. */
 function prose(text) {
   return text.split("`").map((part, i) => (i % 2 ? h("code", {}, part) : part));
 }
 
-function drawNavigation(pages, current) {
-  const links = [{ name: "", title: "Start" }, ...pages].map((page) =>
-    h("li", {}, h("a", {
-      href: `/${page.name}`,
-      "aria-current": page.name === current ? "page" : null,
-    }, page.title)));
-  nav.replaceChildren(h("ul", {}, links));
+function drawNavigation({ pages, course }, current) {
+  const link = (name, title) => h("li", {}, h("a", { href: `/${name}`, "aria-current": name === current ? "page" : null }, title));
+  const title = (name) => pages.find((page) => page.name === name).title;
+  nav.replaceChildren(h("ul", {}, link("", "Start")),
+    h("ol", { class: "chapters" }, course.chapters.map((chapter) => h("li", {},
+      h("span", { class: "chapter" }, chapter.title), h("ul", {}, chapter.pages.map((name) => link(name, title(name))))))));
 }
 
-function drawStart(studio) {
-  document.title = "Heedful studio";
-  const names = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder" };
-  const places = studio.places.map((place) => h("li", {},
-    h("strong", {}, place.name), " ",
-    place.problem ? h("span", { class: "problem" }, place.problem)
-      : [place.kind ? names[place.kind] ?? place.kind : "no model yet", place.run ? ", with its run" : ""].join("")));
-  main.replaceChildren(
-    h("h1", {}, "Transformers at work"),
-    h("p", { class: "about" }, "Every picture here is computed on this machine by the code that trains and runs the models. The address holds all settings: copy it to show somebody else the same."),
-    h("ul", { class: "cards" }, studio.pages.map((page) => h("li", {},
-      h("a", { href: `/${page.name}` }, h("strong", {}, page.title), h("span", {}, page.summary))))),
-    h("h2", {}, "Models and runs"),
-    places.length ? h("ul", { class: "places" }, places) : h("p", {}, "None was given."),
-    h("p", { class: "note" }, `Heedful ${studio.version}`));
+/** The controls of a page: a column beside the picture; on a narrow screen a drawer. */
+function sideColumn() {
+  const side = h("aside", { class: "side", id: "side", "aria-label": "Settings" });
+  const opener = h("button", {
+    type: "button", class: "opener", "aria-expanded": "false", "aria-controls": "side",
+    onclick: () => {
+      const open = opener.getAttribute("aria-expanded") !== "true";
+      opener.setAttribute("aria-expanded", String(open));
+      opener.textContent = open ? "Close settings" : "Settings";
+      side.classList.toggle("open", open);
+    },
+  }, "Settings");
+  side.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && opener.getAttribute("aria-expanded") === "true") {
+      opener.click();
+      opener.focus();
+    }
+  });
+  return { side, opener };
 }
 
 async function drawPage(studio, page) {
   document.title = `${page.title} – Heedful studio`;
   const root = h("div", { class: `body ${page.name}` });
-  main.replaceChildren(h("h1", {}, page.title), h("p", { class: "about" }, prose(page.about)), root);
+  const { side, opener } = sideColumn();
+  main.replaceChildren(
+    h("h1", {}, page.title), h("p", { class: "about" }, prose(page.about)),
+    h("div", { class: "stage" }, root, side), opener);
   const script = await import(`./pages/${page.name}.js`);
   const state = openState(script.defaults(studio));
-  await script.mount({ root, state, studio });
+  carried(state, studio, script.kinds ?? []);
+  await script.mount({ root, side, state, studio });
+  side.hidden = opener.hidden = side.childElementCount === 0;
+  main.append(...lessonOf(studio, page));
 }
 
 async function start() {
   const current = location.pathname.slice(1);
   try {
     const studio = await studioFacts();
-    drawNavigation(studio.pages, current);
+    drawNavigation(studio, current);
     const page = studio.pages.find((each) => each.name === current);
     if (page) await drawPage(studio, page);
-    else drawStart(studio);
+    else {
+      document.title = "Heedful studio";
+      main.replaceChildren(...startPage(studio));
+    }
     if (current && !page) {
       main.prepend(problem(new StudioError({ what: "There is no such page", where: location.pathname, remedy: "Choose one of these" })));
     }

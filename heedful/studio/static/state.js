@@ -91,3 +91,32 @@ export function openState(defaults) {
     },
   };
 }
+
+const KEPT = "heedful-sentence"; // of this tab: the sentence and the model that pages share
+
+function remembered() {
+  try {
+    return JSON.parse(sessionStorage.getItem(KEPT)) ?? {};
+  } catch {
+    return {}; // storage may be forbidden
+  }
+}
+
+/**
+ * Carry the sentence and the model from page to page. An address that names its own wins.
+ * @param kinds of model that the page takes; none: it takes no sentence
+ */
+export function carried(state, studio, kinds) {
+  if (!kinds.length || !("text" in state.values)) return;
+  const query = new URLSearchParams(location.search);
+  const { text, model } = remembered();
+  const place = studio.places.find((each) => each.name === model);
+  if (place && kinds.includes(place.kind) && text && !query.has("text") && !query.has("model")) state.set({ text, model });
+  state.watch(({ text: written, model: chosen }) => {
+    try {
+      sessionStorage.setItem(KEPT, JSON.stringify({ text: written, model: chosen }));
+    } catch {
+      // then each page begins with its own
+    }
+  });
+}

@@ -4,16 +4,11 @@ import { figure, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
 import { headColour, linkPicture, shownPiece } from "../draw/links.js";
 import { secondText } from "../second_text.js";
+import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
-const READERS = ["translator", "causal_lm", "encoder"];
+export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
 const MOST_COLOURS = 8; // that a chart tells apart
-
-const EXAMPLES = {
-  translator: ["two dogs are running through the snow.", "a man in a blue shirt is standing on a ladder cleaning a window.", "It costs $12.50 on 3 May 2024."],
-  causal_lm: ["Once upon a time there was a king who had a daughter.", "What light through yonder window breaks?"],
-  encoder: ["The animal did not cross the street because it was too tired.", "A film that is not nearly as bad as I had feared."],
-};
 
 const PARTS = {
   encoder: ["Encoder", "Words of the text attend to each other."],
@@ -27,13 +22,10 @@ const SIDES = {
   cross: ["being written", "words of the text"],
 };
 
-export const defaults = (studio) => {
-  const place = studio.places.find((each) => READERS.includes(each.kind));
-  return {
-    model: place?.name ?? "", text: EXAMPLES[place?.kind]?.[0] ?? "", second: "", given: "", part: "", layer: -1,
-    heads: [ALL], view: "lines", row: -1, column: -1, corpus: "",
-  };
-};
+export const defaults = (studio) => ({
+  ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
+  heads: [ALL], view: "lines", row: -1, column: -1, corpus: "",
+});
 
 /** Numbers from base64, row after row, a head at a time. */
 function unpack({ shape, float32 }) {
@@ -43,27 +35,23 @@ function unpack({ shape, float32 }) {
   return Array.from({ length: shape[0] }, (_, i) => numbers.subarray(i * size, (i + 1) * size));
 }
 
-export function mount({ root, state, studio }) {
-  const models = studio.places.filter((place) => READERS.includes(place.kind));
+export function mount({ root, side, state, studio }) {
+  const models = placesOf(studio, kinds);
   if (!models.length) {
-    root.append(h("p", { class: "sentence" }, "None of the models at hand reads text. Start the studio with a translator, a language model or a text encoder: ", h("code", {}, "heedful studio MODEL"), "."));
+    root.append(noModel("a translator, a language model or a text encoder"));
     return;
   }
   const kindOf = () => models.find((place) => place.name === state.values.model)?.kind ?? "";
-  const example = h("select", { id: "example" });
-  example.addEventListener("change", () => example.value && state.set({ text: example.value, ...NOBODY }, { step: true }));
   const second = secondText(state, kindOf);
   const part = choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS).map(([name, [title]]) => [name, title])] });
   const layer = choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer)]])] });
   const heads = h("fieldset", { class: "field several" });
   const body = h("div", { class: "result" });
-  root.append(
-    panel(choice(state, "model", { label: "Model", options: models.map((place) => place.name) }),
-      h("div", { class: "field" }, h("label", { for: "example" }, "Examples"), example),
-      text(state, "text", { label: "Text", rows: 2, hint: "Up to 4,000 characters and 512 pieces." }),
+  side.append(
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters and 512 pieces." }),
       ...second.elements, part, layer,
-      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"]] }), heads),
-    body);
+      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"]] }), heads));
+  root.append(body);
   const named = labelled(root, state);
 
   let last = null;
@@ -108,22 +96,16 @@ export function mount({ root, state, studio }) {
     if (on().length) body.append(savers(second.asked, last, on(), state.values.view));
   }
 
-  const arrange = () => {
-    const { text: typed } = state.values;
-    example.replaceChildren(h("option", { value: "" }, "as typed"), ...(EXAMPLES[kindOf()] ?? []).map((each) => h("option", { value: each }, each)));
-    example.value = (EXAMPLES[kindOf()] ?? []).includes(typed) ? typed : "";
-    second.arrange();
-  };
   state.watch((values, changed) => {
     if (clicked) return;
     state.set(begun(changed));
-    arrange();
+    second.arrange();
     const local = changed.every((name) => ["heads", "view", "row", "column", "corpus"].includes(name));
     if (local && last && on().every((head) => last.maps.has(head))) show();
     else ask();
   });
   named.watch(() => last && show());
-  arrange();
+  second.arrange();
   ask();
 }
 

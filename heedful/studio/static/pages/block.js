@@ -1,18 +1,14 @@
 import { call, live } from "../api.js";
-import { choice, panel, text } from "../controls.js";
+import { choice, panel } from "../controls.js";
 import { figure, folded, h, number, section, table } from "../dom.js";
 import { barChart, facts } from "../draw/bars.js";
 import { flowPicture } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { secondText } from "../second_text.js";
+import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
-const READERS = ["translator", "causal_lm", "encoder"];
-const EXAMPLES = {
-  translator: "Two dogs are running through the snow.",
-  causal_lm: "Once upon a time there was a king.",
-  encoder: "The animal did not cross the street.",
-};
+export const kinds = ["translator", "causal_lm", "encoder"];
 const ROLES = {
   stream: "stream", memory: "encoder", norm: "norm", query: "query", key: "key", value: "value", bias: "bias",
   scores: "scores", weights: "weights", context: "mixed values", inner: "inner", routing: "routing", output: "output", sum: "+ sum",
@@ -26,15 +22,14 @@ const MEASURES = {
 };
 const MOST_BARS = 48;
 
-export const defaults = (studio) => {
-  const place = studio.places.find((each) => READERS.includes(each.kind));
-  return { model: place?.name ?? "", text: EXAMPLES[place?.kind] ?? "", second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares" };
-};
+export const defaults = (studio) => ({
+  ...subjectDefaults(studio, kinds), second: "", given: "", stack: "", layer: -1, part: "self.weights", measure: "shares",
+});
 
-export function mount({ root, state, studio }) {
-  const models = studio.places.filter((place) => READERS.includes(place.kind));
+export function mount({ root, side, state, studio }) {
+  const models = placesOf(studio, kinds);
   if (!models.length) {
-    root.append(h("p", { class: "sentence" }, "None of the models at hand reads text. Start the studio with a translator, a language model or a text encoder: ", h("code", {}, "heedful studio MODEL"), "."));
+    root.append(noModel("a translator, a language model or a text encoder"));
     return;
   }
   const second = secondText(state, () => models.find((place) => place.name === state.values.model)?.kind ?? "");
@@ -42,11 +37,10 @@ export function mount({ root, state, studio }) {
   const layer = choice(state, "layer", { label: "Block", options: [[-1, "the last"]] });
   const whole = h("div", { class: "result" });
   const carried = h("div", { class: "result" });
-  root.append(
-    panel(choice(state, "model", { label: "Model", options: models.map((place) => place.name) }), stack, layer,
-      text(state, "text", { label: "Text", rows: 2, hint: "Up to 4,000 characters and 512 pieces." }), ...second.elements),
-    whole, section("Gradient through the stream",
-      panel(choice(state, "measure", { label: "Shown", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })), carried));
+  side.append(
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters and 512 pieces." }), ...second.elements, stack, layer,
+      choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })));
+  root.append(whole, section("What each sub-layer adds to the stream", carried));
   const shown = { flow: null, stream: null };
   const diagram = followed(whole, state, second);
   const signal = streamed(carried, state);

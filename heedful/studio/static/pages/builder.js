@@ -23,7 +23,7 @@ function asked(values) {
   return { task, model, vocabulary, tokens, beam, batch_tokens };
 }
 
-export async function mount({ root, state }) {
+export async function mount({ root, side, state }) {
   const { presets } = await call("builder", "presets");
   const start = h("select", { id: "preset" }, h("option", { value: "" }, "your own"),
     presets.filter((each) => each.dials).map((each) => h("option", { value: each.name }, each.name)));
@@ -60,7 +60,7 @@ export async function mount({ root, state }) {
   const file = copyable("Settings of this model");
   const body = h("div", {}, total, h("div", { class: "columns" }, picture.element, beside.element), components, tables,
     section("For your settings file", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", h("code", { id: "command" })), file.element));
-  root.append(
+  side.append(
     panel(choice(state, "task", { label: "Model", options: TASKS }),
       h("div", { class: "field" }, h("label", { for: "preset" }, "Begin with"), start),
       slider(state, "width", { label: "Width", stops: [32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1600, 2048, 3072, 4096, 8192, 12288] }),
@@ -69,8 +69,8 @@ export async function mount({ root, state }) {
       slider(state, "feedforward", { label: "Width of the feed-forward", stops: [64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 49152] }),
       choice(state, "activation", { label: "Activation", options: ["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"] }),
       choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"] }),
-      slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }), more),
-    body);
+      slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }), more));
+  root.append(body);
   const arrange = ({ task, num_experts }) => {
     fields.encoder.hidden = task === "causal_lm";
     fields.decoder.hidden = task === "masked_lm";

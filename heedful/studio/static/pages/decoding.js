@@ -1,16 +1,16 @@
 import { call, live, problem } from "../api.js";
-import { button, check, choice, panel, slider, text } from "../controls.js";
+import { button, check, choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { treeChart } from "../draw/tree.js";
+import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
-const KINDS = ["translator", "causal_lm"];
-const able = (studio) => studio.places.filter((place) => KINDS.includes(place.kind));
+export const kinds = ["translator", "causal_lm"];
 
 export const defaults = (studio) => ({
-  model: able(studio)[0]?.name ?? "", text: "", chosen: [], layer: 0, head: 0,
+  ...subjectDefaults(studio, kinds), chosen: [], layer: 0, head: 0,
   temperature: 1, k: 0, p: 1, least: 0, seed: 1,
   beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
 });
@@ -20,33 +20,29 @@ const seen = (piece) => piece.replaceAll("\n", "⏎").replace(/^ +$/, "␣") || 
 const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 const bytes = (count) => (count < 10000 ? `${number(count)} bytes` : `${number(count / 1000, 4)} kB`);
 
-export function mount({ root, state, studio }) {
-  const models = able(studio).map((place) => place.name);
-  if (!models.length) {
-    root.append(h("p", { class: "sentence" }, "None of the models at hand writes text. Start the studio with a translator or a language model, or with none at all for the demo's: ", h("code", {}, "heedful studio"), "."));
+export function mount({ root, side, state, studio }) {
+  if (!placesOf(studio, kinds).length) {
+    root.append(noModel("a translator or a language model"));
     return;
   }
   const translates = () => studio.places.find((place) => place.name === state.values.model)?.kind === "translator";
-  const field = text(state, "text", { label: "Text", rows: 2, hint: "A line to translate, or the beginning of a text. Up to 1,000 characters." });
   const [walk, tree] = [h("div", {}), h("div", {})];
   const [walkBody, treeBody] = [h("div", { class: "result" }, walk), h("div", { class: "result" }, tree)];
   const layer = choice(state, "layer", { label: "Attention of layer", options: [[0, "the mean of all"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
-  root.append(
-    panel(field, models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null),
-    section("Token by token"),
-    panel(slider(state, "temperature", { label: "Temperature (0: greedy)", min: 0, max: 3, step: 0.05 }),
+  side.append(
+    panel(...subjectFields(state, studio, kinds, { hint: "A line to translate, or the beginning of a text. Up to 1,000 characters." }),
+      h("h2", {}, "Token by token"),
+      slider(state, "temperature", { label: "Temperature (0: greedy)", min: 0, max: 3, step: 0.05 }),
       slider(state, "k", { label: "Top-k (0: all)", min: 0, max: 100 }),
       slider(state, "p", { label: "Top-p", min: 0.01, max: 1, step: 0.01 }),
       slider(state, "least", { label: "Min-p", min: 0, max: 1, step: 0.01 }),
-      slider(state, "seed", { label: "Seed of the draws", min: 1, max: 1000 }), layer, head),
-    walkBody,
-    section("Beam search"),
-    panel(slider(state, "beam", { label: "Beam", min: 1, max: 8 }), slider(state, "n", { label: "Returned", min: 1, max: 8 }),
+      slider(state, "seed", { label: "Seed of the draws", min: 1, max: 1000 }), layer, head, h("h2", {}, "Beam search"),
+      slider(state, "beam", { label: "Beam", min: 1, max: 8 }), slider(state, "n", { label: "Returned", min: 1, max: 8 }),
       slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 }),
       slider(state, "longest", { label: "Tokens at most", min: 1, max: 60 }),
-      check(state, "dropped", { label: "Show what was dropped" })),
-    treeBody);
+      check(state, "dropped", { label: "Show what was dropped" })));
+  root.append(section("Token by token", walkBody), section("Beam search", treeBody));
 
   const chosen = () => state.values.chosen.map(Number);
   const choose = (ids) => state.set({ chosen: ids.map(String) }, { step: true });

@@ -12,7 +12,7 @@ export const defaults = (studio) => ({
   model: able(studio)[0] ?? "", picture: "", drawing: "", patch: -1, layer: 0, head: 0, rollout: false,
 });
 
-export function mount({ root, state, studio }) {
+export function mount({ root, side, state, studio }) {
   const models = able(studio);
   if (!models.length) {
     root.append(h("p", { class: "sentence" }, "None of the models at hand reads images. Start the studio with one that does, such as a run of ", h("code", {}, "heedful train digits --task images"), "."));
@@ -27,11 +27,11 @@ export function mount({ root, state, studio }) {
   const rest = h("div", {});
   const body = h("div", { class: "result" }, h("div", { class: "columns" }, verdict, easel), rest);
   const whole = button("Attention from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
-  root.append(
+  side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
-      check(state, "rollout", { label: "Rollout: through all layers" })),
-    body);
+      check(state, "rollout", { label: "Rollout: through all layers" })));
+  root.append(body);
 
   let upload = null;
   let known = null;

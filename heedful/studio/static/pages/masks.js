@@ -19,7 +19,7 @@ const EXAMPLES = [
 ];
 const PACKED = "causal & segment";
 
-export async function mount({ root, state }) {
+export async function mount({ root, side, state }) {
   const words = h("p", { class: "hint" });
   const own = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
     EXAMPLES.map(([mask, name]) => h("option", { value: mask }, name)));
@@ -33,7 +33,7 @@ export async function mount({ root, state }) {
     slider(state, "max_distance", { label: "Longest distance with a bucket of its own", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
-  root.append(
+  side.append(
     panel(
       h("div", { class: "field" }, h("label", { for: "example" }, "Examples"), own),
       text(state, "mask", { label: "Mask: combine with & and |", code: true }),
@@ -42,8 +42,8 @@ export async function mount({ root, state }) {
       slider(state, "padding", { label: "Padding at the end", min: 0, max: 16 }),
       slider(state, "segments", { label: "Texts packed into the row", min: 1, max: 8 }),
       choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi"], ["t5", "T5 buckets"], ["relative_keys", "relative keys (Shaw)"]] }),
-      ...biasControls),
-    pictures);
+      ...biasControls));
+  root.append(pictures);
   const show = drawn(pictures, state);
   const ask = live(root, (signal) => call("masks", "draw", state.values, signal), show);
   const arrange = ({ mask, bias }) => {

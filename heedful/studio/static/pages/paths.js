@@ -21,17 +21,17 @@ export const defaults = () => ({
   shown: "relative", model: "", stack: "", text: "",
 });
 
-export function mount({ root, state, studio }) {
+export function mount({ root, side, state, studio }) {
   const models = studio.places.filter((place) => READERS.includes(place.kind));
   const drawings = h("div", {});
   const charts = h("div", {});
-  root.append(
+  side.append(
     panel(slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
       slider(state, "width", { label: "Width", stops: SIZES }),
       slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
       slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
-      slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })),
-    section("Steps from the first token to the last", drawings), section("What arrives", measured(state, models, charts), charts));
+      slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })));
+  root.append(section("Steps from the first token to the last", drawings), section("What arrives", measured(state, models, charts), charts));
 
   const draw = stepped(drawings);
   const steps = live(drawings, (signal) => {

@@ -14,7 +14,7 @@ const SCHEMES = [
   ["sinusoidal", "Sinusoidal"], ["learned", "Learned"], ["rotary", "Rotary"], ["alibi", "ALiBi"], ["t5", "T5 buckets"],
 ];
 
-export function mount({ root, state }) {
+export function mount({ root, side, state }) {
   const named = new Map();
   let known = false;
   /** Looking for tables loads models, so it waits until somebody asks for one. */
@@ -43,11 +43,11 @@ export function mount({ root, state }) {
     sinusoidal: ["width"], learned: [], rotary: ["width", "scaling", "factor"], alibi: ["heads"], t5: ["buckets", "max_distance"],
   };
   const body = h("div", {});
-  root.append(
+  side.append(
     panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField,
       slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }),
-      ...Object.values(fields)),
-    body);
+      ...Object.values(fields)));
+  root.append(body);
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {

@@ -10,7 +10,7 @@ export const defaults = (studio) => ({
 
 const EVERY = 3000; // milliseconds between two looks at running runs
 
-export function mount({ root, state, studio }) {
+export function mount({ root, side, state, studio }) {
   const names = studio.places.filter((place) => place.run).map((place) => place.name);
   if (!names.length) {
     root.append(h("p", { class: "sentence" }, "The studio was given no run. Start it with one, finished or still training: ", h("code", {}, "heedful studio run"), "."));
@@ -23,10 +23,10 @@ export function mount({ root, state, studio }) {
   const differences = h("div", {});
   const written = h("div", {});
   const body = h("div", {}, picture.element, standing, differences);
-  root.append(
+  side.append(
     panel(several(state, "runs", { label: "Runs", options: names }), which,
-      check(state, "logx", { label: "Logarithmic steps" }), check(state, "logy", { label: "Logarithmic figure" })),
-    body,
+      check(state, "logx", { label: "Logarithmic steps" }), check(state, "logy", { label: "Logarithmic figure" })));
+  root.append(body,
     section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
 
   let steps = "";

@@ -8,15 +8,15 @@ export const defaults = () => ({ width: 64, keys: 12, seed: 1 });
 
 const WIDTHS = [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024];
 
-export function mount({ root, state }) {
+export function mount({ root, side, state }) {
   const one = h("div", {});
   const many = h("div", {});
-  root.append(
+  side.append(
     panel(
       slider(state, "width", { label: "Width of a head, dₖ", stops: WIDTHS }),
       slider(state, "keys", { label: "Keys", min: 2, max: 64 }),
-      button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })),
-    one, section("At every width"), many);
+      button("Draw others", () => state.set({ seed: state.values.seed + 1 }, { step: true }), { quiet: true })));
+  root.append(one, section("At every width"), many);
   const pictures = compared(one);
   const curves = swept(many);
   const ask = () => {

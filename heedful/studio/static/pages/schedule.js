@@ -13,7 +13,7 @@ const STEPS = [100, 200, 500, 1000, 2000, 5000, 10000, 20000, 40000, 50000, 1000
 const RATES = [0.00001, 0.00002, 0.00005, 0.0001, 0.0002, 0.0003, 0.0005, 0.0007, 0.001, 0.002, 0.003, 0.005, 0.007, 0.01];
 const WIDTHS = [32, 64, 128, 256, 512, 768, 1024, 2048, 4096];
 
-export function mount({ root, state, studio }) {
+export function mount({ root, side, state, studio }) {
   const runs = studio.places.filter((place) => place.run).map((place) => place.name);
   const fields = {
     width: slider(state, "width", { label: "Width of the model", stops: WIDTHS }),
@@ -22,7 +22,7 @@ export function mount({ root, state, studio }) {
   };
   const takes = h("div", { class: "row field wide" }, runs.map((name) =>
     button(`Settings of ${name}`, () => take(name), { quiet: true })));
-  root.append(
+  side.append(
     panel(
       choice(state, "kind", { label: "Schedule", options: Object.entries(NAMES) }),
       slider(state, "warmup", { label: "Warm-up, steps", stops: [0, 10, 50, 100, 200, 500, 1000, 2000, 4000, 8000, 10000, 16000, 40000] }),

@@ -2,7 +2,9 @@ import { call, live, StudioError } from "../api.js";
 import { button, choice, panel, slider, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { matrix } from "../draw/matrix.js";
-import { followed, followDefaults, reads, sums } from "../model_steps.js";
+import { followed, followDefaults, KINDS, reads, sums } from "../model_steps.js";
+
+export const kinds = KINDS;
 
 // Worked examples: small enough to follow with a pencil.
 const EXAMPLES = {
@@ -34,7 +36,7 @@ const EXAMPLES = {
 
 export const defaults = (studio) => ({
   q: EXAMPLES.love.q, k: EXAMPLES.love.k, v: EXAMPLES.love.v, x: "", labels: EXAMPLES.love.labels,
-  scale: "", mask: "everything", bias: "none", query: 1, stage: 6, ...followDefaults(studio),
+  scale: "", mask: "everything", bias: "none", query: 1, stage: 0, ...followDefaults(studio),
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
@@ -51,7 +53,7 @@ function read(written, name) {
   }));
 }
 
-export function mount({ root, state, studio }) {
+export function mount({ root, side, state, studio }) {
   const example = h("select", { id: "example" }, h("option", { value: "" }, "as typed"),
     Object.entries(EXAMPLES).map(([key, each]) => h("option", { value: key }, each.name)));
   example.addEventListener("change", () => {
@@ -76,9 +78,10 @@ export function mount({ root, state, studio }) {
       choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), query));
   const model = followed(state, studio, STAGES);
   const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
-  if (reads(studio).length) root.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
+  if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
   const [settings, result] = [h("div", {}), h("div", {})];
-  root.append(settings, h("p", { class: "row" }, back, next, where), result);
+  side.append(settings);
+  root.append(h("p", { class: "row" }, back, next, where), result);
   for (const name of ["labels", "scale", "mask"]) typed.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
 
   const ask = live(body, (signal) => {

@@ -1,30 +1,30 @@
 import { call, live, problem } from "../api.js";
-import { button, choice, panel, slider, text } from "../controls.js";
+import { button, panel, slider } from "../controls.js";
 import { figure, h, number, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
 import { heatMap } from "../draw/heat.js";
+import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+
+export const kinds = ["translator"];
 
 export const defaults = (studio) => ({
-  model: studio.places.find((place) => place.kind === "translator")?.name ?? "",
-  text: "", beam: 4, n: 3, penalty: 0.6, prefix: "", rank: 0,
+  ...subjectDefaults(studio, kinds), beam: 4, n: 3, penalty: 0.6, prefix: "", rank: 0,
 });
 
-export function mount({ root, state, studio }) {
-  const models = studio.places.filter((place) => place.kind === "translator").map((place) => place.name);
-  if (!models.length) {
-    root.append(h("p", { class: "sentence" }, "None of the models at hand is a translator. Start the studio with one, or with none at all for the demo's: ", h("code", {}, "heedful studio"), "."));
+export function mount({ root, side, state, studio }) {
+  if (!placesOf(studio, kinds).length) {
+    root.append(noModel("a translator"));
     return;
   }
   const forced = h("p", { class: "row" });
   const body = h("div", { class: "result" });
   const choices = h("div", { class: "choices" });
-  root.append(
-    panel(text(state, "text", { label: "Text to translate", rows: 3, hint: "A line is translated by itself. Up to 2,000 characters." }),
-      models.length > 1 ? choice(state, "model", { label: "Translator", options: models }) : null,
+  side.append(
+    panel(...subjectFields(state, studio, kinds, { label: "Text to translate", rows: 3, hint: "A line is translated by itself. Up to 2,000 characters." }),
       slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
       slider(state, "n", { label: "Translations shown", min: 1, max: 16 }),
-      slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 })),
-    forced, body, choices);
+      slider(state, "penalty", { label: "Length penalty", min: 0, max: 2, step: 0.1 })));
+  root.append(forced, body, choices);
 
   const ask = live(body, async (signal) => {
     const { model, text: source, beam, n, penalty, prefix } = state.values;

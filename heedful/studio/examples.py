@@ -1,0 +1,68 @@
+"""Sentences with which pages open: of a model's card, its data, or the course's documents."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+SENTENCES = (
+    "The cat sat on the mat because it was tired.",
+    "The animal didn't cross the street because it was too tired.",
+    "The animal didn't cross the street because it was too wide.",
+    "I love cats.",
+    "I saw the man with the telescope.",
+    "The bank is closed today.",
+    "She sat on the bank of the river.",
+)
+"""The sentences of the documents that the course follows."""
+
+BY_KIND: dict[str | None, tuple[str, ...]] = {
+    "translator": SENTENCES,
+    "causal_lm": ("Once upon a time there was", "The cat sat on the mat because"),
+    "encoder": SENTENCES,
+}
+_OF_DATA = 4
+_LONGEST = 160
+"""Characters of a line of data that still fits on a page."""
+
+
+def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
+    """Return examples of a model as JSON data, the most fitting first.
+
+    Args:
+        kind: of the model.
+        settings: the `RunSettings` of its run, whose validation data are read; None without.
+    """
+    lines = [] if settings is None else list(islice(_fitting(settings), _OF_DATA))
+    examples = [{"text": line, "about": "from the validation data"} for line in lines]
+    return examples + [{"text": each, "about": ""} for each in BY_KIND.get(kind, ())]
+
+
+def _fitting(settings: Any) -> Iterator[str]:
+    seen: set[str] = set()
+    for corpus in settings.data.valid:
+        for line in _lines(Path(corpus.source or corpus.file)):
+            if line and line not in seen and len(line) <= _LONGEST:
+                seen.add(line)
+                yield line
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the sources of a file; nothing where it is gone or unreadable."""
+    try:
+        if not path.is_file():
+            return
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as file:
+            for line in islice(file, 200):
+                if ".jsonl" in path.name:
+                    fields = json.loads(line)
+                    yield str(fields.get("source") or fields.get("text") or "").strip()
+                else:
+                    yield line.partition("\t")[0].strip()
+    except (OSError, EOFError, ValueError, AttributeError):
+        return

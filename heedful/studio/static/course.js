@@ -1,0 +1,37 @@
+// The start page: the chapters of the course with a small drawing each, and the models at hand.
+
+import { h } from "./dom.js";
+import { thumbnail } from "./thumbnails.js";
+
+const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder" };
+
+/** The parts of the start page. */
+export function startPage(studio) {
+  const first = studio.pages[0];
+  return [
+    h("h1", {}, "See a Transformer at work"),
+    h("p", { class: "about" }, "Ten short chapters lead from one sentence to a whole model. Every picture is computed here, by the models below, for a sentence of your choice."),
+    h("p", { class: "row" }, h("a", { class: "begin", href: `/${first.name}` }, "Begin the tour")),
+    h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),
+    h("h2", {}, "Models and runs"),
+    studio.places.length ? h("ul", { class: "places" }, studio.places.map(place)) : h("p", {}, "None was given."),
+    h("p", { class: "note" }, `Heedful ${studio.version}. The address of a page holds all of its settings: copy it to show somebody else the same picture.`),
+  ];
+}
+
+function card(studio, chapter, index) {
+  const pages = chapter.pages.map((name) => studio.pages.find((page) => page.name === name));
+  const count = pages.reduce((sum, page) => sum + (studio.course.lessons.find((each) => each.page === page.name)?.questions.length ?? 0), 0);
+  return h("li", { class: "card" },
+    h("a", { class: "cover", href: `/${pages[0].name}` }, thumbnail(chapter.pages[0]),
+      h("strong", {}, `${index + 1}. ${chapter.title}`)),
+    h("p", {}, chapter.summary),
+    pages.length > 1 ? h("p", { class: "inside" }, pages.flatMap((page, i) => [i ? " · " : "", h("a", { href: `/${page.name}` }, page.title)])) : null,
+    count ? h("p", { class: "note" }, count === 1 ? "1 question" : `${count} questions`) : null);
+}
+
+function place(each) {
+  const about = each.problem ? h("span", { class: "problem" }, each.problem)
+    : [each.kind ? KINDS[each.kind] ?? each.kind : "no model yet", each.run ? ", with its run" : ""].join("");
+  return h("li", {}, h("strong", {}, each.name), " ", about, each.summary ? h("span", { class: "note" }, ` – ${each.summary}`) : null);
+}

@@ -1,0 +1,44 @@
+// The end of a page: what to try, and questions with their answers.
+
+import { h } from "./dom.js";
+
+const lesson = (studio, page) => studio.course.lessons.find((each) => each.page === page.name);
+
+const address = (page, query) => `/${page.name}${query ? `?${query}` : ""}`;
+
+/** The parts that belong below the picture of a page, and the way to the next page. */
+export function lessonOf(studio, page) {
+  const own = lesson(studio, page);
+  const parts = [];
+  if (own?.tries.length) {
+    parts.push(h("section", { class: "tries" }, h("h2", {}, "Try this"),
+      h("ul", {}, own.tries.map(({ text, query }) => h("li", {}, query ? h("a", { href: address(page, query) }, text) : text)))));
+  }
+  if (own?.questions.length) {
+    parts.push(h("section", { class: "questions" }, h("h2", {}, "Questions"),
+      own.questions.map((question, i) => asked(question, i, page))));
+  }
+  const at = studio.pages.findIndex((each) => each.name === page.name);
+  const next = studio.pages[at + 1];
+  const before = studio.pages[at - 1];
+  parts.push(h("nav", { class: "onward", "aria-label": "Course" },
+    h("span", {}, before ? h("a", { href: `/${before.name}`, rel: "prev" }, `← ${before.title}`) : null),
+    h("span", {}, next ? h("a", { href: `/${next.name}`, rel: "next" }, `${next.title} →`) : null)));
+  return parts;
+}
+
+function asked(question, index, page) {
+  const answer = h("p", { class: "answer", role: "status" });
+  const options = question.options.map((option, i) => {
+    const input = h("input", { type: "radio", name: `question-${index}`, value: i });
+    input.addEventListener("change", () => {
+      const right = i === question.right;
+      for (const each of options) each.className = "check";
+      options[i].className = `check ${right ? "right" : "wrong"}`;
+      answer.replaceChildren(h("strong", {}, right ? "Yes. " : "Not quite. "), question.reason, " ",
+        question.query ? h("a", { href: address(page, question.query) }, "See it in the picture") : "");
+    });
+    return h("label", { class: "check" }, input, h("span", {}, option));
+  });
+  return h("fieldset", { class: "question" }, h("legend", {}, question.text), options, answer);
+}

@@ -1,0 +1,37 @@
+// The model and the sentence of a page: its first example, and the controls to change both.
+
+import { choice, text } from "./controls.js";
+import { h } from "./dom.js";
+
+/** The places whose models are of some kinds. */
+export const placesOf = (studio, kinds) => studio.places.filter((place) => kinds.includes(place.kind));
+
+/** The settings `model` and `text` with which a page opens: the first model and its first example. */
+export function subjectDefaults(studio, kinds) {
+  const place = placesOf(studio, kinds)[0];
+  return { model: place?.name ?? "", text: place?.examples[0]?.text ?? "" };
+}
+
+/** What a page without a fitting model says. */
+export const noModel = (kind) => h("p", { class: "sentence" }, `None of the models at hand is ${kind}. Start the studio with one: `, h("code", {}, "heedful studio MODEL"), ".");
+
+/** Controls for the model, its examples, and the text. */
+export function subjectFields(state, studio, kinds, { rows = 2, hint = null, label = "Text" } = {}) {
+  const places = placesOf(studio, kinds);
+  const example = h("select", { id: "example" });
+  const fill = () => {
+    const own = places.find((place) => place.name === state.values.model)?.examples ?? [];
+    example.replaceChildren(h("option", { value: "" }, "your own"), ...own.map((each) => h("option", { value: each.text, title: each.about }, each.text)));
+    example.value = own.some((each) => each.text === state.values.text) ? state.values.text : "";
+  };
+  example.addEventListener("change", () => example.value && state.set({ text: example.value }, { step: true }));
+  state.watch((_, changed) => {
+    if (changed.includes("model") || changed.includes("text")) fill();
+  });
+  fill();
+  return [
+    places.length > 1 ? choice(state, "model", { label: "Model", options: places.map((place) => place.name) }) : null,
+    h("div", { class: "field" }, h("label", { for: "example" }, "Example"), example),
+    text(state, "text", { label, rows, hint }),
+  ];
+}

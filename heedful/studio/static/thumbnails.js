@@ -1,0 +1,25 @@
+// A small drawing for each chapter. They are signs, not measurements: the pages have the numbers.
+
+import { s } from "./dom.js";
+
+const [W, H] = [160, 84];
+const range = (count) => Array.from({ length: count }, (_, i) => i);
+const box = (x, y, width, height, kind = "soft", opacity = 1) => s("rect", { x, y, width, height, rx: 3, class: `thumb-${kind}`, opacity });
+const line = (x1, y1, x2, y2, opacity = 1, width = 2) => s("path", { d: `M${x1} ${y1}L${x2} ${y2}`, class: "thumb-line", opacity, "stroke-width": width });
+const arc = (x1, y1, x2, y2, opacity) => s("path", { d: `M${x1} ${y1}C${x1} ${(y1 + y2) / 2} ${x2} ${(y1 + y2) / 2} ${x2} ${y2}`, class: "thumb-line", opacity, "stroke-width": 2.5 });
+
+const SIGNS = {
+  tour: () => range(4).flatMap((i) => [box(14 + 36 * i, 8, 24, 10), ...range(4).map((j) => box(14 + 36 * i, 24 + 9 * j, 24, 7, "fill", 0.2 + 0.2 * ((i * 7 + j * 3) % 5))), line(26 + 36 * i, 60, 26 + 36 * i, 68)]).concat(box(50, 68, 60, 12, "fill")),
+  paths: () => range(6).flatMap((i) => [s("circle", { cx: 18 + 25 * i, cy: 60, r: 7, class: "thumb-fill", opacity: 1 - 0.16 * i }), i ? line(0 + 25 * i, 60, 11 + 25 * i, 60) : null]).concat(s("path", { d: "M18 50C50 10 110 10 143 50", class: "thumb-line", "stroke-width": 2.5 })).filter(Boolean),
+  steps: () => range(3).flatMap((i) => range(4).map((j) => box(16 + 14 * j, 20 + 16 * i, 12, 13, "fill", 0.2 + 0.8 * ((i + j) % 2)))).concat(range(3).flatMap((i) => range(3).map((j) => box(100 + 16 * j, 20 + 16 * i, 14, 13, "fill", [0.9, 0.3, 0.15, 0.2, 0.8, 0.3, 0.5, 0.3, 0.7][3 * i + j])))).concat(line(76, 42, 94, 42)),
+  attention: () => [[0, 1, 1], [1, 1, 0.4], [2, 0, 0.9], [3, 2, 0.6], [3, 0, 0.3]].map(([a, b, o]) => arc(26 + 36 * a, 24, 26 + 36 * b, 62, o)).concat(range(4).flatMap((i) => [box(14 + 36 * i, 10, 24, 12), box(14 + 36 * i, 64, 24, 12)])),
+  positions: () => range(9).flatMap((i) => range(16).map((j) => box(8 + 9 * j, 6 + 8 * i, 8, 7, "fill", 0.5 + 0.45 * Math.sin((i + 1) / 1.6 ** (j / 2))))),
+  block: () => [box(46, 8, 92, 12, "fill", 0.9), box(46, 36, 92, 12, "fill", 0.5), line(24, 4, 24, 80), line(24, 26, 92, 26), line(92, 20, 92, 26), line(24, 58, 92, 58), line(92, 48, 92, 58), s("circle", { cx: 24, cy: 26, r: 5, class: "thumb-fill" }), s("circle", { cx: 24, cy: 58, r: 5, class: "thumb-fill" })],
+  masks: () => range(6).flatMap((i) => range(6).map((j) => box(44 + 12 * j, 6 + 12 * i, 11, 11, j <= i ? "fill" : "soft", j <= i ? 0.35 + 0.1 * j : 0.6))),
+  builder: () => [box(20, 58, 52, 16, "soft"), box(20, 36, 52, 18, "fill", 0.6), box(20, 10, 52, 22, "fill", 0.9), box(88, 58, 52, 16, "soft"), box(88, 36, 52, 18, "fill", 0.6), s("rect", { x: 88, y: 10, width: 52, height: 22, rx: 3, class: "thumb-open" })],
+  image: () => range(4).flatMap((i) => range(4).map((j) => box(46 + 18 * j, 6 + 18 * i, 16, 16, "fill", [0.1, 0.8, 0.8, 0.1, 0.1, 0.1, 0.9, 0.1, 0.1, 0.3, 0.8, 0.1, 0.1, 0.9, 0.2, 0.1][4 * i + j]))),
+  translate: () => [box(10, 14, 34, 12), box(50, 14, 44, 12), box(100, 14, 46, 12), box(10, 58, 48, 12, "fill"), box(64, 58, 36, 12, "fill"), box(106, 58, 40, 12, "fill"), arc(27, 27, 34, 57, 0.8), arc(72, 27, 126, 57, 0.8), arc(123, 27, 82, 57, 0.8)],
+};
+
+/** The sign of a chapter, by the name of its first page. */
+export const thumbnail = (name) => s("svg", { class: "thumbnail", viewBox: `0 0 ${W} ${H}`, "aria-hidden": "true" }, SIGNS[name]?.() ?? []);
