@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from heedful.cli.text_io import PLAIN, Output, Report, engineering, say, show_table
 from heedful.errors import ModelError, UserError
+from heedful.pretrained.catalogue import directory_of
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec, TranslatorSpec
@@ -123,7 +124,7 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
         published_parameters,
     )
 
-    path = Path(model)
+    path = directory_of(Path(model))
     if not path.exists() and model in preset_names():
         published = published_parameters(model)
         known: dict[str, Any] = {"training": {}}

@@ -14,8 +14,10 @@ import itertools
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import heedful
 from heedful.errors import RunError, UserError, suggest
@@ -44,6 +46,7 @@ VERBS = {
     "align": "Word-align sentence pairs.",
     "info": "Show a model's parameters, operations and memory.",
     "presets": "List the named model sizes.",
+    "models": "List the trained models that come with Heedful.",
     "studio": "Explore models, runs and ideas in a browser.",
     "doctor": "Check this machine: versions, devices and speed of each precision.",
 }
@@ -59,9 +62,24 @@ def run() -> int:
     Returns:
         The exit status of `main`; the process must end with it.
     """
+    warnings.showwarning = _show_warning
     at_exit = _ImmediateExit()
     at_exit.status = main()
     return at_exit.status
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
+) -> None:
+    """Print our own warnings as a sentence; those of others as Python does."""
+    own = category.__module__.startswith("heedful.")
+    text = f"{message}\n" if own else warnings.formatwarning(message, category, filename, lineno)
+    sys.stderr.write(text)
 
 
 class _ImmediateExit:

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 from heedful.cli.flags import terminal
 from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
 from heedful.errors import ConfigError
+from heedful.pretrained.catalogue import directory_of, models_at_hand
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -58,7 +59,9 @@ def studio(
     from heedful.studio.workspace import Workspace
 
     with closing(terminal()) as events:
-        workspace = Workspace(models or [demo_run(events)])
+        at_hand = [each.path for each in models_at_hand().values()]
+        given = [directory_of(path) for path in models]
+        workspace = Workspace([*given, *at_hand] or [demo_run(events)])
     listening = listen(host, port)
     address = address_of(listening)
 

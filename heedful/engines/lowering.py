@@ -22,6 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from heedful.kernels.library import ACTIVATIONS, kernels
 from heedful.kernels.structs import AttentionLayer, Layer, Linear, Norm, RotaryTable, StackArgs
+from heedful.models.compact_weights import SCALE, restored
 from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import GATED, AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 
@@ -302,6 +303,10 @@ class Unsupported(Exception):
     """The NumPy runtime cannot run a model; PyTorch can, or says what is wrong."""
 
 
+_STORED = ("F32", "F16", "I8")
+"""Types of stored weights."""
+
+
 class FileWeights:
     """A context that reads the weights of a file one by one; see `WeightSource`.
 
@@ -338,7 +343,7 @@ class FileWeights:
         """See `WeightSource.address`.
 
         Raises:
-            Unsupported: when there is no float32 tensor of this name and shape.
+            Unsupported: when there is no tensor of this name and shape.
         """
         return self._array(name, *shape).ctypes.data
 
@@ -374,10 +379,14 @@ class FileWeights:
         if name not in self._names:
             raise Unsupported
         header = self._file.get_slice(name)
-        if header.get_dtype() != "F32" or tuple(header.get_shape()) != shape:
+        if header.get_dtype() not in _STORED or tuple(header.get_shape()) != shape:
             raise Unsupported
         self._read.add(name)
-        return cast("npt.NDArray[np.float32]", self._file.get_tensor(name))
+        scale = None
+        if header.get_dtype() == "I8" and name + SCALE in self._names:
+            self._read.add(name + SCALE)
+            scale = self._file.get_tensor(name + SCALE)
+        return restored(self._file.get_tensor(name), scale, where=name)
 
     def _joined(self, maps: Mapping[str, int], kind: str, *width: int) -> Floats:
         """Tensors of these names and heights below each other."""

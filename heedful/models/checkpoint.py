@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -15,7 +16,9 @@ from torch import Tensor, nn
 from heedful.durable import sync
 from heedful.errors import ModelError, RunError
 from heedful.models.build import build_around, canonical_weights
+from heedful.models.compact_weights import Storage, compact, restore
 from heedful.models.model_directory import (
+    COMPACT_VERSION,
     CONFIG_FILE,
     SCHEMA_VERSION,
     WEIGHTS_FILE,
@@ -41,6 +44,7 @@ def save_model(
     *,
     training: Mapping[str, Any] | None = None,
     origin: Mapping[str, Any] | None = None,
+    storage: Storage | None = None,
 ) -> None:
     """Write a model directory, or replace one, in one step: never half of it is seen.
 
@@ -51,18 +55,23 @@ def save_model(
         directory: where to; its parent must exist.
         training: facts about its training worth keeping (steps, scores), JSON types.
         origin: where an imported model came from, JSON types.
+        storage: how the weights of a float32 model are stored; as they are if None.
 
     Raises:
         RunError: when the disk is full or the directory cannot be written.
+        ModelError: when a weight is too large for the storage.
     """
     config = {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": COMPACT_VERSION if storage == "int8" else SCHEMA_VERSION,
         "model": cast("AnyModel", model).spec.plain(),
         "training": dict(training or {}),
     }
     if origin:
         config["origin"] = dict(origin)
     weights = {name: t.contiguous() for name, t in canonical_weights(model).items()}
+    if storage is not None:
+        arrays = {name: t.detach().float().cpu().numpy() for name, t in weights.items()}
+        weights = {name: torch.from_numpy(a) for name, a in compact(arrays, storage).items()}
 
     def write(fresh: Path) -> None:
         save_file(weights, str(fresh / WEIGHTS_FILE), metadata={"format": "pt"})
@@ -170,7 +179,11 @@ def _read_tensors(directory: Path) -> dict[str, Tensor]:
     """Read them without a look at their digest."""
     file = directory / WEIGHTS_FILE
     try:
-        return load_file(str(file))
+        tensors = load_file(str(file))
+        if not any(tensor.dtype == torch.int8 for tensor in tensors.values()):
+            return tensors
+        arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
+        return {name: torch.from_numpy(array) for name, array in restore(arrays).items()}
     except FileNotFoundError:
         raise lacks(directory, WEIGHTS_FILE) from None
     except (OSError, SafetensorError) as error:

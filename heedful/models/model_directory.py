@@ -2,7 +2,8 @@
 
 `config.json` has the `schema_version`, the complete spec of the `model`, facts about its `training`
 and `origin`, and since version 2 the digests of all other `files`. Version 1 had no digests, and
-blocks of three named parts, which specs upgrade when they are parsed.
+blocks of three named parts, which specs upgrade when they are parsed. Version 3 is version 2 with
+matrices of 8 bits.
 """
 
 from __future__ import annotations
@@ -21,10 +22,13 @@ from typing import Any
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
+from heedful.pretrained.catalogue import directory_of, models_at_hand
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 SCHEMA_VERSION = 2
+COMPACT_VERSION = 3
+"""Of directories whose weights are stored in 8 bits; readers of version 2 refuse them in words."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
 _FILES = (CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json")
@@ -108,9 +112,9 @@ def read_facts(directory: Path) -> ModelFacts:
             where=str(file),
             remedy="Give a model directory or a run directory",
         )
-    if version > SCHEMA_VERSION:
+    if version > COMPACT_VERSION:
         raise ModelError(
-            f"The model has schema version {version}; this Heedful reads up to {SCHEMA_VERSION}",
+            f"The model has schema version {version}; this Heedful reads up to {COMPACT_VERSION}",
             where=str(file),
             remedy="Install a newer Heedful",
         )
@@ -134,25 +138,29 @@ def renew_digests(directory: Path) -> None:
     file = directory / CONFIG_FILE
     config = json.loads(file.read_text(encoding="utf-8"))
     config |= {
-        "schema_version": SCHEMA_VERSION,
+        "schema_version": max(SCHEMA_VERSION, config.get("schema_version", 0)),
         "files": file_digests(directory, leave_out=CONFIG_FILE),
     }
     replace_synced(file, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def find_model_directory(path: Path) -> Path:
-    """Return the model directory a path means: itself, or `model/` of a run directory.
+    """Return the model directory a path means: itself, `model/` of a run, a model at hand.
 
     Raises:
-        ModelError: when it is neither.
+        ModelError: when it is none of these.
     """
+    path = directory_of(path)
     for directory in (path, path / "model"):
         recover(directory)
         if (directory / CONFIG_FILE).is_file():
             return directory
     if not path.exists():
         raise ModelError(
-            "No such model directory", where=str(path), remedy="Check the path, or train a model"
+            "No such model directory",
+            where=str(path),
+            remedy="Check the path, train a model, or take one at hand: "
+            + (", ".join(models_at_hand()) or "none yet"),
         )
     if (path / "config.toml").is_file():
         raise ModelError(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from heedful.config import read_toml
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
+from heedful.pretrained.catalogue import Card, models_at_hand
 from heedful.studio.examples import examples_of
 from heedful.train.run_settings import RunSettings
 
@@ -214,7 +215,16 @@ class Place:
             facts["kind"] = self.kind()
         except UserError as error:
             facts["problem"] = str(error)
+        card = self._card()
+        if card is not None:
+            examples = [each.plain() for each in card.examples]
+            return facts | {"summary": card.summary, "examples": examples}
         return facts | {"examples": examples_of(facts["kind"], self._settings())}
+
+    def _card(self) -> Card | None:
+        """Return the card of a model at hand."""
+        known = {each.path: each for each in models_at_hand().values()}
+        return known[self.path].card() if self.path in known else None
 
     def _settings(self) -> RunSettings | None:
         """Return the run's settings; None without a run or where they cannot be read."""

@@ -323,7 +323,7 @@ def test_steps_on_a_model(look, readers) -> None:
     asked = {"layer": 1, "head": 3, "row": 21}
     found = inspect.attention_steps(subject, reading, "decoder", **asked)
     query = "&".join(f"{name}={value}" for name, value in asked.items())
-    page = look.open(f"steps?on=model&model=lm&text=the+cat+sat+on+a+mat+in&{query}")
+    page = look.open(f"steps?stage=6&all=1&on=model&model=lm&text=the+cat+sat+on+a+mat+in&{query}")
     page.wait_for_selector("[data-stage='6']")
     shown = np.sort(np.argsort(-found.weights, kind="stable")[:16])
 
@@ -343,7 +343,7 @@ def test_steps_on_a_model(look, readers) -> None:
 
 
 def test_steps_on_a_model_are_chosen(look, readers, axe) -> None:
-    page = look.open("steps")
+    page = look.open("steps?stage=6&all=1")
     assert page.locator("[data-stage]").count() == 7
     page.get_by_label("Follow", exact=True).select_option("model")
     page.wait_for_selector("[data-stage='6'] code")

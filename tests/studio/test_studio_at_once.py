@@ -28,6 +28,7 @@ of the first."""
 
 TEXT = {"model": "learned", "text": "the cat sat"}
 ASKED: dict[str, dict[str, Any]] = {
+    "tour/walk": TEXT,
     "translate/text": TEXT,
     "attention/show": TEXT,
     "steps/attend": {"q": [[1, 0]], "k": [[1, 0], [0, 1]], "v": [[1, 2], [3, 4]]},

@@ -82,7 +82,7 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def _written(subject: Subject, way: Walkthrough, request: WalkRequest) -> dict[str, Any]:
-    """Return the text so far, the attention to the source, and the candidates for the next token."""
+    """Return the text so far, the attention to the source, and the next candidates."""
     step = way.next
     best = step.scores.argsort(kind="stable")[::-1][:CANDIDATES].tolist()
     decoder = step.reading.tokens("decoder")
@@ -148,8 +148,8 @@ PAGE = Page(
     title="The tour",
     summary="One sentence from its text to the next word.",
     about=(
-        "Follow one sentence through the model at hand, stop by stop. Every colour is a number that "
-        "the model computed for your sentence."
+        "Follow one sentence through the model at hand, stop by stop. Every colour is a number "
+        "that the model computed for your sentence."
     ),
     calls={"walk": Call(WalkRequest, walk)},
 )

@@ -4,6 +4,7 @@ import { call, live } from "./api.js";
 import { choice, panel } from "./controls.js";
 import { h, number } from "./dom.js";
 import { barChart } from "./draw/bars.js";
+import { series } from "./draw/colours.js";
 import { shownPiece } from "./draw/links.js";
 import { secondText } from "./second_text.js";
 import { placesOf, subjectDefaults, subjectFields } from "./subject.js";
@@ -18,6 +19,16 @@ export const followDefaults = (studio) => ({
   on: "typed", ...subjectDefaults(studio, KINDS), second: "", given: "",
   part: "", layer: -1, head: 0, row: 0,
 });
+
+/** A number or name in the colour of its row or its column, which it keeps through all steps. */
+export const tinted = (content, index, side) => h("span", { class: `tint-${side}`, style: { color: series(side === "row" ? index : index + 1) } }, content);
+
+/** The step that is reached, beside the one before it; or all of them below each other. */
+export function inPlace(parts, { stage, all }, names) {
+  const section = (i) => h("section", { "data-stage": i, class: i === stage ? "reached" : "before" }, h("h2", {}, `${i + 1}. ${names[i]}`), parts[i]());
+  if (all) return parts.slice(0, stage + 1).map((_, i) => section(i));
+  return [h("div", { class: "columns in-place" }, stage ? section(stage - 1) : null, section(stage))];
+}
 
 /** Lines of a sum: a name, how it comes about, what it comes to. */
 export function sums(lines) {
@@ -64,7 +75,7 @@ export function followed(state, studio, names) {
   }
   function show() {
     for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
-    if (last) body.append(second.answer, ...stages(last, state.values.stage, names));
+    if (last) body.append(second.answer, ...stages(last, state.values, names));
     else body.append(h("p", { class: "note" }, "Type a text to follow one of its words."));
   }
   return {
@@ -74,7 +85,7 @@ export function followed(state, studio, names) {
     changed(which) {
       if (which.length === 1) state.set(begun(which[0]));
       second.arrange();
-      if (last && which.every((name) => name === "stage")) show();
+      if (last && which.every((name) => name === "stage" || name === "all")) show();
       else ask();
     },
   };
@@ -89,7 +100,7 @@ function begun(name) {
 
 const signed = (value, digits = 3) => (value < 0 ? `− ${number(-value, digits)}` : `+ ${number(value, digits)}`);
 
-function stages(found, stage, names) {
+function stages(found, { stage, all }, names) {
   const name = (key) => `${key.key}: ${shownPiece(found.columns[key.key])}`;
   const word = shownPiece(found.rows[found.row]);
   const lines = (how, result) => sums(found.keys.map((key) => [name(key), how(key), result(key)]));
@@ -125,5 +136,5 @@ function stages(found, stage, names) {
         ...(found.others.count ? [[`${found.others.count} others`, "", vector(found.others.parts)]] : []), ["sum", "", vector(found.context, 4)]]),
       h("p", { class: "note" }, "The sum is ", h("code", {}, `${found.address}.context`), " of this head and word, as the model computed it.")],
   ];
-  return parts.slice(0, stage + 1).map((make, i) => h("section", { "data-stage": i }, h("h2", {}, `${i + 1}. ${names[i]}`), make()));
+  return inPlace(parts, { stage, all }, names);
 }

@@ -1,13 +1,14 @@
 // Matrices as tables: numbers to read, shaded by their size.
 
 import { h, number } from "../dom.js";
-import { css, diverging, ink, redrawn, sequence } from "./colours.js";
+import { css, diverging, ink, redrawn, sequence, series } from "./colours.js";
 
 const SHADE = 0.55; // of the ramp, so that numbers stay easy to read
 
 /**
  * A matrix with a caption.
- * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, onRow}
+ * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, keys}
+ *   Rows have the colour of queries, columns that of keys; `keys`: rows are keys too
  */
 export function matrix(options) {
   const host = h("div", { class: "matrix" });
@@ -15,7 +16,7 @@ export function matrix(options) {
   return host;
 }
 
-function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3 }) {
+function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false }) {
   const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
   const cell = (value, i, j) => {
     if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, "·"));
@@ -28,7 +29,7 @@ function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidd
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     h("table", { class: "cells" },
       h("caption", {}, caption, h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
-      columnNames ? h("thead", {}, h("tr", {}, h("td", {}), columnNames.map((name) => h("th", { scope: "col" }, name)))) : "",
+      columnNames ? h("thead", {}, h("tr", {}, h("td", {}), columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + 1) } }, name)))) : "",
       h("tbody", {}, values.map((row, i) => h("tr", { class: i === highlight ? "chosen" : null },
-        rowNames ? h("th", { scope: "row" }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));
+        rowNames ? h("th", { scope: "row", style: { color: series(i + (keys ? 1 : 0)) } }, rowNames[i]) : "", row.map((value, j) => cell(value, i, j)))))));
 }

@@ -1,8 +1,8 @@
 import { call, live, StudioError } from "../api.js";
-import { button, choice, panel, slider, text } from "../controls.js";
+import { button, check, choice, panel, slider, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { matrix } from "../draw/matrix.js";
-import { followed, followDefaults, KINDS, reads, sums } from "../model_steps.js";
+import { followed, followDefaults, inPlace, KINDS, reads, sums, tinted } from "../model_steps.js";
 
 export const kinds = KINDS;
 
@@ -36,7 +36,7 @@ const EXAMPLES = {
 
 export const defaults = (studio) => ({
   q: EXAMPLES.love.q, k: EXAMPLES.love.k, v: EXAMPLES.love.v, x: "", labels: EXAMPLES.love.labels,
-  scale: "", mask: "everything", bias: "none", query: 1, stage: 0, ...followDefaults(studio),
+  scale: "", mask: "everything", bias: "none", query: 1, stage: 0, all: false, ...followDefaults(studio),
 });
 
 const STAGES = ["Queries, keys, values", "q · k", "× scale", "+ bias", "Mask", "Softmax", "Weighted sum"];
@@ -80,7 +80,7 @@ export function mount({ root, side, state, studio }) {
   const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
   if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
   const [settings, result] = [h("div", {}), h("div", {})];
-  side.append(settings);
+  side.append(settings, panel(check(state, "all", { label: "All steps so far below each other" })));
   root.append(h("p", { class: "row" }, back, next, where), result);
   for (const name of ["labels", "scale", "mask"]) typed.querySelector(`[id^="${name}-"]`).closest(".field").classList.remove("wide");
 
@@ -118,7 +118,7 @@ export function mount({ root, side, state, studio }) {
   state.watch((_, changed) => {
     arrange();
     if (state.values.on === "model") model.changed(changed);
-    else if (last && changed.every((name) => ["query", "stage", "labels"].includes(name))) show(last);
+    else if (last && changed.every((name) => ["query", "stage", "labels", "all"].includes(name))) show(last);
     else ask();
   });
   arrange();
@@ -135,9 +135,9 @@ function stages(found, values) {
   const all = { rowNames: queries, columnNames: keys, highlight: row };
   const parts = [
     () => [h("div", { class: "columns" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row }),
-      matrix({ values: found.k, caption: "K", rowNames: keys }), matrix({ values: found.v, caption: "V", rowNames: keys }))],
-    () => [h("p", {}, `The query of “${queries[row]}” is multiplied with every key, channel by channel, and the products are added up.`),
-      sums(keys.map((name, i) => [name, found.products[row][i].map((value) => number(value, 3)).join(" + "), number(found.raw[row][i])])),
+      matrix({ values: found.k, caption: "K", rowNames: keys, keys: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true }))],
+    () => [h("p", {}, "The query of ", tinted(`“${queries[row]}”`, row, "row"), " is multiplied with every key, channel by channel, and the products are added up."),
+      sums(keys.map((name, i) => [tinted(name, i, "column"), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", tinted(number(found.k[i][channel], 3), i, "column")]), number(found.raw[row][i])])),
       matrix({ values: found.raw, caption: "Q Kᵀ", ...all })],
     () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
       sums(keys.map((name, i) => [name, `${number(found.raw[row][i])} × ${number(found.factor)}`, number(found.scaled[row][i])])),
@@ -154,5 +154,5 @@ function stages(found, values) {
         ["sum", "", `(${found.output[row].map((value) => number(value)).join(", ")})`]]),
       matrix({ values: found.output, caption: "Output", rowNames: queries, highlight: row })],
   ];
-  return parts.slice(0, values.stage + 1).map((make, i) => h("section", { "data-stage": i }, h("h2", {}, `${i + 1}. ${STAGES[i]}`), make()));
+  return inPlace(parts, values, STAGES);
 }

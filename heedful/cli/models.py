@@ -1,0 +1,95 @@
+"""`heedful models`: the trained models that come with the package."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from heedful.cli.text_io import PLAIN, Output, Report, engineering, print_json, show_table
+from heedful.errors import ModelError, suggest
+from heedful.pretrained.catalogue import Card, ModelAtHand, models_at_hand
+
+
+def models(
+    name: Annotated[str, Parameter(help="Model whose card is shown whole; all if unset.")] = "",
+    /,
+    *,
+    output: Output = PLAIN,
+) -> None:
+    """List the trained models that come with Heedful.
+
+    Their names stand for a model directory in every command: `heedful translate en-de`. A directory
+    of the same name comes first, and a note says so.
+
+    For example:
+
+        heedful models
+        heedful models en-de
+        echo "I love cats." | heedful translate en-de
+    """
+    report = Report("models", output, {"name": name})
+    at_hand = models_at_hand()
+    if name and name not in at_hand:
+        raise ModelError(
+            "There is no model at hand of this name",
+            where=name,
+            remedy=suggest(name, at_hand) or f"There are {', '.join(at_hand) or 'none'}",
+        )
+    facts = [_facts(each) for each in at_hand.values() if name in ("", each.name)]
+    if output.json:
+        for each in facts:
+            print_json(each)
+    elif name:
+        _print_card(name, at_hand[name].card(), facts[0])
+    else:
+        show_table(
+            "Models at hand",
+            ("name", "for", "parameters", "MB", "quality"),
+            [
+                (
+                    each["name"],
+                    each["summary"],
+                    engineering(each["parameters"]),
+                    f"{each['bytes'] / 1e6:.1f}",
+                    ", ".join(f"{s['metric']} {s['value']:g}" for s in each["scores"]),
+                )
+                for each in facts
+            ],
+            numbers=3,
+        )
+    report.finish({"models": facts}, summary=False)
+
+
+def _facts(model: ModelAtHand) -> dict[str, Any]:
+    """Return a model's card with its size, as JSON data."""
+    from heedful.models.cost import parameters_by_module
+    from heedful.models.model_directory import read_spec
+
+    count = sum(parameters_by_module(read_spec(model.path)).values())
+    size = {"name": model.name, "parameters": count, "bytes": model.size}
+    return size | model.card().plain()
+
+
+def _print_card(name: str, card: Card, facts: dict[str, Any]) -> None:
+    lines = [f"{name}: {card.title}", "", card.summary, ""]
+    rows = {
+        "parameters": f"{facts['parameters']:,} in {facts['bytes'] / 1e6:.1f} MB",
+        "data": card.data,
+        "licence": card.licence,
+        "attribution": card.attribution,
+        "made by": card.command,
+        "on": f"{card.machine}, {card.date}, {card.minutes:g} minutes of training",
+    }
+    lines += [f"{key}: {value}" for key, value in rows.items()]
+    lines += ["", "Measured on data it was not trained on:"]
+    for score in card.scores:
+        interval = ""
+        if score.interval is not None:
+            interval = f" (95 %: {score.interval[0]:g} to {score.interval[1]:g})"
+        note = f" {score.note}" if score.note else ""
+        lines.append(f"  {score.metric} {score.value:g}{interval}, {score.data}.{note}")
+    lines += ["", "What it cannot do:", *(f"  {limit}" for limit in card.limits)]
+    lines += ["", "To begin with:", *(f"  {example.text}" for example in card.examples)]
+    for line in lines:
+        print(line)

@@ -1,0 +1,92 @@
+"""Weights stored in 8 or 16 bits, and read back as float32.
+
+In 8 bits each row of a matrix is stored as integers from -127 to 127 with the float32 that they
+are multiplied with, `NAME` beside `NAME.scale`; an error is at most half a step of its row. Vectors
+such as biases and norms, a thousandth of a model, are stored as float16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.errors import ModelError
+
+Storage = Literal["float32", "float16", "int8"]
+
+SCALE = ".scale"
+"""After the name of a matrix: the name of the factors of its rows."""
+
+_LARGEST = 127
+_LARGEST_HALF = 65504.0
+
+Array = npt.NDArray[Any]
+
+
+def compact(weights: Mapping[str, Array], storage: Storage) -> dict[str, Array]:
+    """Return the tensors as they are stored.
+
+    Args:
+        weights: float32, by canonical name.
+        storage: how matrices are stored.
+
+    Raises:
+        ModelError: when a number is larger than float16 holds.
+    """
+    stored: dict[str, Array] = {}
+    for name, array in weights.items():
+        if storage == "float32":
+            stored[name] = array
+        elif storage == "int8" and array.ndim == 2:
+            scale = np.abs(array).max(1) / _LARGEST
+            steps = array / np.where(scale == 0, 1, scale)[:, None]
+            stored[name] = np.rint(steps).astype(np.int8)
+            stored[name + SCALE] = scale.astype(np.float32)
+        else:
+            if np.abs(array).max(initial=0) > _LARGEST_HALF:
+                raise ModelError(
+                    "A weight is larger than float16 holds",
+                    where=name,
+                    remedy="Store the model in float32",
+                )
+            stored[name] = array.astype(np.float16)
+    return stored
+
+
+def restored(array: Array, scale: Array | None, *, where: str) -> npt.NDArray[np.float32]:
+    """Return a tensor as float32.
+
+    Args:
+        array: float32, float16, or int8 [rows, columns].
+        scale: [rows] float32, of a matrix of int8.
+        where: its name, for the error message.
+
+    Raises:
+        ModelError: when an int8 matrix has no factors, or not one for each row.
+    """
+    if array.dtype != np.int8:
+        return array.astype(np.float32, copy=False)
+    if scale is None or scale.shape != array.shape[:1] or array.ndim != 2:
+        raise ModelError(
+            "A matrix of 8 bits lacks the factors of its rows, or has other rows than they",
+            where=f"{where}{SCALE}",
+            remedy="The file is damaged; copy the model again",
+        )
+    return array.astype(np.float32) * scale.astype(np.float32)[:, None]
+
+
+def restore(stored: Mapping[str, Array]) -> dict[str, npt.NDArray[np.float32]]:
+    """Return all tensors of a file as float32; see `restored`.
+
+    Raises:
+        ModelError: naming a matrix of 8 bits without its factors.
+    """
+    scales = {name + SCALE for name, array in stored.items() if array.dtype == np.int8}
+    return {
+        name: restored(array, stored.get(name + SCALE), where=name)
+        for name, array in stored.items()
+        if name not in scales
+    }
