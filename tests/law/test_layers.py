@@ -13,7 +13,7 @@ from .source import FILES, PACKAGE, is_type_checking
 # From the bottom up. Parts on one line may not import each other.
 LAYERS = (
     {"config", "errors", "events", "device", "durable", "memory"},
-    {"kernels"},
+    {"kernels", "pretrained"},
     {"nn", "text"},
     {"models", "data"},
     {"engines"},
@@ -44,6 +44,7 @@ LIGHT = (
     "heedful.models.model_spec",
     "heedful.models.preset_files",
     "heedful.models.cost",
+    "heedful.pretrained.catalogue",
     "heedful.nn.spec",
     "heedful.text.tokenizer_spec",
     "heedful.train.run_settings",
