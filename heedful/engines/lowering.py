@@ -22,7 +22,6 @@ from safetensors import SafetensorError, safe_open
 
 from heedful.kernels.library import ACTIVATIONS, kernels
 from heedful.kernels.structs import AttentionLayer, Layer, Linear, Norm, RotaryTable, StackArgs
-from heedful.models.compact_weights import SCALE, restored
 from heedful.models.stack_spec import BlockSpec
 from heedful.nn.spec import GATED, AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 
@@ -382,11 +381,16 @@ class FileWeights:
         if header.get_dtype() not in _STORED or tuple(header.get_shape()) != shape:
             raise Unsupported
         self._read.add(name)
+        array = self._file.get_tensor(name)
+        if header.get_dtype() == "F32":
+            return cast("npt.NDArray[np.float32]", array)
+        from heedful.models.compact_weights import SCALE, restored  # most files are in float32
+
         scale = None
-        if header.get_dtype() == "I8" and name + SCALE in self._names:
+        if name + SCALE in self._names and header.get_dtype() == "I8":
             self._read.add(name + SCALE)
             scale = self._file.get_tensor(name + SCALE)
-        return restored(self._file.get_tensor(name), scale, where=name)
+        return restored(array, scale, where=name)
 
     def _joined(self, maps: Mapping[str, int], kind: str, *width: int) -> Floats:
         """Tensors of these names and heights below each other."""

@@ -22,7 +22,6 @@ from typing import Any
 from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
-from heedful.pretrained.catalogue import directory_of, models_at_hand
 from heedful.text.tokenizer import Tokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -150,12 +149,17 @@ def find_model_directory(path: Path) -> Path:
     Raises:
         ModelError: when it is none of these.
     """
-    path = directory_of(path)
+    if len(path.parts) == 1:
+        from heedful.pretrained.catalogue import directory_of  # most models are not at hand
+
+        path = directory_of(path)
     for directory in (path, path / "model"):
         recover(directory)
         if (directory / CONFIG_FILE).is_file():
             return directory
     if not path.exists():
+        from heedful.pretrained.catalogue import models_at_hand
+
         raise ModelError(
             "No such model directory",
             where=str(path),

@@ -39,7 +39,7 @@ class Example(Config):
 
 
 class Card(Config):
-    """What is known of a model at hand, as `card.toml` says it."""
+    """Facts about a model at hand, as `card.toml` says them."""
 
     title: Words
     summary: Words = Field(description="a line")

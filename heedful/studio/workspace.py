@@ -15,7 +15,7 @@ from heedful.config import read_toml
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
 from heedful.pretrained.catalogue import Card, models_at_hand
-from heedful.studio.examples import examples_of
+from heedful.studio.example_texts import examples_of
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
