@@ -55,6 +55,7 @@ class Card(Config):
     scores: tuple[Score, ...]
     limits: tuple[Words, ...] = Field(description="what it cannot do")
     examples: tuple[Example, ...] = ()
+    sentences: tuple[Words, ...] = Field((), description="held out, to measure heads on")
 
 
 @dataclass(frozen=True)

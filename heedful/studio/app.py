@@ -9,6 +9,7 @@ import errno
 import json
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -48,7 +49,7 @@ _HUNG_UP = 499
 """The status of a call whose client has hung up; nobody reads it."""
 
 FIRST_PAGE = 1.0
-"""Seconds after the start before torch is loaded, so that loading does not delay the first page."""
+"""Seconds after the start before PyTorch is loaded, for loading would delay the first page."""
 
 
 class _Scripts(StaticFiles):
@@ -120,18 +121,30 @@ def _shell(status: int) -> Response:
 
 @asynccontextmanager
 async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Load torch in the background once the first page has been served."""
-    import threading
-
-    loading = threading.Timer(FIRST_PAGE, _load_torch)
+    """Load the library in the background once the first page has been served."""
+    loading = threading.Timer(FIRST_PAGE, load_library)
     loading.daemon = True
     loading.start()
     yield
     loading.cancel()
 
 
-def _load_torch() -> None:
-    import heedful.nn.attention.attend  # noqa: F401
+_LOADING = threading.Lock()
+
+
+def load_library() -> None:
+    """Load PyTorch and all that pages ask, once.
+
+    Two threads that import parts of a package at the same time can each find the other's half
+    loaded, so every call waits here for the first one.
+    """
+    with _LOADING:
+        import heedful.inspect  # noqa: F401
+
+
+def _answer(call: Call, settings: Any, workspace: Workspace) -> Mapping[str, Any]:
+    load_library()
+    return call.answer(settings, workspace)
 
 
 def json_response(content: Mapping[str, Any], status: int = 200) -> Response:
@@ -158,7 +171,7 @@ def _endpoint(
                 # A slider that moves on hangs up on its last call.
                 if await request.is_disconnected():
                     return Response(status_code=_HUNG_UP)
-                answer = await to_thread.run_sync(partial(call.answer, settings, workspace))
+                answer = await to_thread.run_sync(partial(_answer, call, settings, workspace))
             return json_response(answer)
         except UserError as error:
             return error_response(error)

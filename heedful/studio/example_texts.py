@@ -26,6 +26,7 @@ BY_KIND: dict[str | None, tuple[str, ...]] = {
     "encoder": SENTENCES,
 }
 _OF_DATA = 4
+_MEASURED = 60
 _LONGEST = 160
 """Characters of a line of data that still fits on a page."""
 
@@ -40,6 +41,15 @@ def examples_of(kind: str | None, settings: Any | None) -> list[dict[str, str]]:
     lines = [] if settings is None else list(islice(_fitting(settings), _OF_DATA))
     examples = [{"text": line, "about": "from the validation data"} for line in lines]
     return examples + [{"text": each, "about": ""} for each in BY_KIND.get(kind, ())]
+
+
+def sentences_of(settings: Any) -> list[str]:
+    """Return the first sentences of a run's validation data, on which heads can be measured.
+
+    Args:
+        settings: the `RunSettings` of the run.
+    """
+    return list(islice(_fitting(settings), _MEASURED))
 
 
 def _fitting(settings: Any) -> Iterator[str]:

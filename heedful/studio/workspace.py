@@ -15,7 +15,7 @@ from heedful.config import read_toml
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
 from heedful.pretrained.catalogue import Card, models_at_hand
-from heedful.studio.example_texts import examples_of
+from heedful.studio.example_texts import examples_of, sentences_of
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -220,6 +220,14 @@ class Place:
             examples = [each.plain() for each in card.examples]
             return facts | {"summary": card.summary, "examples": examples}
         return facts | {"examples": examples_of(facts["kind"], self._settings())}
+
+    def sentences(self) -> list[str]:
+        """Return sentences on which heads are measured: of the card, else of the run's data."""
+        card = self._card()
+        if card is not None:
+            return list(card.sentences)
+        settings = self._settings()
+        return [] if settings is None else sentences_of(settings)
 
     def _card(self) -> Card | None:
         """Return the card of a model at hand."""

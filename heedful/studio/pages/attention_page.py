@@ -50,7 +50,7 @@ class LabelsRequest(Config):
     """Sentences to measure a part's heads on: a line each; a tab before a second text."""
 
     model: str
-    corpus: str
+    corpus: str = Field("", description="sentences of the model's card or run if empty")
     part: Annotated[str, Field(max_length=20)] = ""
 
 
@@ -89,16 +89,106 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+MOST_THUMBNAIL = 48
+"""Rows and columns of a thumbnail; longer texts are averaged to as many."""
+
+
+class OverviewRequest(TextRequest):
+    """A text, and the kind of attention of which all heads are shown."""
+
+    part: Annotated[str, Field(max_length=20)] = ""
+
+
+def overview(request: OverviewRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a thumbnail of every head of a part: its weights, from 0 to 255."""
+    import numpy as np
+
+    from heedful.inspect.attention_maps import attention
+
+    subject, reading = read_text(request, workspace)
+    part, modules, _ = attentions_of(subject, request.part)
+    weights = np.stack(
+        [
+            _shrunk(attention(subject, reading, part, layers=[layer]).weights[0])
+            for layer in range(len(modules))
+        ]
+    )
+    shades = np.rint(255 * weights).astype(np.uint8)
+    return {
+        "part": part,
+        "shape": list(shades.shape),
+        "shades": base64.b64encode(shades.tobytes()).decode("ascii"),
+    }
+
+
+def _shrunk(weights: np.ndarray) -> np.ndarray:
+    """Average weights [H, Lq, Lk] to at most `MOST_THUMBNAIL` rows and columns."""
+    import numpy as np
+
+    for axis in (1, 2):
+        length = weights.shape[axis]
+        if length > MOST_THUMBNAIL:
+            starts = np.arange(MOST_THUMBNAIL) * length // MOST_THUMBNAIL
+            sizes = np.diff([*starts, length]).reshape([-1 if i == axis else 1 for i in range(3)])
+            weights = np.add.reduceat(weights, starts, axis) / sizes
+    return weights
+
+
+class NeuronsRequest(AttentionRequest):
+    """A text, and a query of a head."""
+
+    head: Annotated[int, Field(ge=0, le=10_000)] = 0
+    row: Annotated[int, Field(ge=0, le=100_000)] = 0
+
+
+MOST_KEYS = 24
+"""Keys of the neuron view, those with the most weight."""
+
+
+def neurons(request: NeuronsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a query, the keys with the most weight, and their products, channel by channel."""
+    import numpy as np
+
+    from heedful.inspect.attention_maps import attention_steps
+
+    subject, reading = read_text(request, workspace)
+    part, _, layer = attentions_of(subject, request.part, request.layer)
+    steps = attention_steps(subject, reading, part, layer=layer, head=request.head, row=request.row)
+    shown = np.sort(np.argsort(-steps.weights, kind="stable")[:MOST_KEYS])
+    return {
+        "word": steps.rows[steps.row],
+        "left_out": len(steps.weights) - len(shown),
+        "factor": steps.factor,
+        "query": steps.query.tolist(),
+        "keys": [
+            {
+                "piece": steps.columns[key],
+                "visible": bool(steps.visible[key]),
+                "key": steps.keys[key].tolist(),
+                "products": steps.products[key].tolist(),
+                "score": float(steps.scores[key]) if steps.visible[key] else None,
+                "weight": float(steps.weights[key]),
+                "value": steps.values[key].tolist(),
+            }
+            for key in shown.tolist()
+        ],
+        "context": steps.context.tolist(),
+    }
+
+
 def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
     """Return labels of heads with a clear pattern on some sentences, with the evidence."""
     from heedful.inspect.head_measures import FEWEST_ROWS, FEWEST_SENTENCES, measure
     from heedful.inspect.readings import read_all
     from heedful.search.search_settings import SearchSettings
 
-    check_length(request.corpus, LONGEST_CORPUS, where="sentences")
+    corpus = request.corpus
+    if not corpus.strip():
+        corpus = "\n".join(workspace.place(request.model).sentences())
+    check_length(corpus, LONGEST_CORPUS, where="sentences")
     subject = subject_of(request.model, workspace)
     part, _, _ = attentions_of(subject, request.part)
-    texts, seconds = _pairs(request.corpus, subject)
+    texts, seconds = _pairs(corpus, subject)
     translates = subject.model.spec.reads == "pairs"
     search = SearchSettings(beam=1) if translates else None
     measures = measure(subject, read_all(subject, texts, seconds, search=search), part)
@@ -196,6 +286,8 @@ PAGE = Page(
     ),
     calls={
         "show": Call(ShowRequest, show),
+        "overview": Call(OverviewRequest, overview),
+        "neurons": Call(NeuronsRequest, neurons),
         "labels": Call(LabelsRequest, labels),
         "picture": Call(PictureRequest, picture),
     },

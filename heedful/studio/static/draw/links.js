@@ -5,7 +5,6 @@ import { redrawn, series } from "./colours.js";
 
 const LINE = 26; // height of a word in pixels, as in the style sheet
 const MOST = 1200; // lines at a time; more are a blot, and slow
-const FAINT = 0.02; // share of a row's attention below which a line is hardly seen
 const BINS = 4096;
 
 /** A piece of text that can be seen: what would move a line or show nothing gets a sign. */
@@ -23,7 +22,8 @@ export const headColour = (head, count) => (count <= 6 ? series(head)
  * Draw words and lines.
  * @param host where
  * @param picture {rows, columns: {pieces, label}, heads: [{head, weights}], colour(head),
- *   chosen: {side, index} or null, choose({side, index} or null): told what a click has chosen}
+ *   chosen: {side, index} or null, choose({side, index} or null): told what a click has chosen,
+ *   least: the weight from which a line is drawn}
  *   weights: of each head, rows after rows; side: "row" or "column"
  */
 export function linkPicture(host, picture) {
@@ -122,7 +122,7 @@ function linesOf(picture, now) {
   // The strongest that are not too many; of one bin all are drawn or none, but for the highest.
   let least = BINS;
   for (let sum = counts[BINS]; least > 1 && sum + counts[least - 1] <= MOST; least -= 1) sum += counts[least - 1];
-  const bound = Math.max(least, Math.ceil(FAINT * BINS));
+  const bound = Math.max(least, Math.ceil(picture.least * BINS));
   const lines = [];
   let all = 0;
   each((row, column, head, weight) => {

@@ -1,8 +1,10 @@
 import { call, live, problem } from "../api.js";
-import { button, choice, panel, text } from "../controls.js";
+import { button, choice, panel, slider } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
+import { headGrid, markHead } from "../draw/head_grid.js";
 import { headColour, linkPicture, shownPiece } from "../draw/links.js";
+import { neuronPicture } from "../draw/neurons.js";
 import { secondText } from "../second_text.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
@@ -24,7 +26,7 @@ const SIDES = {
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
-  heads: [ALL], view: "lines", row: -1, column: -1, corpus: "",
+  heads: [ALL], view: "lines", least: 0.02, row: -1, column: -1, corpus: "",
 });
 
 /** Numbers from base64, row after row, a head at a time. */
@@ -44,14 +46,17 @@ export function mount({ root, side, state, studio }) {
   const kindOf = () => models.find((place) => place.name === state.values.model)?.kind ?? "";
   const second = secondText(state, kindOf);
   const part = choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS).map(([name, [title]]) => [name, title])] });
-  const layer = choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer)]])] });
+  const layer = choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer + 1)]])] });
   const heads = h("fieldset", { class: "field several" });
   const body = h("div", { class: "result" });
+  const whole = figure("All heads");
+  whole.element.classList.add("overview");
   side.append(
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters and 512 pieces." }),
       ...second.elements, part, layer,
-      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"]] }), heads));
-  root.append(body);
+      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] }),
+    slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), heads));
+  root.append(h("div", { class: "pair" }, body, whole.element));
   const named = labelled(root, state);
 
   let last = null;
@@ -88,25 +93,39 @@ export function mount({ root, side, state, studio }) {
     const own = last.parts.find((each) => each.part === last.part);
     part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
     part.querySelector("select").value = last.part;
-    layer.fill(Array.from({ length: own.layers }, (_, i) => [i, i === own.layers - 1 ? `${i}, the last` : String(i)]));
+    layer.fill(Array.from({ length: own.layers }, (_, i) => [i, i === own.layers - 1 ? `${i + 1}, the last` : String(i + 1)]));
     layer.querySelector("select").value = String(last.layer);
     second.written(last.target);
     headButtons(heads, { state, own, on: on(), last, named: named.found() });
-    draw(body, { state, last: { ...last, answer: second.answer }, own, on: on(), choose });
-    if (on().length) body.append(savers(second.asked, last, on(), state.values.view));
+    draw(body, { state, last: { ...last, answer: second.answer, asked: second.asked() }, own, on: on(), choose });
+    if (on().length && state.values.view !== "neurons") body.append(savers(second.asked, last, on(), state.values.view));
+    mark();
   }
+  const mark = () => markHead(whole.host, last.layer, on());
+  const oversee = live(whole.element, (signal) => {
+    const asked = second.asked();
+    return asked.text.trim() === "" ? null : call("attention", "overview", { ...asked, part: state.values.part }, signal);
+  }, (found) => {
+    whole.element.hidden = found === null;
+    if (found === null) return;
+    whole.words.textContent = `A row for each layer, a column for each head: ${found.shape[0]} × ${found.shape[1]}. Dark is much attention. Click one to open it.`;
+    headGrid(whole.host, found, (l, head) => state.set({ layer: l, heads: [String(head)] }, { step: true }));
+    if (last) mark();
+  });
 
   state.watch((values, changed) => {
     if (clicked) return;
     state.set(begun(changed));
     second.arrange();
-    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus"].includes(name));
+    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least"].includes(name));
     if (local && last && on().every((head) => last.maps.has(head))) show();
     else ask();
+    if (changed.some((name) => ["model", "text", "second", "given", "part"].includes(name))) oversee();
   });
   named.watch(() => last && show());
   second.arrange();
   ask();
+  oversee();
 }
 
 const NOBODY = { row: -1, column: -1 };
@@ -131,7 +150,7 @@ function headButtons(place, { state, own, on, last, named }) {
     return h("button", {
       type: "button", class: "quiet head", "aria-pressed": String(on.includes(head)), title: label?.why, "data-head": head,
       onclick: (event) => set(event.detail === 2 ? [head] : all.filter((each) => on.includes(each) !== (each === head))),
-    }, swatch, String(head), label ? h("span", { class: "label" }, label.kind) : null);
+    }, swatch, String(head + 1), label ? h("span", { class: "label" }, label.kind) : null);
   }), button("All", () => state.set({ heads: [ALL] }, { step: true }), { quiet: true }), button("None", () => set([]), { quiet: true }));
   if (focused > 0) place.children[focused]?.focus();
 }
@@ -143,11 +162,17 @@ function draw(body, { state, last, own, on, choose }) {
   const stack = last.part === "cross" ? "decoder" : last.part;
   const address = `${stack}.${last.layer}.${last.part === "cross" ? "cross" : "self"}.weights`;
   const heads = on.map((head) => ({ head, weights: last.maps.get(head) }));
-  const picture = figure(`${PARTS[last.part][0]}, layer ${last.layer}`);
-  picture.words.append(`${PARTS[last.part][1]} `, h("code", {}, address), `, ${rows.length} × ${columns.length}; layers and heads are counted from 0.`);
+  const picture = figure(`${PARTS[last.part][0]}, layer ${last.layer + 1}`);
+  picture.asked = last.asked;
+  picture.words.append(`${PARTS[last.part][1]} `, h("code", {}, address), `, ${rows.length} × ${columns.length}; where layers and heads are counted from 0.`);
   const left = own.heads - last.maps.size;
   body.append(last.answer, left && state.values.heads.includes(ALL)
     ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others above.`) : "", picture.element);
+  if (view === "neurons") {
+    if (!heads.length) picture.host.append(h("p", { class: "note" }, "All heads are off."));
+    else neurons(picture, state, on[0], { rows, choose });
+    return;
+  }
   if (view === "matrix") {
     const mean = rows.map((_, i) => Array.from(columns, (_, j) => heads.reduce((sum, { weights }) => sum + weights[i * columns.length + j], 0) / (heads.length || 1)));
     if (!heads.length) picture.host.append(h("p", { class: "note" }, "All heads are off."));
@@ -164,7 +189,34 @@ function draw(body, { state, last, own, on, choose }) {
     rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, chosen,
     colour: (head) => headColour(head, own.heads),
     choose,
+    least: state.values.least,
   });
+  if (chosen?.side === "row") body.append(strips(heads, chosen.index, { rows, columns, own, lookedAt }));
+}
+
+/** What each head gives the chosen word: a strip of colours for each. */
+function strips(heads, row, { rows, columns, own, lookedAt }) {
+  const picture = figure(`Each head alone, for “${shownPiece(rows[row])}”`);
+  queueMicrotask(() => heatMap(picture.host, {
+    values: heads.map(({ weights }) => [...weights.subarray(row * columns.length, (row + 1) * columns.length)]), kind: "share", cell: 30,
+    rows: { label: "head", names: heads.map(({ head }) => `head ${head + 1}`) }, columns: { label: lookedAt, names: columns.map(shownPiece) },
+    describe: `The attention of ${heads.length} of ${own.heads} heads to each key.`,
+  }));
+  return picture.element;
+}
+
+/** Query, keys and products of one head, for the word that is chosen. */
+function neurons(picture, state, head, { rows, choose }) {
+  const row = Math.min(rows.length - 1, Math.max(0, state.values.row));
+  const word = h("select", { "aria-label": "The word to follow" }, rows.map((piece, i) => h("option", { value: i }, `${i + 1}: ${shownPiece(piece)}`)));
+  word.value = String(row);
+  word.addEventListener("change", () => choose({ side: "row", index: Number(word.value) }));
+  const host = h("div", { class: "drawing" });
+  picture.host.append(h("p", { class: "row" }, h("label", {}, `Head ${head + 1}, the query of `, word)), host);
+  const { part, layer } = state.values;
+  const region = picture.element;
+  live(region, (signal) => call("attention", "neurons", { ...picture.asked, part, layer, head, row }, signal),
+    (found) => neuronPicture(host, found))();
 }
 
 /** Buttons that save what is shown as a file: the chart that `heedful inspect -o` writes. */
@@ -194,7 +246,7 @@ function labelled(root, state) {
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
   const host = h("div", {});
   const place = section("Labels of the heads",
-    h("p", {}, "A head gets a name where its pattern is clear over at least ten sentences and a hundred words: for example if most of its attention is on the word before. Most heads do several things and get none."),
+    h("p", {}, "A head gets a name where its pattern is clear over at least ten sentences and a hundred words: for example if most of its attention is on the word before. Most heads do several things and get none. With no sentences of yours, those that come with the model are taken."),
     h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences, one a line; a tab before a translation or second text"), area),
     h("p", { class: "row" }, measure), host);
   root.append(place);
@@ -202,7 +254,7 @@ function labelled(root, state) {
   let tell = () => {};
   const ask = live(host, (signal) => {
     const { corpus, model, part } = state.values;
-    return corpus.trim() ? call("attention", "labels", { corpus, model, part }, signal) : null;
+    return call("attention", "labels", { corpus, model, part }, signal);
   }, (answer) => {
     found = answer;
     for (const old of [...host.children]) if (!old.classList.contains("problem")) old.remove();
@@ -216,7 +268,7 @@ function labelled(root, state) {
       ask();
     }
   });
-  if (state.values.corpus) ask();
+  ask();
   return { found: () => found, watch: (watcher) => { tell = watcher; } };
 }
 
@@ -227,5 +279,5 @@ function evidence(answer) {
   }
   return [h("p", { class: "sentence" }, `${read}: ${number(answer.labels.length)} of ${number(answer.count)} heads of this part have a clear pattern.`),
     answer.labels.length ? table(`Heads with a name, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
-      answer.labels.map((each) => [`${each.layer}.${each.head}`, each.kind, number(each.evidence, 2), each.why])) : ""];
+      answer.labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.kind, number(each.evidence, 2), each.why])) : ""];
 }
