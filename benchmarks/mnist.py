@@ -33,7 +33,7 @@ def main() -> None:
     out.mkdir(parents=True, exist_ok=True)
     arguments.run.parent.mkdir(parents=True, exist_ok=True)
     folder = arguments.data / "mnist"
-    train, valid = _split(folder, arguments.run)
+    train, valid = split(folder, arguments.run)
     report = arguments.run.with_suffix(".report.json")
     words = ["train", str(arguments.run), "--config", str(HERE / "mnist" / "vit.toml")]
     words += ["--train", *map(str, train), "--valid", *map(str, valid)]
@@ -52,7 +52,7 @@ def main() -> None:
         "machine": describe_machine(),
         "training_minutes": round(training["training_seconds"] / 60, 1),
         "training": training,
-        "test": _test(arguments.run, folder),
+        "test": label_test_images(arguments.run, folder),
     }
     (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     print(json.dumps(result))
@@ -65,7 +65,7 @@ def _parse() -> argparse.Namespace:
     return arguments
 
 
-def _split(folder: Path, run: Path) -> tuple[list[Path], list[Path]]:
+def split(folder: Path, run: Path) -> tuple[list[Path], list[Path]]:
     """The training images and labels as two pairs of IDX files beside the run."""
     images = _content(folder / "train-images-idx3-ubyte.gz")
     labels = _content(folder / "train-labels-idx1-ubyte.gz")
@@ -82,8 +82,13 @@ def _split(folder: Path, run: Path) -> tuple[list[Path], list[Path]]:
     return pairs[0], pairs[1]
 
 
-def _test(run: Path, folder: Path) -> dict[str, Any]:
-    """Label the test images and compare."""
+def label_test_images(run: Path, folder: Path) -> dict[str, Any]:
+    """Label the test images and compare.
+
+    Args:
+        run: run or model directory.
+        folder: of the corpus.
+    """
     said = heedful(["classify", str(run), str(folder / "t10k-images-idx3-ubyte.gz"), "--json"])
     given = [json.loads(line)["labels"][0]["label"] for line in said.splitlines()]
     right = [str(label) for label in _content(folder / "t10k-labels-idx1-ubyte.gz")[8:]]

@@ -148,8 +148,32 @@ def _explain(
         elif item["type"] == "missing":
             problems.append(f"Setting {key!r} is required and missing")
         else:
-            problems.append(f"Setting {key!r} = {item['input']!r}: {item['msg']}")
-    return ConfigError("; ".join(problems), where=where, remedy=remedy)
+            problems.append(f"Setting {key!r} = {_short(item['input'])}: {_in_words(item)}")
+    shown = problems[:_MOST_PROBLEMS]
+    if len(problems) > len(shown):
+        shown.append(f"and {len(problems) - len(shown):,} more")
+    return ConfigError("; ".join(shown), where=where, remedy=remedy)
+
+
+_MOST_PROBLEMS = 5
+_LONGEST_ECHO = 60
+"""Characters of a wrong value that are repeated in its error."""
+
+
+def _short(value: Any) -> str:
+    """Return a value as it was written, cut where it is long."""
+    text = repr(value)
+    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
+
+
+def _in_words(item: Any) -> str:
+    """Return the reason of a pydantic error as a person would say it."""
+    facts = item.get("ctx", {})
+    if item["type"] == "too_long":
+        return f"{facts['actual_length']} values; at most {facts['max_length']} are taken"
+    if item["type"] == "too_short":
+        return f"{facts['actual_length']} values; at least {facts['min_length']} are needed"
+    return str(item["msg"])
 
 
 def _siblings(cls: type[pydantic.BaseModel], location: tuple[int | str, ...]) -> list[str]:

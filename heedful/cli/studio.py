@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import secrets
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -54,7 +55,7 @@ def studio(
         )
     flags = {"models": [str(path) for path in models], "host": host, "port": port}
     report = Report("studio", output, flags)
-    from heedful.studio.app import address_of, listen, serve
+    from heedful.studio.app import address_of, listen, outside_address, serve
     from heedful.studio.guard import is_loopback
     from heedful.studio.workspace import Workspace
 
@@ -63,19 +64,23 @@ def studio(
         given = [directory_of(path) for path in models]
         workspace = Workspace([*given, *at_hand] or [demo_run(events)])
     listening = listen(host, port)
-    address = address_of(listening)
+    token = secrets.token_urlsafe(24)
+    address = f"{address_of(listening)}?token={token}"
 
     def ready() -> None:
         if output.json:
             print_json({"address": address, "models": list(workspace.places)})
         say(f"The studio is at {address} (Ctrl-C stops it)")
         if not is_loopback(host):
-            say("Everyone who can reach this machine can use the studio and read its models")
+            outside = outside_address() if host in ("0.0.0.0", "::") else None
+            if outside is not None:
+                say(f"From other machines: {address_of(listening, outside)}?token={token}")
+            say("Everyone who has this address can use the studio and read its models")
         if browser:
             _open(address)
 
     with suppress(KeyboardInterrupt):  # how a studio is left
-        serve(workspace, host, listening, ready)
+        serve(workspace, host, listening, ready, token)
     report.finish({"address": address}, summary=False)
 
 

@@ -317,7 +317,8 @@ class Translation(str):
         normalized_score: what translations are ranked by; the mean of a text's pieces.
         finished: False when a piece was cut at its longest length.
         tokens: the vocabulary's pieces it is made of, for display.
-        token_scores: log-probability of every token, and of the end token after each piece.
+        token_scores: log-probability of every token, and of the end token after each segment.
+        segment_lengths: tokens of each segment, such as a line, that was translated by itself.
         others: the next-best translations, best first.
         alignment: of words, when it was asked for.
     """
@@ -327,6 +328,7 @@ class Translation(str):
     finished: bool
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
+    segment_lengths: tuple[int, ...]
     others: tuple[Translation, ...]
     alignment: Alignment | None
 
@@ -339,6 +341,7 @@ class Translation(str):
         finished: bool = True,
         tokens: Sequence[str] = (),
         token_scores: Sequence[float] = (),
+        segment_lengths: Sequence[int] = (),
         others: Sequence[Translation] = (),
         alignment: Alignment | None = None,
     ) -> Self:
@@ -349,6 +352,7 @@ class Translation(str):
         self.finished = finished
         self.tokens = tuple(tokens)
         self.token_scores = tuple(token_scores)
+        self.segment_lengths = tuple(segment_lengths)
         self.others = tuple(others)
         self.alignment = alignment
         return self
@@ -461,5 +465,6 @@ def _ranked(
         finished=all(hypothesis.finished for hypothesis in chosen),
         tokens=[piece for hypothesis in chosen for piece in tokenizer.pieces(hypothesis.tokens)],
         token_scores=[score for hypothesis in chosen for score in hypothesis.token_scores],
+        segment_lengths=[len(hypothesis.tokens) for hypothesis in chosen],
         alignment=alignment,
     )

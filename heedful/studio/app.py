@@ -61,12 +61,13 @@ class _Scripts(StaticFiles):
         return response
 
 
-def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
+def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None = None) -> Starlette:
     """Build the application.
 
     Args:
         workspace: the models and runs that pages may look at.
         host: the address it will be served on, for the guard.
+        token: the key that requests must have; see `Guard`.
     """
 
     async def shell(request: Request) -> Response:
@@ -108,7 +109,7 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1") -> Starlette:
                 limits[path] = call.limit
     return Starlette(
         routes=routes,
-        middleware=[Middleware(Guard, host=host, limits=limits)],
+        middleware=[Middleware(Guard, host=host, limits=limits, token=token)],
         exception_handlers={HTTPException: not_found, Exception: _internal_error},
         lifespan=_lifespan,
     )
@@ -234,11 +235,27 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
-def address_of(listening: socket.socket) -> str:
-    """Return the address to open in a browser."""
-    host, port = listening.getsockname()[:2]
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+def address_of(listening: socket.socket, host: str | None = None) -> str:
+    """Return the address to open in a browser.
+
+    Args:
+        listening: from `listen`.
+        host: an address of this machine; that of the socket if None.
+    """
+    own, port = listening.getsockname()[:2]
+    host = host or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(own, own)
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+def outside_address() -> str | None:
+    """Return the address under which other machines reach this one; None without a network."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # of the documentation's block: nothing is sent
+        except OSError:
+            return None
+        host: str = probe.getsockname()[0]
+    return None if host.startswith("127.") else host
 
 
 def serve(
@@ -246,6 +263,7 @@ def serve(
     host: str,
     listening: socket.socket,
     ready: Callable[[], None] | None = None,
+    token: str | None = None,
 ) -> None:
     """Serve until a signal says to stop.
 
@@ -254,6 +272,7 @@ def serve(
         host: the address it was told to listen on.
         listening: from `listen`.
         ready: called as soon as requests are answered.
+        token: the key that requests must have; see `Guard`.
     """
     import uvicorn
 
@@ -264,7 +283,7 @@ def serve(
                 ready()
 
     config = uvicorn.Config(
-        build_app(workspace, host),
+        build_app(workspace, host, token),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -251,7 +251,9 @@ class Place:
 
     def _version(self) -> tuple[int, ...]:
         directory = self._model_directory() or self.path
-        return tuple(sorted(file.stat().st_mtime_ns for file in directory.glob(_WEIGHTS)))
+        # The settings of a preprocessor may be added later, so every file of the directory counts.
+        files = [file for pattern in (_WEIGHTS, "*.json") for file in directory.glob(pattern)]
+        return tuple(sorted(file.stat().st_mtime_ns for file in files))
 
 
 class Recent:

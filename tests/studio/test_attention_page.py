@@ -222,7 +222,7 @@ def test_lines_of_a_translator(look, readers) -> None:
     )
     assert lit == pytest.approx(cross.mean(0)[:, 2], abs=1e-4)
 
-    page.get_by_role("button", name="1", exact=True).click()
+    page.get_by_role("button", name="2", exact=True).click()
     kept = {at: w for at, w in drawn(cross).items() if at[1] == 2 and at[2] == 0}
     assert links(page) == pytest.approx(kept)
     page.reload()
@@ -234,7 +234,7 @@ def test_lines_of_a_translator(look, readers) -> None:
     encoder = inspect.attention(subject, reading, "encoder").weights[0]
     assert links(page) == pytest.approx(drawn(encoder))
     page.get_by_label("Drawn as").select_option("matrix")
-    cells = look.numbers_of(page.locator("figure"), 2)
+    cells = look.numbers_of(page.locator("figure").first, 2)
     large = [(cell, w) for cell, w in zip(cells, encoder.mean(0)[2], strict=True) if w > 1e-3]
     assert [cell for cell, _ in large] == [look.shown(float(w), 3) for _, w in large]
     page.get_by_label("Translation", exact=True).select_option("typed")
@@ -295,13 +295,13 @@ def test_256_tokens_are_drawn_in_less_than_a_second(look) -> None:
     text = ("the cat sat on a mat. " * 12)[:254] + "x"
     page = look.open(f"attention?model=encoder&view=matrix&text={text.replace(' ', '+')}")
     page.wait_for_selector("canvas")
-    assert "256 × 256" in page.locator("figcaption").inner_text()
+    assert "256 × 256" in page.locator("figcaption").first.inner_text()
     assert 0 < seconds_to_choose(look, "matrix", "lines") < 1
     assert page.locator("[data-side=row]").count() == 256
     assert 0 < page.locator("path.link").count() <= 1200
     assert "of 524,288 lines" in page.locator("figure .note").last.inner_text()
     assert 0 < seconds_to_choose(look, "lines", "matrix") < 1
-    assert page.locator("canvas").count() == 1
+    assert page.locator("figure:not(.overview) canvas").count() == 1
 
 
 def test_heads_are_named_where_it_is_clear(look, axe) -> None:
@@ -352,7 +352,7 @@ def test_steps_on_a_model_are_chosen(look, readers, axe) -> None:
     page.wait_for_selector(
         "text=The number that this model adds for the positions of query and key"
     )
-    page.get_by_label("Head", exact=True).select_option("1")
+    page.get_by_label("Head", exact=True).select_option(index=1)
     look.until("location.search.includes('head=1')")
     look.idle()
     text = page.get_by_label("Text", exact=True).input_value()
@@ -386,3 +386,45 @@ def test_steps_of_every_part(readers) -> None:
         np.testing.assert_allclose(added, found["context"], atol=1e-5)
     with pytest.raises(UserError, match="no row 99"):
         ask(FOLLOW, readers, **asked, part="cross", row=99)
+
+
+def test_all_heads_at_a_glance(look, readers, axe) -> None:
+    subject = inspect.load(readers[0])
+    reading = inspect.read(subject, "the dog sat on a mat")
+    maps = inspect.attention(subject, reading, "encoder").weights
+    page = look.open("attention?model=t5&part=encoder&text=the+dog+sat+on+a+mat")
+    assert page.locator(".head-grid [data-head]").count() == maps.shape[0] * maps.shape[1]
+    page.get_by_label("Layer 1, head 2", exact=True).click()
+    look.until("location.search.includes('heads=1')")
+    look.idle()
+    pressed = page.locator(".head-grid [aria-pressed=true]")
+    assert pressed.count() == 1
+    assert pressed.get_attribute("aria-label") == "Layer 1, head 2"
+    expected = {at: w for at, w in drawn(maps[0]).items() if at[2] == 1}
+    assert links(page) == pytest.approx(expected)
+    page.get_by_label("Lines from this weight on", exact=True).fill("0.3")
+    look.idle()
+    assert links(page) == pytest.approx({at: w for at, w in expected.items() if w >= 0.3})
+    assert look.serious(axe) == []
+
+
+def test_the_neuron_view_is_the_models(look, readers) -> None:
+    subject = inspect.load(readers[0])
+    reading = inspect.read(subject, "the dog sat")
+    steps = inspect.attention_steps(subject, reading, "encoder", layer=0, head=1, row=2)
+    page = look.open(
+        "attention?model=t5&part=encoder&layer=0&heads=1&row=2&view=neurons&text=the+dog+sat"
+    )
+    page.wait_for_selector("[data-weight]")
+    shown = page.locator("[data-weight]").evaluate_all(
+        "bars => bars.map(bar => Number(bar.dataset.weight))"
+    )
+    assert shown == pytest.approx(steps.weights.tolist(), abs=1e-6)
+    page.get_by_label("The word to follow").select_option(index=0)
+    look.until("location.search.includes('row=0')")
+    look.idle()
+    other = inspect.attention_steps(subject, reading, "encoder", layer=0, head=1, row=0)
+    look.until(
+        "Math.abs(Number(document.querySelector('[data-weight]').dataset.weight)"
+        f" - {float(other.weights[0])}) < 1e-5"
+    )

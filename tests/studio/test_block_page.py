@@ -62,7 +62,7 @@ def test_diagram_of_a_decoder(visit: Any, given: Any) -> None:
         assert is_on_stream(page, f"{place}.norm")
         assert not is_on_stream(page, f"{place}.output")
         assert box(page, f"{place}.norm")["y"] > box(page, f"{place}.sum")["y"]
-    assert "post-norm" in page.locator(".sentence", has_text="Block 0").inner_text()
+    assert "post-norm" in page.locator(".sentence", has_text="Block 1 of").inner_text()
 
     # A click shows what the library says of a part.
     page.locator("[data-part='cross.key']").click()
@@ -165,7 +165,7 @@ def test_diagram_with_norms_first(
     tokens = len(inspect.read(inspect.load(directory), "a dog").decoder)
     assert visit.fact("shape") == f"1 × 2 × {tokens} × 4"
     assert "rotated by its position" in page.locator("#about-part").inner_text()
-    page.get_by_label("Block", exact=True).select_option("0")
+    page.get_by_label("Block", exact=True).select_option(index=1)
     visit.until("document.querySelector('#address').innerText === 'decoder.0.self.key'")
     assert page.locator("[data-part='final.norm']").count() == 0
 
@@ -175,8 +175,8 @@ def test_diagram_with_norms_first(
     [
         ("", "Type a text"),
         ("\x07\x00", "tokenizer"),
-        ("القطة", "Block 1 of|tokenizer"),
-        ("🐈‍⬛", "Block 1 of|tokenizer"),
+        ("القطة", "Block 2 of|tokenizer"),
+        ("🐈‍⬛", "Block 2 of|tokenizer"),
         ("one\ntwo", "several lines"),
         ("x" * 100_000, "100,000 characters"),
     ],

@@ -58,22 +58,25 @@ def imported(script: str) -> set[str]:
 
 
 @pytest.fixture
-def started(given: Any) -> Iterator[str]:
-    """The address of a studio that came up just now."""
+def started(given: Any) -> Iterator[tuple[str, str]]:
+    """The address of a studio that came up just now, and the key that opens it."""
     words = [sys.executable, "-m", "heedful", "studio", given.learned, "--port", "0"]
     server = subprocess.Popen([*map(str, words), "--no-browser"], stderr=subprocess.PIPE, text=True)
     with server:
         assert server.stderr is not None
-        yield next(m[0] for line in server.stderr if (m := re.search(r"http://\S+/", line)))
+        found = (re.search(r"(http://\S+/)(\?token=\S+)", line) for line in server.stderr)
+        address = next(each for each in found if each)
+        yield address[1], address[2]
         server.terminate()
 
 
-def test_the_first_page_is_there_within_a_second(started: str) -> None:
+def test_the_first_page_is_there_within_a_second(started: tuple[str, str]) -> None:
     """With all that it needs."""
     needed = {"shell.js", "style.css", "theme.js", *imported("shell.js")}
     needed |= imported("pages/translate.js")
-    asked = ["", "api/studio", *(f"static/{name}" for name in sorted(needed))]
-    with httpx2.Client(base_url=started, timeout=30) as browser:
+    home, key = started
+    asked = [key, "api/studio", *(f"static/{name}" for name in sorted(needed))]
+    with httpx2.Client(base_url=home, timeout=30, follow_redirects=True) as browser:
         begin = time.perf_counter()
         answers = [browser.get(each) for each in asked]
         seconds = time.perf_counter() - begin

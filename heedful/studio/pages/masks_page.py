@@ -214,17 +214,13 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         weights = attention_weights(inputs, heads=[head])[0, 0]
         added = None if bias is None else bias(query * inputs.scale, positions)[0, head]
     real = request.length - request.padding
-    last = real - 1 if request.segments == 1 else int(positions.query[0, real - 1])
+    real - 1 if request.segments == 1 else int(positions.query[0, real - 1])
     return {
         "visible": visible.int().tolist(),
         "seen": int(visible.sum()),
         "pairs": request.length**2,
         "sentence": f"A query sees {mask.describe()}.",
-        "bounds": [
-            [first_key, min(last_key, request.length - 1)]
-            for first_key, last_key in mask.bounds(last, last)
-            if first_key < request.length
-        ],
+        "bounds": _stretches(visible[-1].tolist()),
         "weights": round_digits(weights),
         "added": None if added is None else round_digits(added.masked_fill(~visible, 0.0)),
         "positions": positions.query[0].tolist(),
@@ -232,6 +228,12 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         if positions.query_segment is None
         else positions.query_segment[0].tolist(),
     }
+
+
+def _stretches(row: list[bool]) -> list[list[int]]:
+    """Return first and last index of each stretch of true values."""
+    edges = [i for i in range(len(row) + 1) if (i < len(row) and row[i]) != (i > 0 and row[i - 1])]
+    return [[first, after - 1] for first, after in zip(edges[::2], edges[1::2], strict=True)]
 
 
 def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:

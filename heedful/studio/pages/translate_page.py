@@ -109,9 +109,19 @@ def _plain(translation: Translation, source: str) -> dict[str, Any]:
         "source": split_words(source, source_words),
         "target": split_words(str(translation), target_words),
         "matrix": [[round(w, 4) for w in row] for row in alignment.matrix] if alignment else [],
-        "tokens": list(translation.tokens),
-        "token_scores": [round(score, 5) for score in translation.token_scores],
+        "tokens": len(translation.tokens),
+        "pieces": _pieces(translation),
     }
+
+
+def _pieces(translation: Translation) -> list[dict[str, Any]]:
+    """Return each token with its log-probability; None is the end of a line."""
+    tokens, scores = iter(translation.tokens), iter(translation.token_scores)
+    return [
+        {"piece": next(tokens) if place < length else None, "score": round(next(scores), 5)}
+        for length in translation.segment_lengths
+        for place in range(length + 1)
+    ]
 
 
 def split_words(text: str, words: Sequence[str]) -> list[dict[str, Any]]:

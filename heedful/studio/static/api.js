@@ -4,8 +4,9 @@ import { h } from "./dom.js";
 
 /** What went wrong, where, and what to do. */
 export class StudioError extends Error {
-  constructor({ what, where = null, remedy = null }) {
+  constructor({ what, where = null, remedy = null, away = false }) {
     super(what);
+    this.away = away;
     this.where = where;
     this.remedy = remedy;
   }
@@ -33,7 +34,8 @@ async function answer(address, options) {
     throw new StudioError({
       what: "The studio does not answer",
       where: location.host,
-      remedy: "Check that heedful studio still runs in its terminal, then try again",
+      remedy: "Check that heedful studio still runs in its terminal. This page goes on by itself when it is back",
+      away: true,
     });
   }
   const content = await response.json().catch(() => null);
@@ -51,6 +53,7 @@ export function problem(error) {
     known && error.remedy ? h("p", {}, `${error.remedy}.`) : null);
 }
 
+const AGAIN = 2000; // milliseconds between two tries while the server is away
 const SOON = 25; // milliseconds: one question for what a slider says in a moment
 
 /**
@@ -64,6 +67,12 @@ export function live(region, ask, show) {
   let waiting = null;
   let asked = null;
   let box = null;
+
+  /** Ask again until the server is back. */
+  function retry() {
+    clearTimeout(waiting);
+    waiting = setTimeout(run, AGAIN);
+  }
 
   async function run() {
     waiting = null;
@@ -82,6 +91,7 @@ export function live(region, ask, show) {
       if (box) box.replaceWith(next);
       else region.prepend(next);
       box = next;
+      if (error.away) retry();
     }
     if (asked === own && waiting === null) region.setAttribute("aria-busy", "false");
   }

@@ -47,8 +47,8 @@ export function followed(state, studio, names) {
   const second = secondText(state, kindOf);
   const fields = {
     part: choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS)] }),
-    layer: choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer)]])] }),
-    head: choice(state, "head", { label: "Head", options: [[0, "0"]] }),
+    layer: choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer + 1)]])] }),
+    head: choice(state, "head", { label: "Head", options: [[0, "1"]] }),
     row: choice(state, "row", { label: "The word to follow", options: [[0, "…"]] }),
   };
   const settings = panel(...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields));
@@ -63,10 +63,10 @@ export function followed(state, studio, names) {
     show();
   });
   function fill(found) {
-    const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i)]);
+    const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
     const options = {
       part: found.parts.map((part) => [part, PARTS[part]]), layer: count(found.layers), head: count(found.heads),
-      row: found.rows.map((piece, i) => [i, `${i}: ${shownPiece(piece)}`]),
+      row: found.rows.map((piece, i) => [i, `${i + 1}: ${shownPiece(piece)}`]),
     };
     for (const [name, list] of Object.entries(options)) fields[name].fill(list);
     fields.part.querySelector("select").value = found.part;
@@ -101,7 +101,7 @@ function begun(name) {
 const signed = (value, digits = 3) => (value < 0 ? `− ${number(-value, digits)}` : `+ ${number(value, digits)}`);
 
 function stages(found, { stage, all }, names) {
-  const name = (key) => `${key.key}: ${shownPiece(found.columns[key.key])}`;
+  const name = (key) => `${key.key + 1}: ${shownPiece(found.columns[key.key])}`;
   const word = shownPiece(found.rows[found.row]);
   const lines = (how, result) => sums(found.keys.map((key) => [name(key), how(key), result(key)]));
   const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
@@ -112,7 +112,7 @@ function stages(found, { stage, all }, names) {
   };
   const left = found.others.count ? [h("p", { class: "note" }, `The ${found.keys.length} keys with the most weight are shown; the ${found.others.count} others have ${number(found.others.weight, 3)} of it together.`)] : [];
   const parts = [
-    () => [h("p", {}, `The query of “${word}” (${found.row}) in `, h("code", {}, found.address), `: ${found.width} channels, of length ${number(found.query_length)}, against ${found.columns.length} keys.`,
+    () => [h("p", {}, `The query of “${word}” (${found.row + 1}) in `, h("code", {}, found.address), `: ${found.width} channels, of length ${number(found.query_length)}, against ${found.columns.length} keys.`,
       found.rotary ? " This model turns queries and keys by their positions (a rotary embedding); these are the turned ones." : ""),
     ...left, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Keys and values" }, h("table", { class: "figures" },
       h("thead", {}, h("tr", {}, ["key", "its length", "cosine with the query", "length of its value"].map((title) => h("th", { scope: "col" }, title)))),
@@ -127,7 +127,7 @@ function stages(found, { stage, all }, names) {
       lines((key) => (key.score === null ? "" : "seen"), (key) => (key.score === null ? "hidden" : number(key.score)))],
     () => {
       const host = h("div", { class: "drawing" });
-      queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i), describe: `The weights of all keys for ${word}.`, label: "key" }));
+      queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${word}.`, label: "key" }));
       return [h("p", {}, "The exponential of each score less the highest, divided by the sum over all visible keys."),
         lines((key) => (key.power === null ? "hidden" : `${number(key.power)} ÷ ${number(found.sum)}`), (key) => number(key.weight)), ...left, host];
     },

@@ -50,8 +50,8 @@ export function ink([red, green, blue]) {
   return (light + 0.05) / 0.05 > 1.05 / (light + 0.05) ? "#000" : "#fff";
 }
 
-/** The colour of a series, as a CSS variable. */
-export const series = (index) => `var(--series-${index % 6})`;
+/** The colour of a series: a number's CSS variable, or a colour as it is. */
+export const series = (index) => (typeof index === "number" ? `var(--series-${index % 6})` : index);
 
 const drawn = new Set();
 

@@ -35,7 +35,7 @@ function draw(host, map) {
   const most = span(map);
   const colour = (value) => css(map.kind === "diverging" ? diverging(value / most) : sequence(value / most));
   const named = { rows: map.rows.names, columns: map.columns.names };
-  const left = named.rows ? 20 + 7 * Math.min(12, Math.max(...named.rows.map((name) => String(name).length))) : 46;
+  const left = named.rows ? (map.rows.label ? 32 : 20) + 7 * Math.min(12, Math.max(...named.rows.map((name) => String(name).length))) : 46;
   const width = Math.max(240, host.clientWidth);
   const cell = Math.min(map.cell ?? 26, (width - left - 2) / columns);
   const tall = map.flat ? Math.min(14, Math.max(3, FLAT / rows)) : Math.max(cell, 4);

@@ -4,7 +4,8 @@ import { folded, h, number, s, table } from "../dom.js";
 import { extent, scale } from "./axes.js";
 import { redrawn, series as colour } from "./colours.js";
 
-const MARGIN = { left: 62, right: 26, top: 12, bottom: 40 };
+const MARGIN = { right: 26, top: 12, bottom: 40 };
+const DIGIT = 7; // pixels of a character of a tick
 
 /**
  * Draw lines.
@@ -33,26 +34,28 @@ function draw(host, chart) {
   const reach = extent(points.map((point) => point[1]));
   if (chart.y.zero && !chart.y.log) reach[0] = Math.min(0, reach[0]);
   if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
-  const x = scale(extent(points.map((point) => point[0])), [MARGIN.left, width - MARGIN.right],
-    { log: chart.x.log, base: chart.x.base ?? 10, most: width > 500 ? 7 : 4 });
   const y = scale(reach, [height - MARGIN.bottom, MARGIN.top], { log: chart.y.log, most: 5 });
+  // The title of the axis stands left of the longest tick, whatever its length.
+  const left = Math.max(46, 32 + DIGIT * Math.max(...y.marks.map((mark) => y.text(mark).length)));
+  const x = scale(extent(points.map((point) => point[0])), [left, width - MARGIN.right],
+    { log: chart.x.log, base: chart.x.base ?? 10, most: width > 500 ? 7 : 4 });
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",
     "aria-label": `${chart.describe} Arrow keys read the numbers.` });
-  svg.append(...frame(x, y, width, height, chart));
+  svg.append(...frame(x, y, { left, width, height }, chart));
   for (const [index, each] of all.entries()) svg.append(...line(each, each.colour ?? index, x, y, chart));
   const readout = h("p", { class: "readout", role: "status" });
   const cursor = s("line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
   svg.append(cursor);
-  listen(svg, cursor, readout, all, x, chart, width);
+  listen(svg, cursor, readout, all, x, chart, { left, width });
   host.replaceChildren(legend(all), svg, readout, folded("Numbers", () => numbers(all, chart)));
 }
 
-function frame(x, y, width, height, chart) {
+function frame(x, y, { left, width, height }, chart) {
   const parts = [];
   for (const mark of y.marks) {
     const at = y.at(mark);
-    parts.push(s("line", { class: "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: at, y2: at }),
-      s("text", { class: "tick", x: MARGIN.left - 8, y: at + 4, "text-anchor": "end" }, y.text(mark)));
+    parts.push(s("line", { class: "grid", x1: left, x2: width - MARGIN.right, y1: at, y2: at }),
+      s("text", { class: "tick", x: left - 8, y: at + 4, "text-anchor": "end" }, y.text(mark)));
   }
   for (const mark of x.marks) {
     const at = x.at(mark);
@@ -61,8 +64,8 @@ function frame(x, y, width, height, chart) {
   }
   const middle = (MARGIN.top + height - MARGIN.bottom) / 2;
   parts.push(
-    s("line", { class: "axis", x1: MARGIN.left, x2: width - MARGIN.right, y1: height - MARGIN.bottom, y2: height - MARGIN.bottom }),
-    s("text", { class: "label", x: (MARGIN.left + width - MARGIN.right) / 2, y: height - 5, "text-anchor": "middle" }, chart.x.label),
+    s("line", { class: "axis", x1: left, x2: width - MARGIN.right, y1: height - MARGIN.bottom, y2: height - MARGIN.bottom }),
+    s("text", { class: "label", x: (left + width - MARGIN.right) / 2, y: height - 5, "text-anchor": "middle" }, chart.x.label),
     s("text", { class: "label", transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" }, chart.y.label));
   return parts;
 }
@@ -93,7 +96,7 @@ function nearest(points, value) {
   return best;
 }
 
-function listen(svg, cursor, readout, all, x, chart, width) {
+function listen(svg, cursor, readout, all, x, chart, { left, width }) {
   const longest = all.reduce((best, each) => (each.points.length > best.points.length ? each : best));
   let place = -1;
   const show = (index) => {
@@ -107,8 +110,8 @@ function listen(svg, cursor, readout, all, x, chart, width) {
     readout.textContent = `${chart.x.label} ${number(value)}: ${found.join(", ")}`;
   };
   svg.addEventListener("pointermove", (event) => {
-    const left = event.clientX - svg.getBoundingClientRect().left;
-    const share = (Math.min(width - MARGIN.right, Math.max(MARGIN.left, left)) - MARGIN.left) / (width - MARGIN.right - MARGIN.left);
+    const at = event.clientX - svg.getBoundingClientRect().left;
+    const share = (Math.min(width - MARGIN.right, Math.max(left, at)) - left) / (width - MARGIN.right - left);
     const value = chart.x.log ? x.low * (x.high / x.low) ** share : x.low + share * (x.high - x.low);
     show(nearest(longest.points, value));
   });

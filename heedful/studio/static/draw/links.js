@@ -32,9 +32,10 @@ export function linkPicture(host, picture) {
   const note = h("p", { class: "note" });
   const words = { row: side(picture, "row", look, keep), column: side(picture, "column", look, keep) };
   const most = Math.max(picture.rows.pieces.length, picture.columns.pieces.length);
-  host.replaceChildren(said, h("div", { class: "links" },
+  // What is said stands below: above, its lines would move the words under the pointer.
+  host.replaceChildren(h("div", { class: "links" },
     h("p", { class: "note" }, picture.rows.label), h("span", {}), h("p", { class: "note" }, picture.columns.label),
-    words.row.element, svg, words.column.element), note);
+    words.row.element, svg, words.column.element), said, note);
   let now = picture.chosen;
   // Scrolling by keyboard carries words under a pointer that rests; that is no pointing.
   let keyed = false;

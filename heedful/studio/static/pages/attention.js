@@ -1,4 +1,4 @@
-import { call, live, problem } from "../api.js";
+import { call, live, problem, StudioError } from "../api.js";
 import { button, choice, panel, slider } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
@@ -52,7 +52,7 @@ export function mount({ root, side, state, studio }) {
   const whole = figure("All heads");
   whole.element.classList.add("overview");
   side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters and 512 pieces." }),
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
       ...second.elements, part, layer,
       choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] }),
     slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), heads));
@@ -104,7 +104,8 @@ export function mount({ root, side, state, studio }) {
   const mark = () => markHead(whole.host, last.layer, on());
   const oversee = live(whole.element, (signal) => {
     const asked = second.asked();
-    return asked.text.trim() === "" ? null : call("attention", "overview", { ...asked, part: state.values.part }, signal);
+    if (asked.text.trim() === "") return null;
+    return unlessRefused(() => call("attention", "overview", { ...asked, part: state.values.part }, signal)); // the lines say why
   }, (found) => {
     whole.element.hidden = found === null;
     if (found === null) return;
@@ -170,7 +171,7 @@ function draw(body, { state, last, own, on, choose }) {
     ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others above.`) : "", picture.element);
   if (view === "neurons") {
     if (!heads.length) picture.host.append(h("p", { class: "note" }, "All heads are off."));
-    else neurons(picture, state, on[0], { rows, choose });
+    else neurons(picture, state, on[0], rows);
     return;
   }
   if (view === "matrix") {
@@ -206,11 +207,11 @@ function strips(heads, row, { rows, columns, own, lookedAt }) {
 }
 
 /** Query, keys and products of one head, for the word that is chosen. */
-function neurons(picture, state, head, { rows, choose }) {
+function neurons(picture, state, head, rows) {
   const row = Math.min(rows.length - 1, Math.max(0, state.values.row));
   const word = h("select", { "aria-label": "The word to follow" }, rows.map((piece, i) => h("option", { value: i }, `${i + 1}: ${shownPiece(piece)}`)));
   word.value = String(row);
-  word.addEventListener("change", () => choose({ side: "row", index: Number(word.value) }));
+  word.addEventListener("change", () => state.set({ row: Number(word.value), column: -1 }, { step: true }));
   const host = h("div", { class: "drawing" });
   picture.host.append(h("p", { class: "row" }, h("label", {}, `Head ${head + 1}, the query of `, word)), host);
   const { part, layer } = state.values;
@@ -239,6 +240,16 @@ function savers(asked, last, heads, view) {
   return place;
 }
 
+/** An answer, or null where the studio has none for good reasons. */
+async function unlessRefused(ask) {
+  try {
+    return await ask();
+  } catch (error) {
+    if (error instanceof StudioError && !error.away) return null;
+    throw error;
+  }
+}
+
 /** Names of heads, from sentences that a person gives. */
 function labelled(root, state) {
   const area = h("textarea", { id: "corpus", rows: 5, spellcheck: "false", dir: "auto" });
@@ -254,7 +265,8 @@ function labelled(root, state) {
   let tell = () => {};
   const ask = live(host, (signal) => {
     const { corpus, model, part } = state.values;
-    return call("attention", "labels", { corpus, model, part }, signal);
+    const measured = () => call("attention", "labels", { corpus, model, part }, signal);
+    return corpus.trim() ? measured() : unlessRefused(measured); // a model may have no sentences
   }, (answer) => {
     found = answer;
     for (const old of [...host.children]) if (!old.classList.contains("problem")) old.remove();

@@ -38,7 +38,7 @@ export function mount({ root, side, state, studio }) {
   const whole = h("div", { class: "result" });
   const carried = h("div", { class: "result" });
   side.append(
-    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters and 512 pieces." }), ...second.elements, stack, layer,
+    panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }), ...second.elements, stack, layer,
       choice(state, "measure", { label: "Shown of the stream", options: Object.entries(MEASURES).map(([name, [title]]) => [name, title]) })));
   root.append(whole, section("What each sub-layer adds to the stream", carried));
   const shown = { flow: null, stream: null };
@@ -56,7 +56,7 @@ export function mount({ root, side, state, studio }) {
     shown.flow = found;
     if (found) {
       stack.fill(Object.keys(found.stacks).map((name) => [name === found.stack && state.values.stack === "" ? "" : name, name]));
-      layer.fill([[-1, "the last"], ...Array.from({ length: found.stacks[found.stack] }, (_, i) => [i, i])]);
+      layer.fill([[-1, "the last"], ...Array.from({ length: found.stacks[found.stack] }, (_, i) => [i, i + 1])]);
       second.written(found.target);
     }
     diagram(found);
@@ -112,10 +112,10 @@ function followed(host, state, second) {
     const norms = found.norm_first
       ? "Norms stand on the way into each sub-layer (pre-norm), and the stream runs through untouched"
       : "Norms stand on the stream itself, after each sum (post-norm)";
-    sentence.replaceChildren(`Block ${found.layer} of the ${found.stack}, of ${found.stacks[found.stack]} from 0. ${norms}. Shapes are tokens × channels, with heads in front where there are some; lengths are the means over the tokens.`);
+    sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stacks[found.stack]} of the ${found.stack}. ${norms}. Shapes are tokens × channels, with heads in front where there are some; lengths are the means over the tokens.`);
     flowPicture(picture.host, {
       parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
-      describe: `The parts of block ${found.layer} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
+      describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
     });
     explain(detail, chosen, names, found);
   };
@@ -142,7 +142,7 @@ function explain(host, part, names, found) {
   }
   const bars = h("div", { class: "drawing" });
   lengths.append(h("h4", {}, "Length of each token's vector"), bars, folded("Numbers", rows));
-  barChart(bars, { values: part.sizes, label: "token", describe: `Length of the vector of each of ${part.sizes.length} tokens, of ${found.stack} block ${found.layer}.` });
+  barChart(bars, { values: part.sizes, label: "token", describe: `Length of the vector of each of ${part.sizes.length} tokens, of ${found.stack} block ${found.layer + 1}.` });
 }
 
 function streamed(host, state) {

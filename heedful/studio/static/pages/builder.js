@@ -13,6 +13,7 @@ export const defaults = () => ({
 
 const TASKS = [["translation", "Translator: encoder and decoder"], ["causal_lm", "Language model: decoder"], ["masked_lm", "Masked language model: encoder"]];
 const DIALS = ["width", "encoder_layers", "decoder_layers", "num_heads", "feedforward", "activation", "norm", "norm_placement", "positions", "share_embeddings", "dropout", "bias", "max_length"];
+const HEADS = [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 32, 64, 96];
 const UNSET_AT_0 = ["num_kv_heads", "num_experts", "window"];
 
 function asked(values) {
@@ -65,7 +66,7 @@ export async function mount({ root, side, state }) {
       h("div", { class: "field" }, h("label", { for: "preset" }, "Begin with"), start),
       slider(state, "width", { label: "Width", stops: [32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1600, 2048, 3072, 4096, 8192, 12288] }),
       fields.encoder, fields.decoder,
-      slider(state, "num_heads", { label: "Heads", stops: [1, 2, 4, 6, 8, 12, 16, 20, 25, 32, 64, 96] }),
+      slider(state, "num_heads", { label: "Heads", stops: HEADS }),
       slider(state, "feedforward", { label: "Width of the feed-forward", stops: [64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 49152] }),
       choice(state, "activation", { label: "Activation", options: ["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"] }),
       choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"] }),
@@ -93,12 +94,28 @@ export async function mount({ root, side, state }) {
     const pairs = state.values.task === "translation";
     document.getElementById("command").textContent = `heedful train run --config model.toml --train ${pairs ? "train.en train.de" : "train.txt"} --valid ${pairs ? "valid.en valid.de" : "valid.txt"}`;
   });
-  state.watch((values) => {
+  state.watch((values, changed) => {
+    const heads = fitting(values, known);
+    known = values.num_heads;
+    if (heads !== values.num_heads && !changed.includes("task")) {
+      known = heads;
+      state.set({ num_heads: heads });
+      return;
+    }
     arrange(values);
     ask();
   });
+  let known = state.values.num_heads;
   arrange(state.values);
   ask();
+}
+
+/** The number of heads that divides the width: the next one in the direction of the change. */
+function fitting({ width, num_heads: heads }, before) {
+  if (width % heads === 0) return heads;
+  const divisors = HEADS.filter((each) => width % each === 0);
+  const next = heads > before ? divisors.find((each) => each > heads) : divisors.findLast((each) => each < heads);
+  return next ?? divisors.at(-1);
 }
 
 const sum = (values) => values.reduce((all, value) => all + value, 0);

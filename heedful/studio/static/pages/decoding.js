@@ -4,6 +4,7 @@ import { figure, folded, h, number, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
+import { shownPiece } from "../draw/links.js";
 import { treeChart } from "../draw/tree.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
@@ -15,8 +16,6 @@ export const defaults = (studio) => ({
   beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
 });
 
-/** A piece as it can be seen: line breaks and blanks have a sign. */
-const seen = (piece) => piece.replaceAll("\n", "⏎").replace(/^ +$/, "␣") || "∅";
 const percent = (share) => (share === 0 ? "0 %" : share < 0.0001 ? "< 0.01 %" : `${number(100 * share, 3)} %`);
 const bytes = (count) => (count < 10000 ? `${number(count)} bytes` : `${number(count / 1000, 4)} kB`);
 
@@ -110,7 +109,7 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
   const pick = (id) => choose([...chosen, id]);
   const written = h("p", { class: "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet."));
   const bar = h("p", { class: "row" },
-    open ? button(`Take the most probable: ${seen(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
+    open ? button(`Take the most probable: ${shownPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
     open ? button(translates ? "Greedy search to the end" : "Greedy search to the end, up to 100 tokens", greedy, { quiet: true }) : null,
     chosen.length ? button("Back one", () => choose(chosen.slice(0, -1)), { quiet: true }) : null,
@@ -120,7 +119,7 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
     ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"], ["entropy of sampling", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
     ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
 
-  const sight = figure("Visible positions of this step", `“${seen(found.read.at(-1))}” stands at position ${total - 1}. It sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own; those to come are hidden, here as in training, where they are already there. The colour is the attention to each.`);
+  const sight = figure("Visible positions of this step", `“${shownPiece(found.read.at(-1))}” stands at position ${total - 1}. It sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own; those to come are hidden, here as in training, where they are already there. The colour is the attention to each.`);
   const source = found.source && figure("Attention to the text", "Cross-attention of this step, which predicts the next token.");
   const growth = figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
   host.append( written, bar, numbers,
@@ -129,11 +128,11 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
   heatMap(sight.host, { values: [[...found.weights, ...Array(coming).fill(0)]], hidden: [found.visible.map((each) => !each)], kind: "share", cell: 30,
-    rows: { label: "", names: [seen(found.read.at(-1))] }, columns: { label: "position", names: [...found.read.map(seen), ...Array(coming).fill("…")] },
+    rows: { label: "", names: [shownPiece(found.read.at(-1))] }, columns: { label: "position", names: [...found.read.map(shownPiece), ...Array(coming).fill("…")] },
     describe: "The row of the mask for this step, with its attention.",
-    readout: (_, j, value) => (j < total ? `position ${j}, ${seen(found.read[j])}: ${found.visible[j] ? number(value) : "hidden"}` : `position ${j}, still to come: hidden`) });
+    readout: (_, j, value) => (j < total ? `position ${j}, ${shownPiece(found.read[j])}: ${found.visible[j] ? number(value) : "hidden"}` : `position ${j}, still to come: hidden`) });
   if (source) {
-    heatMap(source.host, { values: [found.cross], kind: "share", cell: 34, rows: { label: "", names: ["next"] }, columns: { label: "text", names: found.source.map(seen) }, describe: "Attention of this step to each piece of the text." });
+    heatMap(source.host, { values: [found.cross], kind: "share", cell: 34, rows: { label: "", names: ["next"] }, columns: { label: "text", names: found.source.map(shownPiece) }, describe: "Attention of this step to each piece of the text." });
   }
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
   lineChart(growth.host, { empty: "Choose a token to fill the cache.", series: [{ name: "bytes", points, dots: points.length < 40 }],
@@ -164,7 +163,7 @@ function candidates(found, pick) {
       return h("li", {}, sign, name);
     })),
     h("ol", { class: "candidates" }, found.candidates.map((each) => h("li", { class: each.drawn === 0 ? "out" : null },
-      h("button", { type: "button", class: "quiet", "data-id": each.id, onclick: () => pick(each.id) }, seen(each.piece)),
+      h("button", { type: "button", class: "quiet", "data-id": each.id, onclick: () => pick(each.id) }, shownPiece(each.piece)),
       h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), track(each.drawn, 1)),
       h("span", { class: "count" }, percent(each.probability)), h("span", { class: "count" }, percent(each.drawn))))));
 }
@@ -177,8 +176,8 @@ function showBeam(host, found, dropped, longest) {
     const rank = found.paths.findIndex((path) => path.length === i + 1 && path[i] === each.place);
     const end = each.fate === "ended" ? `, ranked by ${number(each.normalized)}${rank < 0 ? "" : `, returned as number ${rank + 1}`}` : "";
     const parent = i ? shown[i - 1].findIndex((other) => other.beam === each.parent) : -1;
-    return { label: seen(each.piece), value: each.score, parent, kind: rank < 0 ? each.fate : "ended returned",
-      tell: `Step ${i + 1}, ${seen(each.piece)}: ${percent(each.probability)}; “${each.text}” has log-probability ${number(each.score)} and ${FATES[each.fate]}${end}.` };
+    return { label: shownPiece(each.piece), value: each.score, parent, kind: rank < 0 ? each.fate : "ended returned",
+      tell: `Step ${i + 1}, ${shownPiece(each.piece)}: ${percent(each.probability)}; “${each.text}” has log-probability ${number(each.score)} and ${FATES[each.fate]}${end}.` };
   }));
   const path = found.paths[0]?.map((place, i) => shown[i].findIndex((each) => each.place === place)) ?? [];
   const looked = found.steps.reduce((sum, step) => sum + step.looked.length, 0);
@@ -194,7 +193,7 @@ function showBeam(host, found, dropped, longest) {
     picture.element);
   treeChart(picture.host, { columns, path, first: "start", describe: `The beam as a tree of ${found.steps.length} steps.` });
   picture.element.append(folded("Numbers", () => table("Every continuation that the search scored", ["step", "text", "piece", "log-probability", "ranked by", "outcome"],
-    found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), seen(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
+    found.steps.flatMap((step, i) => step.looked.map((each) => [i + 1, each.text.replaceAll("\n", "⏎"), shownPiece(each.piece), number(each.score), each.normalized === null ? "" : number(each.normalized), FATES[each.fate]])))));
 }
 
 /** Why the search went no further. */

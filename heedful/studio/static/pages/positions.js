@@ -3,6 +3,7 @@ import { choice, panel, slider } from "../controls.js";
 import { figure, h, number } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
+import { headColour } from "../draw/links.js";
 import { pathChart } from "../draw/path.js";
 
 export const defaults = () => ({
@@ -127,7 +128,7 @@ function drawn(host) {
       parts.push(lines.element, map.element);
       host.replaceChildren(...parts);
       lineChart(lines.host, {
-        series: found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: head, points: found.distances.map((distance, i) => [distance, row[i]]) })),
+        series: found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: headColour(head, found.added.length), points: found.distances.map((distance, i) => [distance, row[i]]) })),
         x: { label: "distance" }, y: { label: "added to the score" }, describe: "The number that each head adds to a score, by distance.",
       });
       heatMap(map.host, {

@@ -45,10 +45,9 @@ export function mount({ root, side, state, studio }) {
       describe: `${shown} of ${found.runs.length} runs by step, in training and in validation.`,
       empty: "Choose a run that has written this figure.",
     });
-    standing.replaceChildren(found.runs.length ? table("State of the runs", ["run", "task", "step", "of", "tokens a second", "newest validation", "state"], found.runs.map((run) => [
-      run.name, run.task, number(run.step), number(run.max_steps), number(run.tokens_per_second, 3),
-      Object.entries(run.newest).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ") || "–",
-      run.done ?? "not finished"])) : "");
+    standing.replaceChildren(found.runs.length ? table("State of the runs", ["run", "state", "step", "of", "task", "tokens a second", "newest validation"], found.runs.map((run) => [
+      run.name, run.done ?? "not finished", number(run.step), number(run.max_steps), run.task, number(run.tokens_per_second, 3),
+      Object.entries(run.newest).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ") || "–"])) : "");
     differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...found.runs.map((run) => run.name)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
     const now = JSON.stringify(found.runs.map((run) => run.newest));
     if (now !== steps) {

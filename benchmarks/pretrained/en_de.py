@@ -1,0 +1,139 @@
+"""Make `en-de`, the translator at hand for everyday sentences: one command.
+
+    python benchmarks/pretrained/en_de.py --data DIR
+
+DIR holds tatoeba/en-de.tsv.gz (or set HEEDFUL_DATA). tatoeba.py splits it so that no sentence of
+the validation and test parts, on either side, is trained on. The test part is translated once, by
+the model as it is stored, and scored against the first and against all translations that a sentence
+has there. The settings stand in en_de.toml. A run that was stopped goes on with --resume, and
+--finish publishes what it has.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the folder above)
+from publish import store, write_card  # noqa: E402
+from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
+
+SENTENCES = (
+    ("The cat sat on the mat because it was tired.", "What does “it” stand for?"),
+    ("I love cats.", "Three words, three pieces"),
+    ("The animal didn't cross the street because it was too tired.", "“it” is the animal"),
+    ("The animal didn't cross the street because it was too wide.", "“it” is the street"),
+    ("I saw the man with the telescope.", "Who has the telescope?"),
+    ("The bank is closed today.", "A bank for money"),
+    ("She sat on the bank of the river.", "A bank of a river"),
+)
+"""The sentences of the documents that the studio's course follows."""
+
+MEASURED_ON = 60
+"""Held-out sentences in the card, on which heads are named."""
+
+
+def main() -> None:
+    """Train, store, translate the test part, write the card."""
+    arguments = _parse()
+    run = arguments.run or Path("runs") / "pretrained-en-de"
+    run.parent.mkdir(parents=True, exist_ok=True)
+    parts = split_pairs(arguments.data / "tatoeba" / "en-de.tsv.gz")
+    if not arguments.finish:
+        _train(run, parts, arguments)
+    place = store(run, "en-de")
+    test = _evaluate(place, parts["test"], run)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds = max(json.loads(line).get("seconds", 0) for line in lines)
+    held_out = [source for source, _ in one_reference_each(parts["valid"])]
+    card = {
+        "title": "English to German, everyday sentences",
+        "summary": "Translates short everyday sentences from English to German",
+        "task": "translation",
+        "languages": ["en", "de"],
+        "data": f"Tatoeba (2018), {len(parts['train']):,} sentence pairs",
+        "licence": "CC BY 2.0 FR",
+        "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki",
+        "command": "python benchmarks/pretrained/en_de.py --data DIR",
+        "scores": test,
+        "limits": [
+            "It knows the words of everyday sentences. A rare word becomes one that looks alike.",
+            "It was trained on single short sentences: give it one at a time, none of them long.",
+            "Names other than those of the data, above all Tom and Mary, may change.",
+            "It does not look beyond the sentence for what “it”, “you” or “bank” stand for, and "
+            "is often wrong within it.",
+        ],
+        "examples": [{"text": text, "about": about} for text, about in SENTENCES],
+        "sentences": random.Random(1).sample(held_out, MEASURED_ON),
+    }
+    write_card(place, card, minutes=seconds / 60)
+    print(json.dumps({"model": "en-de", "scores": test}, ensure_ascii=False))
+
+
+def _parse() -> argparse.Namespace:
+    parser = new_parser(__doc__)
+    parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    parser.add_argument("--finish", action="store_true", help="publish a run as it is")
+    return parse(parser)
+
+
+def _train(run: Path, parts: dict[str, Any], arguments: argparse.Namespace) -> None:
+    files = {part: run.with_suffix(f".{part}.tsv") for part in ("train", "valid")}
+    write_pairs(files["train"], parts["train"])
+    write_pairs(files["valid"], one_reference_each(parts["valid"]))
+    words = ["train", str(run)]
+    if arguments.resume and (run / "config.toml").exists():
+        words.append("--resume")
+    else:
+        words += ["--config", str(HERE / "en_de.toml")]
+        words += ["--train", str(files["train"]), "--valid", str(files["valid"])]
+    heedful([*words, *arguments.extra])
+
+
+def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict[str, Any]]:
+    """Scores of the stored model on the test part."""
+    import sacrebleu
+
+    references: dict[str, list[str]] = {}
+    for source, target in pairs:
+        references.setdefault(source, []).append(target)
+    source = run.with_suffix(".test.en")
+    source.write_text("".join(f"{each}\n" for each in references), encoding="utf-8")
+    said = heedful(["translate", str(place), "-i", str(source), "--beam", "5"])
+    given = said.splitlines()
+    most = max(map(len, references.values()))
+    # Sentences have one to many translations; lists of references are padded with the last.
+    every = [
+        [(refs[k] if k < len(refs) else refs[-1]) for refs in references.values()]
+        for k in range(most)
+    ]
+    sentences = f"{len(references):,} held-out sentences of Tatoeba"
+    scores = []
+    for refs, note in (
+        (every[:1], "Against the first translation."),
+        (every, f"Against all {len(pairs):,} translations there."),
+    ):
+        for metric in (sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()):
+            found = metric.corpus_score(given, refs, n_bootstrap=1000)
+            low, high = (round(found._mean - found._ci, 1), round(found._mean + found._ci, 1))
+            scores.append(
+                {
+                    "metric": "BLEU" if "bleu" in found.name.lower() else "chrF",
+                    "data": sentences,
+                    "value": round(found.score, 1),
+                    "interval": [low, high],
+                    "note": note + " Beam 5; " + str(metric.get_signature()),
+                }
+            )
+    return scores
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""Make a trained model one of those at hand: 8 bits, its card, its place in the package."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from driver import heedful  # noqa: E402 (a script of the folder above)
+from machine import describe_machine  # noqa: E402
+
+from heedful.config import dump_toml  # noqa: E402
+from heedful.models.model_directory import renew_digests  # noqa: E402
+from heedful.pretrained.catalogue import CARD_FILE, FOLDER, Card  # noqa: E402
+
+
+def store(run: Path, name: str) -> Path:
+    """Write a run's model in 8 bits into the package; its directory.
+
+    Args:
+        run: run directory.
+        name: of the model at hand.
+    """
+    place = FOLDER / name
+    with tempfile.TemporaryDirectory() as scratch:
+        small = Path(scratch) / name
+        words = ["export", str(run), str(small), "--format", "heedful"]
+        heedful([*words, "--quantization", "int8"])
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(small, place)
+    return place
+
+
+def write_card(place: Path, facts: Mapping[str, Any], *, minutes: float) -> None:
+    """Write the card of a stored model.
+
+    Args:
+        place: its directory.
+        facts: fields of the card, but for machine, date and minutes.
+        minutes: of training.
+    """
+    machine = describe_machine()
+    card = {
+        **facts,
+        "machine": f"{machine['processor']}, {machine['cores']} cores",
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "minutes": round(minutes),
+    }
+    text = dump_toml(Card.parse(card, where=str(place)).plain())
+    (place / CARD_FILE).write_text(text, encoding="utf-8")
+    renew_digests(place)
