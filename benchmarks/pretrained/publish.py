@@ -35,6 +35,8 @@ def store(run: Path, name: str) -> Path:
         heedful([*words, "--quantization", "int8"])
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(small, place)
+    for file in place.iterdir():
+        file.chmod(0o644)  # a package is read by others than who builds it
     return place
 
 

@@ -31,6 +31,8 @@ from heedful.train.run_config import resolve_settings
 
 HOME = "http://127.0.0.1:8765"
 NEEDS_MORE = {
+    "attention/neurons",
+    "attention/overview",
     "tour/walk",
     "attention/show",
     "attention/labels",
