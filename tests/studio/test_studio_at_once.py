@@ -40,6 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "block/flow": TEXT,
     "decoding/step": TEXT,
     "builder/build": {},
+    "results/tables": {},
     "runs/curves": {"runs": ["run", "other"]},
 }
 """A call of each page."""
