@@ -104,22 +104,28 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     assert at.fact("bytes") == f"{known.cache_sizes[-1].bytes:,} bytes"
     assert at.fact("each") == f"{known.cache_sizes[0].bytes:,} bytes"
 
-    seen = inspect.attention(subject, known.reading, "decoder", rows=[row]).mean()[0]
-    shown = [at.shown(float(weight), 3) for weight in seen]
-    assert numbers(page, "Visible positions of this step", at) == [
-        *shown,
-        "hidden",
-        "hidden",
-        "hidden",
+    seen = inspect.attention(subject, known.reading, "decoder").mean()
+    triangle = page.locator("figure", has_text="The causal triangle")
+    triangle.locator("summary").click()
+    cells = [each.locator("td").all_inner_texts() for each in triangle.locator("tbody tr").all()]
+    assert cells == [
+        [at.shown(float(weight), 3) for weight in seen[i, : i + 1]] + ["hidden"] * (row - i + 3)
+        for i in range(row + 1)
     ]
     page.get_by_label("Attention of layer").select_option("2")
     page.get_by_label("Head", exact=True).select_option("1")
     at.until("location.search.includes('head=1')")
     at.idle()
     looked = inspect.attention(subject, known.reading, "cross", layers=[1], heads=[0], rows=[row])
-    assert numbers(page, "Attention to the text", at) == [
-        at.shown(float(weight), 3) for weight in looked.weights[0, 0, 0]
-    ]
+    lines = {
+        tuple(map(int, line.get_attribute("data-link").split(",")))[:2]: float(
+            line.get_attribute("data-weight")
+        )
+        for line in page.locator("path.link").all()
+    }
+    assert lines == pytest.approx(
+        {(row, j): w for j, w in enumerate(looked.weights[0, 0, 0].tolist()) if w >= 0.02}, abs=1e-6
+    )
 
     page.reload()
     at.idle()

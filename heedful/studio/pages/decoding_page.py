@@ -77,9 +77,9 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
         "ended": result.ended,
         "score": math.fsum(result.chosen_scores),
         "visible": list(result.visible),
-        "weights": _row(subject, result, "decoder", request),
+        "weights": _rows(subject, result, "decoder", request),
         "source": None if encoder is None else list(encoder.pieces),
-        "cross": None if encoder is None else _row(subject, result, "cross", request),
+        "cross": None if encoder is None else _rows(subject, result, "cross", request),
         "layers": len(modules),
         "heads": num_heads(modules),
         "kept": [{"slots": each.slots, "bytes": each.bytes} for each in result.cache_sizes],
@@ -135,10 +135,10 @@ def _subject(request: TextRequest, workspace: Workspace) -> Subject:
     return subject_of(request.model, workspace)
 
 
-def _row(
+def _rows(
     subject: Subject, result: NextToken, part: AttentionPart, request: StepRequest
-) -> list[float]:
-    """Return the attention of this step, of one head or the mean of several."""
+) -> list[list[float]]:
+    """Return the attention of all steps so far, of one head or the mean of several."""
     from heedful.inspect.attention_maps import attention
 
     weights = attention(
@@ -147,10 +147,9 @@ def _row(
         part,
         layers=None if request.layer is None else [request.layer],
         heads=None if request.head is None else [request.head],
-        rows=[len(result.reading.tokens("decoder")) - 1],
     )
-    row: list[float] = weights.mean()[0].tolist()
-    return row
+    rows: list[list[float]] = weights.mean().tolist()
+    return rows
 
 
 def _candidates(result: NextToken, request: StepRequest) -> dict[str, Any]:

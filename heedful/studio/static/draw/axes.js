@@ -23,11 +23,13 @@ function powers(low, high, base) {
   return found;
 }
 
-/** A power of ten that would be long to write out, as 10⁻⁵; else null. */
+/** A number that would be long to write out by its power of ten, as 10⁻⁵ or 2·10¹⁸; else null. */
 function power(value) {
-  const exponent = Math.round(Math.log10(value));
-  if (!(value > 0) || exponent > -4 || Math.abs(value / 10 ** exponent - 1) > 1e-9) return null;
-  return `10${[...String(-exponent)].reduce((raised, digit) => raised + "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)], "⁻")}`;
+  const exponent = Math.floor(Math.log10(value) + 1e-9);
+  if (!(value > 0) || (exponent > -4 && exponent < 9)) return null;
+  const factor = Number((value / 10 ** exponent).toPrecision(3));
+  const raised = [...String(Math.abs(exponent))].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[Number(digit)]).join("");
+  return `${factor === 1 ? "" : `${factor}·`}10${exponent < 0 ? "⁻" : ""}${raised}`;
 }
 
 /**

@@ -2,9 +2,10 @@ import { call, live, problem } from "../api.js";
 import { button, check, choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
+import { series } from "../draw/colours.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
-import { shownPiece } from "../draw/links.js";
+import { linkPicture, shownPiece } from "../draw/links.js";
 import { treeChart } from "../draw/tree.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
@@ -119,20 +120,28 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
     ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"], ["entropy of sampling", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
     ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
 
-  const sight = figure("Visible positions of this step", `“${shownPiece(found.read.at(-1))}” stands at position ${total - 1}. It sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own; those to come are hidden, here as in training, where they are already there. The colour is the attention to each.`);
-  const source = found.source && figure("Attention to the text", "Cross-attention of this step, which predicts the next token.");
+  const sight = figure("The causal triangle", `A row for each step so far, a column for each position. “${shownPiece(found.read.at(-1))}” at position ${total} sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own. Grey is hidden: those to come, here as in training, where they are already there. The colour is the attention to each.`);
+  const source = found.source && figure("Attention to the text", "Lines from each step to the pieces of the text: cross-attention. The row of this step, which predicts the next token, is drawn; point at another.");
   const growth = figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
-  host.append( written, bar, numbers,
+  host.append(written, bar,
     h("div", { class: "columns" }, open ? candidates(found, pick) : h("p", { class: "note" }, "Go back a step to choose another token."),
       h("div", {}, sight.element, source ? source.element : null)),
+    numbers,
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
-  heatMap(sight.host, { values: [[...found.weights, ...Array(coming).fill(0)]], hidden: [found.visible.map((each) => !each)], kind: "share", cell: 30,
-    rows: { label: "", names: [shownPiece(found.read.at(-1))] }, columns: { label: "position", names: [...found.read.map(shownPiece), ...Array(coming).fill("…")] },
-    describe: "The row of the mask for this step, with its attention.",
-    readout: (_, j, value) => (j < total ? `position ${j}, ${shownPiece(found.read[j])}: ${found.visible[j] ? number(value) : "hidden"}` : `position ${j}, still to come: hidden`) });
+  const names = [...found.read.map(shownPiece), ...Array(coming).fill("…")];
+  // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
+  const hidden = found.weights.map((row, i) => names.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || row[j] === 0)));
+  heatMap(sight.host, { values: found.weights.map((row) => [...row, ...Array(coming).fill(0)]), hidden, kind: "share", cell: 26,
+    rows: { label: "step", names: found.read.map(shownPiece) }, columns: { label: "position", names },
+    describe: "The rows of the mask up to this step, with their attention.",
+    readout: (i, j, value) => (j < total ? `step ${i + 1}, position ${j + 1}, ${names[j]}: ${hidden[i][j] ? "hidden" : number(value)}` : `position ${j + 1}, still to come: hidden`) });
   if (source) {
-    heatMap(source.host, { values: [found.cross], kind: "share", cell: 34, rows: { label: "", names: ["next"] }, columns: { label: "text", names: found.source.map(shownPiece) }, describe: "Attention of this step to each piece of the text." });
+    linkPicture(source.host, {
+      rows: { pieces: [...found.read.slice(1), "next"], label: "being written" }, columns: { pieces: found.source, label: "words of the text" },
+      heads: [{ head: 0, weights: Float32Array.from(found.cross.flat()) }], colour: () => series(0), least: 0.02,
+      chosen: { side: "row", index: total - 1 }, choose: () => {},
+    });
   }
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
   lineChart(growth.host, { empty: "Choose a token to fill the cache.", series: [{ name: "bytes", points, dots: points.length < 40 }],
