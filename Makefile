@@ -1,7 +1,7 @@
 # make demo   set up, train on generated data in about a minute, translate
 # make test   set up, then format, lint, types, docs and tests; fails on any
 # make bench DATA=DIR   measure speed beside other projects, about an hour; DIR holds the corpora
-# make pictures   take the README's picture of the studio (needs Chromium)
+# make pictures   take pictures of every page of the studio at three widths (needs Chromium)
 # PYTHON=python3.12 chooses the interpreter of a new .venv.
 
 PYTHON ?= python3
@@ -48,8 +48,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/speed/run_all.py --data $(DATA) $(BENCH)
 
 pictures: $(READY)
-	$(BIN)/heedful demo --out $(DEMO)
-	$(BIN)/python tools/studio_picture.py $(DEMO)/run "Monday, March 3, 2025"
+	$(BIN)/python tools/studio_pictures.py
 
 format: $(READY)
 	$(BIN)/ruff format .

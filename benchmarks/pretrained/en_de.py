@@ -122,12 +122,12 @@ def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict
     ):
         for metric in (sacrebleu.metrics.BLEU(), sacrebleu.metrics.CHRF()):
             found = metric.corpus_score(given, refs, n_bootstrap=1000)
-            low, high = (round(found._mean - found._ci, 1), round(found._mean + found._ci, 1))
+            low, high = (round(float(found._mean + s * found._ci), 1) for s in (-1, 1))
             scores.append(
                 {
                     "metric": "BLEU" if "bleu" in found.name.lower() else "chrF",
                     "data": sentences,
-                    "value": round(found.score, 1),
+                    "value": round(float(found.score), 1),
                     "interval": [low, high],
                     "note": note + " Beam 5; " + str(metric.get_signature()),
                 }

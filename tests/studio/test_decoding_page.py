@@ -80,10 +80,6 @@ def told(page: Any) -> list[list[str]]:
     return [row.locator(".count").all_inner_texts() for row in rows]
 
 
-def numbers(page: Any, title: str, visit: Any) -> list[str]:
-    return visit.numbers_of(page.locator("figure", has_text=title), 0)
-
-
 def test_walking_through_a_translation(at: Any, given: Any) -> None:
     page = at.open(f"decoding?model=learned&text={TEXT}")
     subject = inspect.load(given.learned)
