@@ -43,6 +43,7 @@ def test_it_serves_until_it_is_interrupted(given: Any) -> None:
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(f"{bare}api/studio", timeout=20)
     assert refused.value.code == 401
+    refused.value.close()
     assert time.perf_counter() - before < 10  # a second on a quiet machine: torch is not waited for
     started.send_signal(signal.SIGINT)
     out, err = started.communicate(timeout=30)
