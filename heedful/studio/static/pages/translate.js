@@ -133,12 +133,12 @@ function translated(found, rank, state, propose) {
     h("div", { class: "columns pair" },
       h("div", {}, h("h3", {}, "Text"), h("p", { class: "text", dir: "auto" }, words("source"))),
       h("div", {}, h("h3", {}, "Translation"), h("p", { class: "text", dir: "auto", id: "translation" }, words("target")))),
+    h("div", { class: "columns" }, picture.element, table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)]))),
     facts([["log-probability", number(chosen.score), "score"], ["a token", number(chosen.score / Math.max(1, chosen.pieces.length), 3), "each"],
       ["tokens", number(chosen.tokens), "tokens"], ["finished", chosen.finished ? "yes" : "cut at the longest length", "finished"]]),
     h("ol", { class: "ranks" }, found.translations.map((each, i) => h("li", {}, h("button", {
       type: "button", class: "rank quiet", "aria-pressed": String(i === rank), onclick: () => state.set({ rank: i }, { step: true }),
-    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, number(each.score, 4)))))),
-    h("div", { class: "columns" }, picture.element, table("Pieces of the translation", ["piece", "probability"], chosen.pieces.map(({ piece, score }) => [piece === null ? "(end)" : shownPiece(piece), number(Math.exp(score), 3)]))));
+    }, h("span", { dir: "auto" }, each.text.replaceAll("\n", " / ")), h("span", { class: "count" }, number(each.score, 4)))))));
   const names = (side) => chosen[side].filter((part) => part.word !== null).map((part) => part.text);
   queueMicrotask(() => {
     if (!chosen.matrix.length || !chosen.matrix[0].length) picture.element.hidden = true;
