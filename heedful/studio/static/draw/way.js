@@ -153,7 +153,9 @@ function matrix(own, found, view, place, values, colour, caption) {
 
 const PARTS = {
   text(own, found, { open }, place) {
-    own.append(title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: open ? "24px" : "13px", fill: "var(--ink)" } }, found.text));
+    const largest = (1.8 * (place.width - place.left)) / found.text.length; // a letter is about half as wide as high
+    const size = Math.max(5, Math.min(open ? 24 : 13, largest));
+    own.append(title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
     return open ? 56 : 18;
   },
   pieces(own, found, view, place) {
