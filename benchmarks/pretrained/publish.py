@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 import sys
 import tempfile
@@ -11,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
+
+MOST_POINTS = 250
+"""Updates of a training whose figures come with a model."""
 sys.path.insert(0, str(HERE.parent))
 
 from driver import heedful  # noqa: E402 (a script of the folder above)
@@ -35,9 +40,23 @@ def store(run: Path, name: str) -> Path:
         heedful([*words, "--quantization", "int8"])
         shutil.rmtree(place, ignore_errors=True)
         shutil.copytree(small, place)
+    _write_history(run, place)
     for file in place.iterdir():
         file.chmod(0o644)  # a package is read by others than who builds it
     return place
+
+
+def _write_history(run: Path, place: Path) -> None:
+    """Write the run's settings without paths, and its figures at some of its steps."""
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    trained = [line for line in lines if "event" not in json.loads(line)]
+    shown = set(trained[:: max(1, len(trained) // MOST_POINTS)])
+    kept = [
+        line for line in lines if line in shown or json.loads(line).get("event") == "validation"
+    ]
+    (place / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
+    settings = re.sub(r'"/[^"]*/', '"DIR/', (run / "config.toml").read_text(encoding="utf-8"))
+    (place / "config.toml").write_text(settings, encoding="utf-8")
 
 
 def write_card(place: Path, facts: Mapping[str, Any], *, minutes: float) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heedful.pretrained.catalogue import models_at_hand
 from heedful.studio.workspace import RunLog, thin_curve
 
 
@@ -72,3 +73,16 @@ def test_thinned_curves_keep_their_shape(count: int, most: int, seed: int) -> No
     if values:
         found = [value for _, value in kept]
         assert (min(found), max(found)) == (min(values), max(values))
+
+
+def test_models_at_hand_show_how_they_were_trained() -> None:
+    """Their figures come with them, without paths of the machine they were made on."""
+    for model in models_at_hand().values():
+        place = Place(model.name, model.path)
+        assert place.log is not None
+        assert len(place.log.points("loss")) > 50
+        assert len(place.log.points("loss", "validation")) > 1
+        assert '"/' not in (model.path / "config.toml").read_text(encoding="utf-8")
+        if model.card().task != "images":
+            assert place.plain()["examples"][0]["text"] == model.card().examples[0].text
+            assert len(place.sentences()) >= 10
