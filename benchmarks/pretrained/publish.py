@@ -52,11 +52,19 @@ def _write_history(run: Path, place: Path) -> None:
     trained = [line for line in lines if "event" not in json.loads(line)]
     shown = set(trained[:: max(1, len(trained) // MOST_POINTS)])
     kept = [
-        line for line in lines if line in shown or json.loads(line).get("event") == "validation"
+        line
+        for line in lines
+        if line in shown or json.loads(line).get("event") in ("validation", "summary")
     ]
-    (place / "metrics.jsonl").write_text("\n".join(kept) + "\n", encoding="utf-8")
-    settings = re.sub(r'"/[^"]*/', '"DIR/', (run / "config.toml").read_text(encoding="utf-8"))
+    figures = _without_paths("\n".join(kept) + "\n")
+    (place / "metrics.jsonl").write_text(figures, encoding="utf-8")
+    settings = _without_paths((run / "config.toml").read_text(encoding="utf-8"))
     (place / "config.toml").write_text(settings, encoding="utf-8")
+
+
+def _without_paths(text: str) -> str:
+    """Return a text without the folders of this machine."""
+    return re.sub(r'"/[^"]*/', '"DIR/', text)
 
 
 def write_card(place: Path, facts: Mapping[str, Any], *, minutes: float) -> None:

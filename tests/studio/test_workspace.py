@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.pretrained.catalogue import models_at_hand
-from heedful.studio.workspace import RunLog, thin_curve
+from heedful.studio.workspace import Place, RunLog, thin_curve
 
 
 def append(path: Path, text: str) -> None:
