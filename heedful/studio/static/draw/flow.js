@@ -4,7 +4,7 @@
 import { number, s } from "../dom.js";
 import { redrawn } from "./colours.js";
 
-const BOX = { height: 54, gap: 24, stream: 92, between: 26, side: 8 };
+const BOX = { height: 25, gap: 11, stream: 150, between: 26, side: 8 }; // so low that a block fits a screen
 
 /** The shape for a small box: without the batch of one. */
 export const shortShape = (shape) => shape.slice(1).join(" × ");
@@ -47,15 +47,16 @@ function arranged(parts) {
 
 function draw(host, { parts, names, chosen, choose, describe }) {
   const { places, columns, rows } = arranged(parts);
-  const width = Math.min(640, Math.max(300, host.clientWidth));
-  const left = BOX.stream + BOX.between;
+  const width = Math.min(720, Math.max(300, host.clientWidth));
+  const stream = Math.min(BOX.stream, width / 4);
+  const left = stream + BOX.between;
   const each = (width - left - 3 - BOX.side * (columns - 1)) / columns;
   const step = BOX.height + BOX.gap;
   const height = rows * step - BOX.gap + 8;
   const box = (key) => {
     const { row, from, to } = places.get(key);
     const x = from < 0 ? 3 : left + from * (each + BOX.side);
-    const wide = from < 0 ? BOX.stream : (to - from + 1) * each + (to - from) * BOX.side;
+    const wide = from < 0 ? stream : (to - from + 1) * each + (to - from) * BOX.side;
     return { x, y: 4 + row * step, width: wide, height: BOX.height, middle: x + wide / 2, stream: from < 0 };
   };
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": describe });
@@ -96,11 +97,13 @@ function wire(from, to) {
 function node(part, { x, y, width, height, middle }, name, chosen, choose) {
   const size = part.figures["mean length"];
   const figure = size === undefined ? null : `length ${number(size, 3)}`;
-  const lines = [[name, "name"], [shortShape(part.shape), "size"], [figure, "size"]].filter(([text]) => text);
+  const shape = shortShape(part.shape);
+  const both = 7.2 * name.length + 6.4 * shape.length + 14 < width; // else the shape is in the label alone
   const label = `${name}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
   const group = s("g", { class: `flow-part ${part.role}`, role: "button", tabindex: "0", "aria-pressed": String(chosen), "aria-label": label, "data-part": part.key },
     s("rect", { x, y, width, height, rx: 7 }),
-    lines.map(([text, kind], i) => s("text", { class: kind, x: middle, y: y + height / 2 + 4.5 + (i - (lines.length - 1) / 2) * 15, "text-anchor": "middle" }, text)));
+    s("title", {}, label),
+    s("text", { class: "name", x: middle, y: y + height / 2 + 4.5, "text-anchor": "middle" }, name, both ? s("tspan", { class: "size", dx: 6 }, shape) : null));
   const press = () => choose(part.key);
   group.addEventListener("click", press);
   group.addEventListener("keydown", (event) => {

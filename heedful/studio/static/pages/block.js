@@ -99,7 +99,7 @@ function followed(host, state, second) {
   const detail = h("div", { class: "detail", role: "region", "aria-label": "The chosen tensor", "aria-live": "polite" });
   const both = h("div", { class: "columns beside-detail" }, picture.element, detail);
   const hint = h("p", { class: "note" }, "Type a text to send through the model.");
-  host.append(hint, second.answer, sentence, both);
+  host.append(hint, second.answer, both, sentence);
   return (found) => {
     hint.hidden = found !== null;
     both.hidden = sentence.hidden = found === null;
@@ -112,7 +112,7 @@ function followed(host, state, second) {
     const norms = found.norm_first
       ? "Norms stand on the way into each sub-layer (pre-norm), and the stream runs through untouched"
       : "Norms stand on the stream itself, after each sum (post-norm)";
-    sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stacks[found.stack]} of the ${found.stack}. ${norms}. Shapes are tokens × channels, with heads in front where there are some; lengths are the means over the tokens.`);
+    sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stacks[found.stack]} of the ${found.stack}. ${norms}. Shapes are tokens × channels, with heads in front where there are some.`);
     flowPicture(picture.host, {
       parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
