@@ -62,9 +62,12 @@ def run() -> int:
     Returns:
         The exit status of `main`; the process must end with it.
     """
-    warnings.showwarning = _show_warning
     at_exit = _ImmediateExit()
-    at_exit.status = main()
+    show_as_before, warnings.showwarning = warnings.showwarning, _show_warning
+    try:
+        at_exit.status = main()
+    finally:
+        warnings.showwarning = show_as_before
     return at_exit.status
 
 

@@ -120,7 +120,7 @@ def _truncate(path):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda p: _config(p, lambda c: c.update(schema_version=3)), "newer Heedful"),
+        (lambda p: _config(p, lambda c: c.update(schema_version=4)), "newer Heedful"),
         (lambda p: _config(p, lambda c: c.pop("schema_version")), "schema_version"),
         (lambda p: _config(p, lambda c: c["model"].update(widht=3)), "widht"),
         (lambda p: _config(p, lambda c: c["model"].update(width="wide")), "width"),
