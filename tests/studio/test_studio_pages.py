@@ -160,12 +160,25 @@ def test_masks(visit: Any) -> None:
 # Positions
 
 
+def one_column(visit: Any, figure: Any) -> list[list[str]]:
+    """The rows of the table below a curve."""
+    figure.locator("summary").click()
+    return [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
+
+
 def test_positions(visit: Any, given: Any) -> None:
     page = visit.open("positions?width=4&length=16")
     table = page.locator("figure", has_text="The table")
     row = visit.numbers_of(table, 5)
     expected = [math.sin(5), math.cos(5), math.sin(0.05), math.cos(0.05)]
     assert row == [visit.shown(value, 3) for value in expected]
+    picture = table.locator("canvas")  # the row under the pointer, as a curve
+    picture.focus()
+    for _ in range(3):
+        picture.press("ArrowDown")
+    one = page.locator("figure", has_text="The vector of position 2")
+    curve = [each[0] for each in one_column(visit, one)]
+    assert curve == [visit.shown(f(2 / w)) for w in (1, 100) for f in (math.sin, math.cos)]
 
     page.get_by_label("Positions", exact=True).select_option("learned")
     page.wait_for_selector("text=as trained")

@@ -100,15 +100,32 @@ function drawn(host) {
   return (found, { scheme }) => {
     if (found.form === "vectors") {
       const table = figure("The table", "A row for each position, a column for each channel.");
+      const row = figure("One position's vector", "Point at a row above, or go there with the arrow keys.");
       const near = figure("Dot product by distance", "The mean over all pairs of positions at this distance.");
       const angle = figure("Cosine by distance", "The same, whatever the lengths of the vectors.");
       const plane = figure("Two main directions");
-      host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, near.element, angle.element, plane.element));
+      host.replaceChildren(sentence, table.element, h("div", { class: "columns" }, row.element, near.element, angle.element, plane.element));
       sentence.textContent = found.sentence;
       heatMap(table.host, {
         values: found.table, kind: "diverging", cell: 14, flat: true, rows: { label: "position" }, columns: { label: "channel" },
         describe: `The ${scheme} vectors of ${found.table.length} positions.`,
+        readout: (position, channel, value) => {
+          one(position);
+          return `position ${position}, channel ${channel}: ${number(value)}`;
+        },
       });
+      let shown = -1;
+      /** The row that is pointed at, as a curve over the channels. */
+      function one(position) {
+        if (position === shown) return;
+        shown = position;
+        row.element.querySelector("h3").textContent = `The vector of position ${position}`;
+        lineChart(row.host, {
+          series: [{ name: `position ${position}`, points: found.table[position].map((value, channel) => [channel, value]), dots: found.table[position].length <= 64 }],
+          x: { label: "channel" }, y: { label: "value" }, describe: `The ${scheme} vector of position ${position}, channel by channel.`,
+        });
+      }
+      one(Math.min(1, found.table.length - 1));
       for (const [place, name, likeness] of [[near, "dot product", found.product], [angle, "cosine", found.cosine]]) {
         lineChart(place.host, {
           series: [{ name, points: found.distances.map((distance, i) => [distance, likeness[i]]) }],
