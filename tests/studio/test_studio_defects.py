@@ -127,3 +127,16 @@ def test_layers_are_counted_from_one_everywhere(visit: Any) -> None:
         options = page.get_by_label(name, exact=True).locator("option").all_inner_texts()
         assert not any(option.startswith("0") for option in options), path
         assert any(option.startswith("1") for option in options), path
+
+
+def test_a_smoothed_curve_is_the_weighted_mean_so_far(visit: Any, given: Any) -> None:
+    page = visit.open("runs?runs=run&smooth=0.5")
+    losses = [5 / step for step in range(1, 61)]  # as the run of the tests has written them
+    weights = [0.5 ** (59 - i) for i in range(60)]
+    expected = sum(w * x for w, x in zip(weights, losses, strict=True)) / sum(weights)
+    figure = page.locator("figure").first
+    figure.locator("summary").click()
+    names = figure.locator("thead th").all_inner_texts()
+    last = figure.locator("tbody tr").last.locator("th, td").all_inner_texts()
+    assert last[0] == "60"
+    assert last[names.index("run, smoothed")] == visit.shown(expected)

@@ -1,11 +1,11 @@
 import { call, live } from "../api.js";
-import { check, choice, panel, several, text } from "../controls.js";
+import { check, choice, panel, several, slider, text } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
 import { lineChart } from "../draw/lines.js";
 
 export const defaults = (studio) => ({
   runs: studio.places.filter((place) => place.run).map((place) => place.name).slice(0, 6),
-  figure: "loss", logx: false, logy: false, lines: "",
+  figure: "loss", smooth: 0, logx: false, logy: false, lines: "",
 });
 
 const EVERY = 3000; // milliseconds between two looks at running runs
@@ -25,20 +25,22 @@ export function mount({ root, side, state, studio }) {
   const body = h("div", {}, picture.element, standing, differences);
   side.append(
     panel(several(state, "runs", { label: "Runs", options: names }), which,
+      slider(state, "smooth", { label: "Smoothing", min: 0, max: 0.99, step: 0.01 }),
       check(state, "logx", { label: "Logarithmic steps" }), check(state, "logy", { label: "Logarithmic figure" })));
   root.append(body,
     section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
 
   let steps = "";
   const ask = live(body, (signal) => call("runs", "curves", { runs: state.values.runs, figure: state.values.figure }, signal), (found) => {
-    const { figure: shown, logx, logy } = state.values;
+    const { figure: shown, smooth, logx, logy } = state.values;
     const offered = [...new Set([shown, ...found.figures])];
     which.fill(offered);
     picture.element.querySelector("h3").textContent = title(shown);
     const colours = new Map(names.map((name, i) => [name, i]));
     lineChart(picture.host, {
       series: found.runs.flatMap((run) => [
-        { name: run.name, colour: colours.get(run.name), points: run.train, faint: run.validation.length > 0 && run.train.length > 0 },
+        { name: run.name, colour: colours.get(run.name), points: run.train, faint: smooth > 0 || (run.validation.length > 0 && run.train.length > 0) },
+        { name: `${run.name}, smoothed`, colour: colours.get(run.name), points: smooth > 0 ? smoothed(run.train, smooth) : [] },
         { name: `${run.name}, validation`, colour: colours.get(run.name), points: run.validation, dots: run.validation.length < 40 },
       ]),
       x: { label: "step", log: logx }, y: { label: shown.replaceAll("_", " "), log: logy }, height: 360,
@@ -76,4 +78,17 @@ export function mount({ root, side, state, studio }) {
   setInterval(() => {
     if (!document.hidden) ask();
   }, EVERY);
+}
+
+/**
+ * A moving average that forgets: each point has the weight of the one after it times `smooth`. The
+ * sum of the weights so far divides it, so that the first points are not drawn towards 0.
+ */
+function smoothed(points, smooth) {
+  let [sum, weight] = [0, 0];
+  return points.map(([step, value]) => {
+    sum = smooth * sum + value;
+    weight = smooth * weight + 1;
+    return [step, sum / weight];
+  });
 }
