@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.config import read_toml
 from heedful.errors import ModelError, UserError, suggest
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 SETTINGS_FILE = "config.toml"
 METRICS_FILE = "metrics.jsonl"
 
-Points = list[tuple[int, float]]
+Points = list[tuple[float, float]]
+Axis = Literal["step", "seconds", "total_tokens"]
 
 
 class RunLog:
@@ -73,13 +74,24 @@ class RunLog:
                 names.update(dict.fromkeys(k for k, v in event.items() if _is_number(v)))
         return {kind: [name for name in names if name != "step"] for kind, names in figures.items()}
 
-    def points(self, figure: str, kind: str = "train") -> Points:
-        """Return the steps and numbers of one figure."""
-        return [
-            (event["step"], float(event[figure]))
-            for event in self.events()
-            if event.get("event", "train") == kind and _is_number(event.get(figure))
-        ]
+    def points(self, figure: str, kind: str = "train", axis: Axis = "step") -> Points:
+        """Return the numbers of one figure, each with its place on an axis.
+
+        Args:
+            figure: its name.
+            kind: `train` or `validation`.
+            axis: steps, seconds of training, or target tokens trained on. A validation stands where
+                the training before it stood.
+        """
+        found: Points = []
+        place: float | None = None
+        for event in self.events():
+            if _is_number(event.get(axis)):
+                place = event[axis]
+            wanted = event.get("event", "train") == kind and _is_number(event.get(figure))
+            if wanted and place is not None:
+                found.append((place, float(event[figure])))
+        return found
 
     def _catch_up(self, file: Any) -> None:
         import os

@@ -75,6 +75,21 @@ def test_thinned_curves_keep_their_shape(count: int, most: int, seed: int) -> No
         assert (min(found), max(found)) == (min(values), max(values))
 
 
+def test_points_stand_on_other_axes(tmp_path: Path) -> None:
+    lines = [
+        {"step": 1, "loss": 3.0, "seconds": 0.5, "total_tokens": 100},
+        {"step": 2, "loss": 2.0, "seconds": 1.5, "total_tokens": 180},
+        {"step": 2, "event": "validation", "bleu": 7.0},
+        {"step": 3, "loss": 1.0},
+    ]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "metrics.jsonl").write_text(text, encoding="utf-8")
+    log = RunLog(tmp_path)
+    assert log.points("loss", axis="seconds") == [(0.5, 3.0), (1.5, 2.0), (1.5, 1.0)]
+    assert log.points("bleu", "validation", axis="total_tokens") == [(180, 7.0)]
+    assert log.points("bleu", "validation") == [(2, 7.0)]
+
+
 def test_models_at_hand_show_how_they_were_trained() -> None:
     """Their figures come with them, without paths of the machine they were made on."""
     for model in models_at_hand().values():

@@ -10,7 +10,7 @@ from pydantic import Field
 from heedful.config import Config, dump_toml, flat
 from heedful.errors import UserError
 from heedful.studio.page import Call, Page
-from heedful.studio.workspace import thin_curve
+from heedful.studio.workspace import Axis, thin_curve
 from heedful.train.run_settings import ScheduleSettings
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class CurvesRequest(Config):
 
     runs: Names = ()
     figure: str = "loss"
+    axis: Axis = "step"
 
 
 class SamplesRequest(Config):
@@ -45,7 +46,7 @@ def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a figure in training and validation, the state of each run, and their differences."""
     logs = {name: workspace.log(name) for name in request.runs}
     return {
-        "runs": [_curves(name, log, request.figure) for name, log in logs.items()],
+        "runs": [_curves(name, log, request) for name, log in logs.items()],
         "figures": sorted({f for log in logs.values() for k in log.figures().values() for f in k}),
         "differences": _differences(logs),
     }
@@ -69,7 +70,7 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
     return {"samples": outputs, "lines": lines}
 
 
-def _curves(name: str, log: RunLog, figure: str) -> dict[str, Any]:
+def _curves(name: str, log: RunLog, request: CurvesRequest) -> dict[str, Any]:
     events = log.events()
     last = events[-1] if events else {}
     validations = [event for event in events if event.get("event") == "validation"]
@@ -79,8 +80,10 @@ def _curves(name: str, log: RunLog, figure: str) -> dict[str, Any]:
     settings = log.settings()
     return {
         "name": name,
-        "train": thin_curve(log.points(figure), POINTS),
-        "validation": thin_curve(log.points(figure, "validation"), POINTS),
+        **{
+            kind: thin_curve(log.points(request.figure, kind, request.axis), POINTS)
+            for kind in ("train", "validation")
+        },
         "step": last.get("step", 0),
         "max_steps": settings.max_steps,
         "task": settings.task,

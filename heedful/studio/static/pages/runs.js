@@ -5,9 +5,10 @@ import { lineChart } from "../draw/lines.js";
 
 export const defaults = (studio) => ({
   runs: studio.places.filter((place) => place.run).map((place) => place.name).slice(0, 6),
-  figure: "loss", smooth: 0, logx: false, logy: false, lines: "",
+  figure: "loss", axis: "step", smooth: 0, logx: false, logy: false, lines: "",
 });
 
+const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
 const EVERY = 3000; // milliseconds between two looks at running runs
 
 export function mount({ root, side, state, studio }) {
@@ -25,14 +26,15 @@ export function mount({ root, side, state, studio }) {
   const body = h("div", {}, picture.element, standing, differences);
   side.append(
     panel(several(state, "runs", { label: "Runs", options: names }), which,
+      choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
       slider(state, "smooth", { label: "Smoothing", min: 0, max: 0.99, step: 0.01 }),
-      check(state, "logx", { label: "Logarithmic steps" }), check(state, "logy", { label: "Logarithmic figure" })));
+      check(state, "logx", { label: "Logarithmic axis" }), check(state, "logy", { label: "Logarithmic figure" })));
   root.append(body,
     section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
 
   let steps = "";
-  const ask = live(body, (signal) => call("runs", "curves", { runs: state.values.runs, figure: state.values.figure }, signal), (found) => {
-    const { figure: shown, smooth, logx, logy } = state.values;
+  const ask = live(body, (signal) => call("runs", "curves", { runs: state.values.runs, figure: state.values.figure, axis: state.values.axis }, signal), (found) => {
+    const { figure: shown, axis, smooth, logx, logy } = state.values;
     const offered = [...new Set([shown, ...found.figures])];
     which.fill(offered);
     picture.element.querySelector("h3").textContent = title(shown);
@@ -43,8 +45,8 @@ export function mount({ root, side, state, studio }) {
         { name: `${run.name}, smoothed`, colour: colours.get(run.name), points: smooth > 0 ? smoothed(run.train, smooth) : [] },
         { name: `${run.name}, validation`, colour: colours.get(run.name), points: run.validation, dots: run.validation.length < 40 },
       ]),
-      x: { label: "step", log: logx }, y: { label: shown.replaceAll("_", " "), log: logy }, height: 360,
-      describe: `${shown} of ${found.runs.length} runs by step, in training and in validation.`,
+      x: { label: AXES[axis], log: logx }, y: { label: shown.replaceAll("_", " "), log: logy }, height: 360,
+      describe: `${shown} of ${found.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
       empty: "Choose a run that has written this figure.",
     });
     standing.replaceChildren(found.runs.length ? table("State of the runs", ["run", "state", "step", "of", "task", "tokens a second", "newest validation"], found.runs.map((run) => [
