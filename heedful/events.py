@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -59,6 +59,34 @@ class Metric:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """A text that a model writes for a validation example.
+
+    Args:
+        source: the text it reads.
+        reference: a person's translation.
+        text: its own.
+    """
+
+    source: str
+    reference: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Texts of a model after so many updates, always for the same examples.
+
+    Args:
+        step: updates made so far.
+        items: one of each example.
+    """
+
+    step: int
+    items: tuple[Sample, ...]
+
+
+@dataclass(frozen=True)
 class Note:
     """A sentence of information."""
 
@@ -72,7 +100,7 @@ class Warning:
     text: str
 
 
-Event = Progress | Metric | Note | Warning
+Event = Progress | Metric | Samples | Note | Warning
 
 
 class Sink(Protocol):
@@ -107,6 +135,11 @@ class Events:
     def metric(self, step: int, values: Mapping[str, Value], kind: str = "train") -> None:
         """Emit a `Metric`."""
         self.emit(Metric(step, dict(values), kind))
+
+    def samples(self, step: int, items: Iterable[Sample]) -> None:
+        """Emit `Samples`, unless there are none."""
+        if kept := tuple(items):
+            self.emit(Samples(step, kept))
 
     def note(self, text: str) -> None:
         """Emit a `Note`."""
@@ -149,7 +182,7 @@ class Recorder:
 
 
 class MetricsFile:
-    """Appends metrics to a file, one JSON object a line.
+    """Appends metrics and samples to a file, one JSON object a line.
 
     Args:
         path: the file; created when missing.
@@ -172,11 +205,16 @@ class MetricsFile:
             raise _cannot_write(path, error) from error
 
     def handle(self, event: Event) -> None:
-        """Write a metric; ignore other events."""
-        if not isinstance(event, Metric):
+        """Write a metric or samples; ignore other events."""
+        record: dict[str, Any]
+        if isinstance(event, Samples):
+            record = {"step": event.step, "event": "samples"}
+            record["samples"] = [asdict(item) for item in event.items]
+        elif isinstance(event, Metric):
+            kind = {} if event.kind == "train" else {"event": event.kind}
+            record = {"step": event.step} | kind | {k: _json(v) for k, v in event.values.items()}
+        else:
             return
-        kind = {} if event.kind == "train" else {"event": event.kind}
-        record = {"step": event.step} | kind | {k: _json(v) for k, v in event.values.items()}
         try:
             self._file.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
             self._file.flush()
@@ -251,7 +289,10 @@ class TensorBoard:
             )
 
     def handle(self, event: Event) -> None:
-        """Write the numbers of a metric."""
+        """Write the numbers of a metric, and samples as text."""
+        if isinstance(event, Samples):
+            for number, item in enumerate(event.items, 1):
+                self._writer.add_text(f"samples/{number}", item.text, event.step)
         if isinstance(event, Metric):
             for name, value in event.values.items():
                 if not isinstance(value, str):

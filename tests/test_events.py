@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import ConfigError, RunError
-from heedful.events import Events, MetricsFile, Progress, Recorder, TensorBoard, Terminal, Warning
+from heedful.events import (
+    Events,
+    MetricsFile,
+    Progress,
+    Recorder,
+    Sample,
+    TensorBoard,
+    Terminal,
+    Warning,
+)
 
 
 def test_every_sink_hears_everything() -> None:
@@ -28,12 +37,19 @@ def test_metrics_are_one_json_object_a_line(tmp_path: Path) -> None:
     events.note("not for the file")
     events.metric(1, {"bleu": 3.0}, "validation")
     events.metric(2, {"loss": float("nan")})
+    events.samples(2, [Sample("Hallo", "Hello", "Hullo")])
+    events.samples(3, [])
     file.close()
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"step": 1, "loss": 2.5, "lr": 1e-4},
         {"step": 1, "event": "validation", "bleu": 3.0},
         {"step": 2, "loss": "nan"},
+        {
+            "step": 2,
+            "event": "samples",
+            "samples": [{"source": "Hallo", "reference": "Hello", "text": "Hullo"}],
+        },
     ]
 
 

@@ -54,7 +54,7 @@ def _write_history(run: Path, place: Path) -> None:
     kept = [
         line
         for line in lines
-        if line in shown or json.loads(line).get("event") in ("validation", "summary")
+        if line in shown or json.loads(line).get("event") in ("validation", "samples", "summary")
     ]
     figures = _without_paths("\n".join(kept) + "\n")
     (place / "metrics.jsonl").write_text(figures, encoding="utf-8")

@@ -255,6 +255,7 @@ class Trainer:
             else:
                 state.stale += 1
             self.events.metric(state.step, scores.values, "validation")
+            self.events.samples(state.step, scores.samples)
             self.events.note(f"step {state.step}: {scores.describe()}")
             if state.stale == 0:
                 self.hooks.offer(self.model, state.step, scores)

@@ -17,6 +17,7 @@ from heedful.train.objective import Context, Objective, Scorer
 if TYPE_CHECKING:
     from heedful.data.batch_plan import Indices
     from heedful.device import Precision
+    from heedful.events import Sample
     from heedful.train.batch_source import Batch
     from heedful.train.run_settings import ValidationSettings
 
@@ -31,12 +32,14 @@ class Scores:
         score: the one that decides, larger is better.
         sentences: how many were translated; 0 when only the loss was wanted.
         signatures: sacreBLEU's, by metric.
+        samples: texts that were written, of the same few examples each time.
     """
 
     values: Mapping[str, float]
     score: float
     sentences: int
     signatures: Mapping[str, str] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
 
     def describe(self) -> str:
         return ", ".join(f"{name} {value:.4g}" for name, value in self.values.items())
@@ -44,10 +47,11 @@ class Scores:
 
 @dataclass(frozen=True)
 class Measured:
-    """Metrics by name, and the signature of each that has one."""
+    """Metrics by name, the signature of each that has one, and a few of the texts."""
 
     values: Mapping[str, float]
     signatures: Mapping[str, str] = field(default_factory=dict)
+    samples: tuple[Sample, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class Validator:
         values |= measured.values
         chosen = self.settings.choose_by
         score = -values["loss"] if chosen == "loss" else values[chosen]
-        return Scores(values, score, count, measured.signatures)
+        return Scores(values, score, count, measured.signatures, measured.samples)
 
     def sentences(self, *, everything: bool = False) -> int:
         """The number of examples measured beside the loss, which is that of all."""

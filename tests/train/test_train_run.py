@@ -16,7 +16,7 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.train.checkpoints import CheckpointStore, using, weights_of
+from heedful.train.checkpoints import CheckpointStore, load_weights, using, weights_of
 from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run import run_training
 from heedful.train.run_config import locked
@@ -72,6 +72,24 @@ def test_metrics_say_what_is_promised(finished: Any) -> None:
     assert {"loss", "perplexity", "bits_per_token", "bleu", "chrf"} <= validation[0].keys()
     assert validation[0]["perplexity"] == pytest.approx(2.718281828 ** validation[0]["loss"])
     assert lines[-1]["event"] == "summary"
+
+
+def test_a_few_translations_are_kept_of_every_validation(finished: Any) -> None:
+    run, settings, recorder, _ = finished
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    samples = [line for line in lines if line.get("event") == "samples"]
+    assert [line["step"] for line in samples] == [m.step for m in recorder.metrics("validation")]
+    valid = settings.data.valid[0]
+    sources, references = (
+        Path(file).read_text().splitlines()[::2] for file in (valid.source, valid.target)
+    )
+    model, tokenizers = load_model(run / "model")
+    load_weights(model, load_file(run / "checkpoints/step-00000060/model.safetensors"))
+    texts = TranslationPipeline(model, tokenizers).translate(sources, beam=2)
+    expected = zip(sources, references, map(str, texts), strict=True)  # every other of the twelve
+    assert samples[-1]["samples"] == [
+        dict(zip(("source", "reference", "text"), each, strict=True)) for each in expected
+    ]
 
 
 def test_summary_is_that_of_the_published_model_through_the_real_decoder(finished: Any) -> None:

@@ -19,6 +19,7 @@ from heedful.evaluate.task_metrics import (
     mark_spans,
     span_f1,
 )
+from heedful.events import Sample
 from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchSettings
@@ -36,6 +37,9 @@ _ANSWER_METRICS: Mapping[str, Callable[[Sequence[str], Sequence[Sequence[str]]],
     "exact_match": answer_exact_match,
     "f1": answer_f1,
 }
+
+MOST_SAMPLES = 8
+"""Translations of a validation that are kept, spread evenly over its sentences."""
 
 
 def tag_metrics(asked: Iterable[str], tags: Iterable[str]) -> tuple[str, ...]:
@@ -154,16 +158,15 @@ def translation_measure(
         sources, targets = zip(*map(text_of, range(count)), strict=True)
         pipeline = TranslationPipeline(model, tokenizers, precision=precision)
         translations = pipeline.translate(sources, settings=search, progress=progress)
+        texts = [str(text) for text in translations]
         scores = corpus_scores(
-            [str(text) for text in translations],
-            targets,
-            settings.metrics,
-            tokenize=tokenize,
-            lowercase=lowercase,
+            texts, targets, settings.metrics, tokenize=tokenize, lowercase=lowercase
         )
+        shown = range(0, count, -(-count // MOST_SAMPLES))
         return Measured(
             {name: metric.score for name, metric in scores.items()},
             {name: metric.signature for name, metric in scores.items()},
+            tuple(Sample(sources[i], targets[i], texts[i]) for i in shown),
         )
 
     return Measure(total, score)
