@@ -3,10 +3,14 @@
     python benchmarks/pretrained/en_de.py --data DIR
 
 DIR holds tatoeba/en-de.tsv.gz (or set HEEDFUL_DATA). tatoeba.py splits it so that no sentence of
-the validation and test parts, on either side, is trained on. The test part is translated once, by
-the model as it is stored, and scored against the first and against all translations that a sentence
-has there. The settings stand in en_de.toml. A run that was stopped goes on with --resume, and
---finish publishes what it has.
+the validation and test parts, on either side, is trained on. A first model learns from people's
+translations (en_de.toml). It translates the sources it was trained on, and a second begins where it
+ended and learns from people's translations and from its own (en_de_second.toml; Kim and Rush 2016,
+with the student as its own teacher). The test part is translated once, by the second as it is
+stored, and scored against the first and against all translations that a sentence has there.
+
+Runs that were stopped go on with --resume. --first takes a model in the place of the first run, and
+--finish publishes the second run as it is.
 """
 
 from __future__ import annotations
@@ -41,13 +45,25 @@ MEASURED_ON = 60
 
 
 def main() -> None:
-    """Train, store, translate the test part, write the card."""
+    """Train twice, store, translate the test part, write the card."""
     arguments = _parse()
     run = arguments.run or Path("runs") / "pretrained-en-de"
     run.parent.mkdir(parents=True, exist_ok=True)
     parts = split_pairs(arguments.data / "tatoeba" / "en-de.tsv.gz")
     if not arguments.finish:
-        _train(run, parts, arguments)
+        first = arguments.first or run.with_name(f"{run.name}-first")
+        files = {part: run.with_suffix(f".{part}.tsv") for part in ("train", "valid")}
+        write_pairs(files["train"], parts["train"])
+        write_pairs(files["valid"], one_reference_each(parts["valid"]))
+        if arguments.first is None:
+            _train(first, "en_de.toml", files, arguments)
+        teacher = run.with_suffix(".teacher.tsv")
+        if not teacher.exists():
+            write_pairs(teacher, _translations(first, parts["train"], run))
+        both = {**files, "train": run.with_suffix(".both.tsv")}
+        texts = [files["train"].read_text("utf-8"), teacher.read_text("utf-8")]
+        both["train"].write_text("".join(texts), encoding="utf-8")
+        _train(run, "en_de_second.toml", both, arguments, init=first)
     place = store(run, "en-de")
     test = _evaluate(place, parts["test"], run)
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
@@ -80,21 +96,35 @@ def main() -> None:
 def _parse() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("--resume", action="store_true", help="go on with a run that was stopped")
+    parser.add_argument("--first", type=Path, help="a model in the place of the first run")
     parser.add_argument("--finish", action="store_true", help="publish a run as it is")
     return parse(parser)
 
 
-def _train(run: Path, parts: dict[str, Any], arguments: argparse.Namespace) -> None:
-    files = {part: run.with_suffix(f".{part}.tsv") for part in ("train", "valid")}
-    write_pairs(files["train"], parts["train"])
-    write_pairs(files["valid"], one_reference_each(parts["valid"]))
+def _train(
+    run: Path,
+    settings: str,
+    files: dict[str, Path],
+    arguments: argparse.Namespace,
+    init: Path | None = None,
+) -> None:
     words = ["train", str(run)]
     if arguments.resume and (run / "config.toml").exists():
         words.append("--resume")
     else:
-        words += ["--config", str(HERE / "en_de.toml")]
+        words += ["--config", str(HERE / settings)]
         words += ["--train", str(files["train"]), "--valid", str(files["valid"])]
+        words += [] if init is None else ["--init", str(init)]
     heedful([*words, *arguments.extra])
+
+
+def _translations(model: Path, pairs: list[tuple[str, str]], run: Path) -> list[tuple[str, str]]:
+    """Each source once, with the model's translation."""
+    sources = list(dict.fromkeys(source for source, _ in pairs))
+    file = run.with_suffix(".sources.en")
+    file.write_text("".join(f"{source}\n" for source in sources), encoding="utf-8")
+    said = heedful(["translate", str(model), "-i", str(file), "--beam", "4"])
+    return list(zip(sources, said.splitlines(), strict=True))
 
 
 def _evaluate(place: Path, pairs: list[tuple[str, str]], run: Path) -> list[dict[str, Any]]:
