@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from heedful.config import Config, PositiveInt, Probability
-from heedful.nn.spec import Activation, PositionScheme
+from heedful.nn.spec import Activation, MixerName, PositionScheme
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import TranslatorSpec
@@ -24,6 +24,15 @@ class TranslatorShape(Config):
     width: PositiveInt = 512
     encoder_layers: PositiveInt = 6
     decoder_layers: PositiveInt = 6
+    mixer: MixerName = Field(
+        "attention", description="how tokens of a decoder exchange information"
+    )
+    encoder_mixer: MixerName = Field(
+        "attention", description="how tokens of an encoder exchange information"
+    )
+    attention_every: Annotated[int, Field(ge=2)] | None = Field(
+        None, description="in stacks of another mixer, every layer of this number has attention"
+    )
     num_heads: PositiveInt = 8
     num_kv_heads: PositiveInt | None = None
     head_width: PositiveInt | None = Field(

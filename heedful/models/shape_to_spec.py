@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from heedful.errors import ConfigError
+from heedful.models.mixers import (
+    attention_spec,
+    layer_mixers,
+    refuse_idle_options,
+    rotary_options,
+)
 from heedful.models.model_spec import (
     CausalLMSpec,
     EncoderSpec,
@@ -16,12 +22,9 @@ from heedful.models.model_spec import (
 )
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.spec import (
-    LAYER_BIASES,
     AllOfSpec,
     AttentionSpec,
-    CausalSpec,
     EmbeddingSpec,
-    EverythingSpec,
     ExpertsSpec,
     FeedForwardSpec,
     MaskSpec,
@@ -32,7 +35,6 @@ from heedful.nn.spec import (
     RotarySpec,
     SegmentSpec,
     T5BiasSpec,
-    WindowSpec,
 )
 
 if TYPE_CHECKING:
@@ -49,34 +51,16 @@ def translator_spec(
         source_vocabulary: number of pieces.
         target_vocabulary: number of pieces.
     """
-    final_norm = NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None
-    embedding_positions: Literal["sinusoidal", "learned", "none"] = "none"
-    if shape.positions == "sinusoidal" or shape.positions == "learned":
-        embedding_positions = shape.positions
+    encoder, decoder = _encoder(shape), _decoder(shape, reads_memory=True)
+    refuse_idle_options(shape, (encoder, decoder))
     return TranslatorSpec(
         width=shape.width,
         source_vocabulary=source_vocabulary,
         target_vocabulary=target_vocabulary,
         share_embeddings=shape.share_embeddings,
-        embedding=EmbeddingSpec(
-            positions=PositionSpec(
-                kind=embedding_positions,
-                max_length=shape.max_length + 1 if embedding_positions == "learned" else None,
-            ),
-            dropout=shape.dropout,
-        ),
-        encoder=StackSpec.of(
-            num_layers=shape.encoder_layers,
-            block=_block(shape, decoder=False),
-            final_norm=final_norm,
-            shared_position_bias=_shared_bias(shape, bidirectional=True),
-        ),
-        decoder=StackSpec.of(
-            num_layers=shape.decoder_layers,
-            block=_block(shape, decoder=True),
-            final_norm=final_norm,
-            shared_position_bias=_shared_bias(shape, bidirectional=False),
-        ),
+        embedding=_embedding(shape, shape.max_length),
+        encoder=encoder,
+        decoder=decoder,
         max_length=shape.max_length,
     )
 
@@ -89,17 +73,18 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         vocabulary: number of pieces.
         max_length: tokens seen at once, as many positions as are learned.
     """
-    whole = shape.model_copy(update={"max_length": max_length}).expand(vocabulary, vocabulary)
-    block = whole.decoder.block
-    attention = block.self_attention
-    own_text = AllOfSpec(parts=(attention.mask, SegmentSpec()))
-    attention = attention.model_copy(update={"mask": own_text})
-    block = block.replace(self_attention=attention, cross_attention=None)
+    shape = shape.model_copy(update={"max_length": max_length})
+    decoder = _decoder(shape, reads_memory=False).with_attentions(
+        lambda attention: attention.model_copy(
+            update={"mask": AllOfSpec(parts=(attention.mask, SegmentSpec()))}
+        )
+    )
+    refuse_idle_options(shape, (decoder,))
     return CausalLMSpec(
-        width=whole.width,
+        width=shape.width,
         vocabulary=vocabulary,
-        embedding=whole.embedding,
-        decoder=whole.decoder.with_block(block),
+        embedding=_embedding(shape, max_length),
+        decoder=decoder,
         tied=shape.share_embeddings != "none",
         max_length=max_length,
     )
@@ -116,12 +101,14 @@ def encoder_spec(
         max_length: tokens of the longest text, as many positions as are learned.
         heads: what is predicted.
     """
-    whole = shape.model_copy(update={"max_length": max_length}).expand(vocabulary, vocabulary)
+    shape = shape.model_copy(update={"max_length": max_length})
+    encoder = _encoder(shape)
+    refuse_idle_options(shape, (encoder,))
     return EncoderSpec(
-        width=whole.width,
+        width=shape.width,
         vocabulary=vocabulary,
-        embedding=whole.embedding,
-        encoder=whole.encoder,
+        embedding=_embedding(shape, max_length),
+        encoder=encoder,
         heads=heads,
         max_length=max_length,
     )
@@ -168,7 +155,7 @@ def vision_spec(
         image_size=image_size,
         patch_size=patch_size,
         channels=channels,
-        encoder=shape.expand(1, 1).encoder,  # the vocabulary is of no concern to the encoder
+        encoder=_encoder(shape),
         pooling=pooling,
         labels=labels,
         dropout=shape.dropout,
@@ -221,12 +208,10 @@ def with_overrides(
         ConfigError: when there are no rotary positions to stretch.
     """
     if scaling := rotary_options(shape):
-        stack = stack.model_copy(
-            update={
-                "pattern": tuple(
-                    _block_with_rotary(block, scaling, trained_length) for block in stack.pattern
-                )
-            }
+        if not stack.has_self_attention:
+            raise _no_rotary()
+        stack = stack.with_attentions(
+            lambda attention: _with_rotary(attention, scaling, trained_length)
         )
     rates = {name: getattr(shape, name) for name in DROPOUTS if name in shape.model_fields_set}
     if "dropout" in rates:
@@ -237,19 +222,22 @@ def with_overrides(
     return embedding, stack.model_copy(update={"pattern": pattern})
 
 
-def _block_with_rotary(
-    block: BlockSpec, scaling: Mapping[str, Any], trained_length: int | None
-) -> BlockSpec:
-    attention = block.self_attention
+def _no_rotary() -> ConfigError:
+    return ConfigError(
+        "The model has no rotary positions to stretch",
+        where="model.rotary_scaling",
+        remedy="Leave it out",
+    )
+
+
+def _with_rotary(
+    attention: AttentionSpec, scaling: Mapping[str, Any], trained_length: int | None
+) -> AttentionSpec:
     if attention.rotary is None:
-        raise ConfigError(
-            "The model has no rotary positions to stretch",
-            where="model.rotary_scaling",
-            remedy="Leave it out",
-        )
+        raise _no_rotary()
     length = {"original_length": trained_length}
     rotary = RotarySpec.parse({**length, **attention.rotary.plain(), **scaling})
-    return block.replace(self_attention=attention.model_copy(update={"rotary": rotary}))
+    return attention.model_copy(update={"rotary": rotary})
 
 
 def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSpec:
@@ -273,17 +261,57 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
         yield "max_length", spec.max_length
     for name, stack in spec.stacks().items():
         yield f"{name}_layers", stack.num_layers
+        yield from _mixers(name, stack)
         yield from _of_stack(stack, spec.width)
         if spec.kind != "vision":  # the positions of patches are always learned
             yield "positions", _positions(spec.embedding, stack)
 
 
-def _block(shape: TranslatorShape, *, decoder: bool) -> BlockSpec:
+def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
+    kind: Literal["sinusoidal", "learned", "none"] = "none"
+    if shape.positions == "sinusoidal" or shape.positions == "learned":
+        kind = shape.positions
+    rows = max_length + 1 if kind == "learned" else None
+    return EmbeddingSpec(positions=PositionSpec(kind=kind, max_length=rows), dropout=shape.dropout)
+
+
+def _encoder(shape: TranslatorShape) -> StackSpec:
+    layers = shape.encoder_layers
+    mixers = layer_mixers(shape, shape.encoder_mixer, num_layers=layers, causal=False)
+    return _stack(shape, layers, mixers, T5BiasSpec(bidirectional=True))
+
+
+def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
+    layers = shape.decoder_layers
+    mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
+    cross = attention_spec(shape) if reads_memory else None
+    return _stack(shape, layers, mixers, T5BiasSpec(bidirectional=False), cross)
+
+
+def _stack(
+    shape: TranslatorShape,
+    num_layers: int,
+    mixers: Sequence[PartSpec],
+    bias: T5BiasSpec,
+    cross_attention: AttentionSpec | None = None,
+) -> StackSpec:
+    has_scores = any(mixer.kind == "attention" for mixer in mixers)  # T5's bias is added to them
+    return StackSpec(
+        num_layers=num_layers,
+        pattern=tuple(_block(shape, mixer, cross_attention) for mixer in mixers),
+        final_norm=NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None,
+        shared_position_bias=bias if shape.positions == "t5" and has_scores else None,
+    )
+
+
+def _block(
+    shape: TranslatorShape, mixer: PartSpec, cross_attention: AttentionSpec | None
+) -> BlockSpec:
     return BlockSpec.of(
         norm_placement=shape.norm_placement,
         norm=NormSpec(kind=shape.norm),
-        self_attention=_self_attention(shape, causal=decoder),
-        cross_attention=_attention(shape) if decoder else None,
+        self_attention=mixer,
+        cross_attention=cross_attention,
         feedforward=FeedForwardSpec(
             width=shape.feedforward,
             activation=shape.activation,
@@ -306,80 +334,43 @@ def _experts(shape: TranslatorShape) -> ExpertsSpec | None:
     )
 
 
-def _attention(shape: TranslatorShape) -> AttentionSpec:
-    return AttentionSpec(
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_width=shape.head_width,
-        bias=shape.bias,
-        dropout=shape.attention_dropout,
-    )
-
-
-def _self_attention(shape: TranslatorShape, *, causal: bool) -> AttentionSpec:
-    mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
-    if shape.window is not None:
-        near = WindowSpec(size=shape.window)
-        mask = AllOfSpec(parts=(mask, near)) if causal else near
-    bias = LAYER_BIASES.get(shape.positions)
-    return _attention(shape).model_copy(
-        update={
-            "mask": mask,
-            "rotary": _rotary(shape),
-            "position_bias": bias() if bias else None,
-        }
-    )
-
-
-def _rotary(shape: TranslatorShape) -> RotarySpec | None:
-    if shape.positions != "rotary":
-        return None
-    scaling = rotary_options(shape)
-    if not scaling:
-        return RotarySpec()
-    return RotarySpec.parse({"original_length": shape.max_length} | scaling)
-
-
-def rotary_options(shape: TranslatorShape) -> dict[str, Any]:
-    """Return the options of rotary scaling that were set, as fields of `RotarySpec`."""
-    names = {name: f"rotary_{name}" for name in ("scaling", "factor", "original_length")}
-    is_set = {name: getattr(shape, option) for name, option in names.items()}
-    defaults = {"scaling": "none", "factor": 1.0, "original_length": None}
-    return {name: value for name, value in is_set.items() if value != defaults[name]}
-
-
-def _shared_bias(shape: TranslatorShape, *, bidirectional: bool) -> T5BiasSpec | None:
-    return T5BiasSpec(bidirectional=bidirectional) if shape.positions == "t5" else None
-
-
 def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
-    block = stack.block
-    for attention in (block.self_attention, block.cross_attention):
-        if attention is not None:
+    for block in stack.pattern:
+        for attention in block.attentions().values():
             yield "num_heads", attention.num_heads
             yield "head_width", attention.head_width or width // attention.num_heads
             yield "num_kv_heads", attention.num_kv_heads or attention.num_heads
             yield "bias", attention.bias
-    yield "bias", block.feedforward.bias
-    yield "feedforward", block.feedforward.width
-    yield "activation", block.feedforward.activation
-    yield "norm", block.norm.kind
-    yield "norm_placement", block.norm_placement
-    yield "window", _window(block.self_attention.mask)
-    experts = block.feedforward.experts
-    yield "num_experts", experts.num_experts if experts else None
-    if experts:
-        yield "experts_per_token", experts.per_token
+            if attention.over == "input":
+                yield "window", _window(attention.mask)
+        yield "bias", block.feedforward.bias
+        yield "feedforward", block.feedforward.width
+        yield "activation", block.feedforward.activation
+        yield "norm", block.norm.kind
+        yield "norm_placement", block.norm_placement
+        experts = block.feedforward.experts
+        yield "num_experts", experts.num_experts if experts else None
+        if experts:
+            yield "experts_per_token", experts.per_token
+
+
+def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
+    """Yield the mixer of a stack, and how often attention takes its place."""
+    kinds = [part.kind for block in stack.pattern for part in block.mixers()]
+    others = [kind for kind in kinds if kind != "attention"]
+    yield "encoder_mixer" if name == "encoder" else "mixer", (others or kinds)[0]
+    if others:
+        yield "attention_every", len(kinds) if len(others) < len(kinds) else None
 
 
 def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:
-    attention = stack.block.self_attention
     if embedding.positions.kind != "none":
         return embedding.positions.kind
-    if attention.rotary is not None:
+    attentions = [each for block in stack.pattern for each in block.attentions().values()]
+    if any(each.rotary is not None for each in attentions):
         return "rotary"
-    bias = stack.shared_position_bias or attention.position_bias
-    return bias.kind if bias is not None else "none"
+    biases = [stack.shared_position_bias, *(each.position_bias for each in attentions)]
+    return next((bias.kind for bias in biases if bias is not None), "none")
 
 
 def _window(mask: MaskSpec) -> int | None:

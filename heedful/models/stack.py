@@ -95,7 +95,9 @@ class Stack(nn.Module):
         self.final_dropout = Dropout(spec.final_dropout)
         self.position_bias = None
         if spec.shared_position_bias is not None:
-            attention = spec.blocks[0].self_attention
+            attention = next(
+                part for block in spec.blocks for part in block.mixers() if part.kind == "attention"
+            )
             head_width = attention.head_width or width // attention.num_heads
             bias = build_bias(spec.shared_position_bias, attention.num_heads, head_width)
             self.position_bias = bias

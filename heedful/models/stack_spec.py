@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -57,7 +57,7 @@ class BlockSpec(Config):
     def of(
         cls,
         *,
-        self_attention: AttentionSpec,
+        self_attention: PartSpec,
         feedforward: FeedForwardSpec,
         cross_attention: AttentionSpec | None = None,
         norm: NormSpec = NormSpec(),  # noqa: B008 (a frozen value)
@@ -67,7 +67,7 @@ class BlockSpec(Config):
         """Build the Transformer's block: self-attention, cross-attention if given, feed-forward.
 
         Args:
-            self_attention: over the input.
+            self_attention: over the input; the sub-layer of another mixer is called `mixer`.
             feedforward: the position-wise network.
             cross_attention: over the encoder's output.
             norm: of every sub-layer.
@@ -77,6 +77,8 @@ class BlockSpec(Config):
         if cross_attention is not None:
             cross_attention = cross_attention.model_copy(update={"over": "memory"})
         parts = dict(zip(_NAMES, (self_attention, cross_attention, feedforward), strict=True))
+        if self_attention.kind != "attention":
+            parts = {"mixer": parts.pop("self_attention"), **parts}
         return cls(
             sublayers=tuple(
                 SubLayerSpec(
@@ -121,6 +123,11 @@ class BlockSpec(Config):
         """Return the parts that are softmax attention, by the name of their sub-layer."""
         parts = {each.name: each.part for each in self.sublayers}
         return {name: part for name, part in parts.items() if part.kind == "attention"}
+
+    def mixers(self) -> list[PartSpec]:
+        """Return the parts through which tokens of the input exchange information."""
+        parts = [each.part for each in self.sublayers if each.part.kind != "feedforward"]
+        return [part for part in parts if getattr(part, "over", "input") == "input"]
 
     @property
     def self_attention(self) -> AttentionSpec:
@@ -216,6 +223,10 @@ class StackSpec(Config):
             raise ValueError(
                 f"pattern has {len(self.pattern)} blocks, num_layers is {self.num_layers}"
             )
+        if self.shared_position_bias is not None and not self.has_self_attention:
+            raise ValueError(
+                "shared_position_bias needs a layer of attention, to whose scores it is added"
+            )
         return self
 
     @classmethod
@@ -274,6 +285,12 @@ class StackSpec(Config):
         return any(each.kept_heads is not None for each in attentions)
 
     @property
+    def has_self_attention(self) -> bool:
+        """True if tokens of the input attend to each other in some layer."""
+        parts = (part for block in self.pattern for part in block.mixers())
+        return any(part.kind == "attention" for part in parts)
+
+    @property
     def has_memory(self) -> bool:
         """True if a part attends over an encoder's output."""
         attentions = (each for block in self.pattern for each in block.attentions().values())
@@ -282,6 +299,27 @@ class StackSpec(Config):
     def with_block(self, block: BlockSpec) -> Self:
         """Return a copy all of whose layers are this block."""
         return self.model_copy(update={"pattern": (block,)})
+
+    def with_attentions(self, change: Callable[[AttentionSpec], AttentionSpec]) -> Self:
+        """Return a copy with changed attentions over the input; layers without one stay.
+
+        Args:
+            change: makes the new attention from the old one.
+        """
+        return self.model_copy(
+            update={
+                "pattern": tuple(
+                    block.replace(
+                        **{
+                            name: change(part)
+                            for name, part in block.attentions().items()
+                            if part.over == "input"
+                        }
+                    )
+                    for block in self.pattern
+                )
+            }
+        )
 
     def check_width(self, width: int) -> None:
         """Refuse parts that do not fit the model width.

@@ -133,6 +133,9 @@ PositionScheme = Literal[
 ]
 """What a model knows positions by: embeddings, rotation, or a bias by its kind."""
 
+MixerName = Literal["attention", "linear_attention"]
+"""The ways in which tokens exchange information; `heedful.models.mixers` makes their specs."""
+
 LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
     "alibi": AlibiSpec,
     "kerple": KerpleSpec,

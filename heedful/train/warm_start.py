@@ -20,7 +20,7 @@ from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import contradictions, with_overrides
-from heedful.nn.spec import AllOfSpec, SegmentSpec
+from heedful.nn.spec import AllOfSpec, AttentionSpec, SegmentSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import derive_seed
@@ -258,24 +258,20 @@ def _adapted(before: Any, fresh: Any, settings: RunSettings) -> Any:
         # Without learned positions a model may be trained on longer texts than it was made for.
         changes["max_length"] = max(length, settings.data.max_length)
     if before.generates:
-        decoder = changes["decoder"]
-        pattern = tuple(_separate_texts(block) for block in decoder.pattern)
-        changes["decoder"] = decoder.model_copy(update={"pattern": pattern})
+        changes["decoder"] = changes["decoder"].with_attentions(_separate_texts)
     else:
         changes["heads"] = tuple(_head(head, before, settings) for head in fresh.heads)
         changes["pooler"] = any(head.reads_pooled for head in changes["heads"])
     return before.model_copy(update=changes)
 
 
-def _separate_texts(block: Any) -> Any:
-    """A block whose self-attention hides other texts of the same row."""
-    attention = block.self_attention
+def _separate_texts(attention: AttentionSpec) -> AttentionSpec:
+    """Return an attention that hides other texts of the same row."""
     mask = attention.mask
     if mask.heeds_segments:
-        return block
+        return attention
     parts = mask.parts if mask.kind == "all_of" else (mask,)
-    separate = AllOfSpec(parts=(*parts, SegmentSpec()))
-    return block.replace(self_attention=attention.model_copy(update={"mask": separate}))
+    return attention.model_copy(update={"mask": AllOfSpec(parts=(*parts, SegmentSpec()))})
 
 
 def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
@@ -284,7 +280,7 @@ def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:
         return fresh  # there is one kind; unanswerable questions are a matter of the data
     shape = settings.model
     is_set = "dropout" in shape.model_fields_set
-    dropout = {"dropout": shape.dropout if is_set else before.encoder.block.dropout}
+    dropout = {"dropout": shape.dropout if is_set else before.encoder.pattern[0].dropout}
     for head in before.heads:
         same_labels = getattr(head, "labels", ()) == getattr(fresh, "labels", ())
         if head.kind == fresh.kind and same_labels:

@@ -1,0 +1,148 @@
+"""The registry of mixers that a shape names: from its options to the parts of a stack's layers.
+
+A mixer lets tokens exchange information (`heedful.nn.mixer`). A new one is a name in `MixerName`
+and a function here. No torch here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import ConfigError
+from heedful.nn.spec import (
+    LAYER_BIASES,
+    AllOfSpec,
+    AttentionSpec,
+    CausalSpec,
+    EverythingSpec,
+    LinearAttentionSpec,
+    MaskSpec,
+    MixerName,
+    PartSpec,
+    RotarySpec,
+    WindowSpec,
+)
+
+if TYPE_CHECKING:
+    from heedful.models.shape import TranslatorShape
+    from heedful.models.stack_spec import StackSpec
+
+MakeMixer = Callable[["TranslatorShape", bool], PartSpec]
+"""Makes the spec of a mixer from the options, and from whether tokens see only those before."""
+
+
+def attention_spec(shape: TranslatorShape) -> AttentionSpec:
+    """Return attention with the heads of a shape, over everything."""
+    return AttentionSpec(
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_width=shape.head_width,
+        bias=shape.bias,
+        dropout=shape.attention_dropout,
+    )
+
+
+def self_attention_spec(shape: TranslatorShape, causal: bool) -> AttentionSpec:
+    """Return attention over the input, with the mask and positions of a shape."""
+    mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
+    if shape.window is not None:
+        near = WindowSpec(size=shape.window)
+        mask = AllOfSpec(parts=(mask, near)) if causal else near
+    bias = LAYER_BIASES.get(shape.positions)
+    return attention_spec(shape).model_copy(
+        update={
+            "mask": mask,
+            "rotary": _rotary(shape),
+            "position_bias": bias() if bias else None,
+        }
+    )
+
+
+def _linear_attention(shape: TranslatorShape, causal: bool) -> LinearAttentionSpec:
+    return LinearAttentionSpec(
+        num_heads=shape.num_heads, head_width=shape.head_width, bias=shape.bias, causal=causal
+    )
+
+
+MIXERS: Mapping[MixerName, MakeMixer] = {
+    "attention": self_attention_spec,
+    "linear_attention": _linear_attention,
+}
+"""For each name the function that makes its spec; the spec's `kind` is the name."""
+
+
+def layer_mixers(
+    shape: TranslatorShape, name: MixerName, *, num_layers: int, causal: bool
+) -> list[PartSpec]:
+    """Return the mixers of a stack's pattern.
+
+    Args:
+        shape: the options.
+        name: of the mixer.
+        num_layers: of the stack.
+        causal: whether tokens see only those before.
+
+    Returns:
+        One mixer, or `shape.attention_every` of which the last is attention.
+
+    Raises:
+        ConfigError: when the stack has fewer layers than that.
+    """
+    mixer, every = MIXERS[name](shape, causal), shape.attention_every
+    if every is None or name == "attention":
+        return [mixer]
+    if every > num_layers:
+        raise ConfigError(
+            f"Of {num_layers} layers none would have attention, which is in every {every}th",
+            where="model.attention_every",
+            remedy=f"Set it to {num_layers} or less, or leave it out",
+        )
+    return [mixer] * (every - 1) + [self_attention_spec(shape, causal)]
+
+
+def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> None:
+    """Refuse options of self-attention for a model that has none.
+
+    Args:
+        shape: the options.
+        stacks: of the model.
+
+    Raises:
+        ConfigError: when positions or a window would change nothing.
+    """
+    stacks = list(stacks)
+    if any(stack.has_self_attention for stack in stacks):
+        return
+    parts = [part for stack in stacks for block in stack.pattern for part in block.mixers()]
+    names = ", ".join(sorted({part.kind for part in parts}))
+    if shape.window is not None:
+        raise ConfigError(
+            f"A window is of attention, and this model has {names} only",
+            where="model.window",
+            remedy="Leave it out, or set model.attention_every",
+        )
+    if shape.positions not in ("sinusoidal", "learned", "none"):
+        raise ConfigError(
+            f"Positions of the kind {shape.positions} change the scores of attention, and this "
+            f"model has {names} only",
+            where="model.positions",
+            remedy="Use sinusoidal, learned or none, or set model.attention_every",
+        )
+
+
+def rotary_options(shape: TranslatorShape) -> dict[str, Any]:
+    """Return the options of rotary scaling that were set, as fields of `RotarySpec`."""
+    names = {name: f"rotary_{name}" for name in ("scaling", "factor", "original_length")}
+    is_set = {name: getattr(shape, option) for name, option in names.items()}
+    defaults = {"scaling": "none", "factor": 1.0, "original_length": None}
+    return {name: value for name, value in is_set.items() if value != defaults[name]}
+
+
+def _rotary(shape: TranslatorShape) -> RotarySpec | None:
+    if shape.positions != "rotary":
+        return None
+    scaling = rotary_options(shape)
+    if not scaling:
+        return RotarySpec()
+    return RotarySpec.parse({"original_length": shape.max_length} | scaling)

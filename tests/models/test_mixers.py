@@ -1,0 +1,128 @@
+"""Mixers that a shape names: the specs that follow, and options that would do nothing."""
+
+from __future__ import annotations
+
+import typing
+
+import pytest
+import torch
+
+from heedful.errors import ConfigError
+from heedful.models.build import build_model
+from heedful.models.mixers import MIXERS
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import (
+    causal_lm_spec,
+    contradictions,
+    encoder_spec,
+    with_overrides,
+)
+from heedful.nn.spec import MixerName
+
+SIZES = {"width": 32, "encoder_layers": 2, "decoder_layers": 4, "num_heads": 2, "feedforward": 48}
+OTHERS = [name for name in MIXERS if name != "attention"]
+
+
+def shape(**options: object) -> TranslatorShape:
+    return TranslatorShape.parse({**SIZES, **options})
+
+
+def kinds(stack: typing.Any) -> list[str]:
+    return [block.mixers()[0].kind for block in stack.blocks]
+
+
+def test_every_name_has_a_mixer_of_this_kind() -> None:
+    assert set(typing.get_args(MixerName)) == set(MIXERS)
+    for name, make in MIXERS.items():
+        assert make(shape(), True).kind == name
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_language_model_of_any_mixer_runs(name: MixerName) -> None:
+    spec = causal_lm_spec(shape(mixer=name), 30, 16)
+    assert kinds(spec.decoder) == [name] * 4
+    assert "cross_attention" not in [each.name for each in spec.decoder.pattern[0].sublayers]
+    model = build_model(spec)
+    ids = torch.randint(30, (2, 9))
+    positions = torch.arange(9).expand(2, 9)
+    states = model(ids, positions, torch.zeros_like(positions))
+    states.square().mean().backward()
+    assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_translator_decodes_with_any_mixer(name: MixerName) -> None:
+    spec = shape(mixer=name).expand(30, 30)
+    assert (kinds(spec.encoder), kinds(spec.decoder)) == (["attention"] * 2, [name] * 4)
+    names = [each.name for each in spec.decoder.pattern[0].sublayers]
+    assert names == ["mixer", "cross_attention", "feedforward"]
+    model = build_model(spec).eval()
+    ids, positions = torch.randint(30, (2, 5)), torch.arange(5).expand(2, 5)
+    whole = model.logits(model.decode(model.encode(ids, positions), ids, positions))
+    state = model.start(ids, positions)
+    for place in range(5):
+        logits, state = model.step(state, ids[:, place : place + 1])
+        torch.testing.assert_close(logits[:, 0], whole[:, place], rtol=1e-4, atol=1e-4)
+
+
+def test_attention_takes_the_place_of_every_third_mixer() -> None:
+    hybrid = shape(mixer="linear_attention", attention_every=3, decoder_layers=7)
+    spec = causal_lm_spec(hybrid, 30, 16)
+    linear, full = "linear_attention", "attention"
+    assert kinds(spec.decoder) == [linear, linear, full, linear, linear, full, linear]
+    assert spec.decoder.pattern[2].self_attention.mask.heeds_segments
+    assert kinds(hybrid.expand(30, 30).encoder) == [full] * 2
+    with pytest.raises(ConfigError, match="Of 4 layers none would have attention") as error:
+        causal_lm_spec(shape(mixer="linear_attention", attention_every=5), 30, 16)
+    assert error.value.where == "model.attention_every"
+
+
+def test_shared_biases_stand_in_hybrids_only() -> None:
+    options = {"mixer": "linear_attention", "positions": "t5"}
+    spec = causal_lm_spec(shape(**options, attention_every=2), 30, 16)
+    model = build_model(spec)
+    assert model.decoder.position_bias is not None
+    translator = shape(**options).expand(30, 30)
+    assert translator.encoder.shared_position_bias is not None
+    assert translator.decoder.shared_position_bias is None
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("positions", "rotary"), ("positions", "t5"), ("window", 4)]
+)
+def test_options_of_attention_are_refused_where_there_is_none(option: str, value: object) -> None:
+    lonely = shape(mixer="linear_attention", encoder_mixer="linear_attention", **{option: value})
+    for expand in (
+        lambda: causal_lm_spec(lonely, 30, 16),
+        lambda: encoder_spec(lonely, 30, 16, ()),
+        lambda: lonely.expand(30, 30),
+    ):
+        with pytest.raises(ConfigError, match="linear_attention only") as error:
+            expand()
+        assert error.value.where == f"model.{option}"
+    hybrid = lonely.model_copy(update={"attention_every": 2})
+    assert causal_lm_spec(hybrid, 30, 16).decoder.has_self_attention
+
+
+def test_a_model_of_other_mixers_contradicts_options() -> None:
+    spec = causal_lm_spec(shape(mixer="linear_attention", attention_every=2), 30, 16)
+    same = shape(mixer="linear_attention", attention_every=2, width=32)
+    assert contradictions(same, spec) == []
+    assert contradictions(shape(mixer="attention", attention_every=4), spec) == [
+        "model.mixer is attention, and the model's linear_attention",
+        "model.attention_every is 4, and the model's 2",
+    ]
+    pure = causal_lm_spec(shape(mixer="linear_attention"), 30, 16)
+    assert contradictions(shape(mixer="linear_attention", attention_every=4), pure) == [
+        "model.attention_every is 4, and the model's none"
+    ]
+    stretched = shape(rotary_scaling="linear", rotary_factor=2.0)
+    with pytest.raises(ConfigError, match="no rotary positions"):
+        with_overrides(pure.embedding, pure.decoder, stretched)
+    rotated = causal_lm_spec(
+        shape(mixer="linear_attention", attention_every=2, positions="rotary"), 30, 16
+    )
+    _, stack = with_overrides(rotated.embedding, rotated.decoder, stretched)
+    assert stack.pattern[1].self_attention.rotary.factor == 2.0
+    _, stack = with_overrides(spec.embedding, spec.decoder, shape(dropout=0.3))
+    assert all(block.dropout == 0.3 for block in stack.pattern)
