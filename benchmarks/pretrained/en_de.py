@@ -29,6 +29,9 @@ from driver import heedful, new_parser, parse  # noqa: E402 (scripts of the fold
 from publish import store, write_card  # noqa: E402
 from tatoeba import one_reference_each, split_pairs, write_pairs  # noqa: E402
 
+from heedful.config import read_toml  # noqa: E402
+from heedful.pretrained.catalogue import CARD_FILE, Card  # noqa: E402
+
 SENTENCES = (
     ("The cat sat on the mat because it was tired.", "What does “it” stand for?"),
     ("I love cats.", "Three words, three pieces"),
@@ -50,8 +53,8 @@ def main() -> None:
     run = arguments.run or Path("runs") / "pretrained-en-de"
     run.parent.mkdir(parents=True, exist_ok=True)
     parts = split_pairs(arguments.data / "tatoeba" / "en-de.tsv.gz")
+    first = arguments.first or run.with_name(f"{run.name}-first")
     if not arguments.finish:
-        first = arguments.first or run.with_name(f"{run.name}-first")
         files = {part: run.with_suffix(f".{part}.tsv") for part in ("train", "valid")}
         write_pairs(files["train"], parts["train"])
         write_pairs(files["valid"], one_reference_each(parts["valid"]))
@@ -64,17 +67,17 @@ def main() -> None:
         texts = [files["train"].read_text("utf-8"), teacher.read_text("utf-8")]
         both["train"].write_text("".join(texts), encoding="utf-8")
         _train(run, "en_de_second.toml", both, arguments, init=first)
+    minutes = _minutes(first) + _minutes(run)
     place = store(run, "en-de")
     test = _evaluate(place, parts["test"], run)
-    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    seconds = max(json.loads(line).get("seconds", 0) for line in lines)
     held_out = [source for source, _ in one_reference_each(parts["valid"])]
     card = {
         "title": "English to German, everyday sentences",
         "summary": "Translates short everyday sentences from English to German",
         "task": "translation",
         "languages": ["en", "de"],
-        "data": f"Tatoeba (2018), {len(parts['train']):,} sentence pairs",
+        "data": f"Tatoeba (2018), {len(parts['train']):,} sentence pairs, and their sources with "
+        "the translations of a first model",
         "licence": "CC BY 2.0 FR",
         "attribution": "The contributors of tatoeba.org, in the selection of manythings.org/anki",
         "command": "python benchmarks/pretrained/en_de.py --data DIR",
@@ -89,7 +92,7 @@ def main() -> None:
         "examples": [{"text": text, "about": about} for text, about in SENTENCES],
         "sentences": random.Random(1).sample(held_out, MEASURED_ON),
     }
-    write_card(place, card, minutes=seconds / 60)
+    write_card(place, card, minutes=minutes)
     print(json.dumps({"model": "en-de", "scores": test}, ensure_ascii=False))
 
 
@@ -99,6 +102,14 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--first", type=Path, help="a model in the place of the first run")
     parser.add_argument("--finish", action="store_true", help="publish a run as it is")
     return parse(parser)
+
+
+def _minutes(model: Path) -> float:
+    """Minutes that a training took: by the run's own figures, or by the card of a model."""
+    if (model / CARD_FILE).exists():
+        return Card.parse(read_toml(model / CARD_FILE), where=str(model)).minutes
+    lines = (model / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return max(float(json.loads(line).get("seconds", 0)) for line in lines) / 60
 
 
 def _train(
