@@ -23,6 +23,7 @@ from heedful.nn.spec import (
     RotarySpec,
     WindowSpec,
 )
+from heedful.nn.state_space_spec import S4DSpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
@@ -65,9 +66,28 @@ def _linear_attention(shape: TranslatorShape, causal: bool) -> LinearAttentionSp
     )
 
 
+def _s4d(shape: TranslatorShape, causal: bool) -> S4DSpec:
+    _refuse_later_tokens("s4d", causal)
+    return S4DSpec.parse({"bias": shape.bias} | _state_size(shape), where="model")
+
+
+def _refuse_later_tokens(name: MixerName, causal: bool) -> None:
+    if not causal:
+        raise ConfigError(
+            f"{name} reads in one direction, and an encoder's tokens are to know what follows them",
+            where="model.encoder_mixer",
+            remedy="Use attention or linear_attention",
+        )
+
+
+def _state_size(shape: TranslatorShape) -> dict[str, Any]:
+    return {} if shape.state_size is None else {"state_size": shape.state_size}
+
+
 MIXERS: Mapping[MixerName, MakeMixer] = {
     "attention": self_attention_spec,
     "linear_attention": _linear_attention,
+    "s4d": _s4d,
 }
 """For each name the function that makes its spec; the spec's `kind` is the name."""
 

@@ -33,6 +33,9 @@ class TranslatorShape(Config):
     attention_every: Annotated[int, Field(ge=2)] | None = Field(
         None, description="in stacks of another mixer, every layer of this number has attention"
     )
+    state_size: PositiveInt | None = Field(
+        None, description="numbers that a channel of s4d or mamba remembers; 64 and 16 if unset"
+    )
     num_heads: PositiveInt = 8
     num_kv_heads: PositiveInt | None = None
     head_width: PositiveInt | None = Field(

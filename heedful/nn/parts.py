@@ -10,12 +10,14 @@ from torch import nn
 from heedful.nn.attention.multi_head import build_attention
 from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.moe import build_feedforward
+from heedful.nn.s4d import S4D
 from heedful.nn.spec import PartSpec
 
 BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
     "attention": build_attention,
     "feedforward": build_feedforward,
     "linear_attention": LinearAttention,
+    "s4d": S4D,
 }
 """For each kind of part a function of the model width D and its spec."""
 

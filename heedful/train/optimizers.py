@@ -21,8 +21,9 @@ _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim.Optimizer:
     """Adam (Kingma 2015) or AdamW (Loshchilov 2019), fused where PyTorch has it.
 
-    AdamW decays matrices only: norms, biases and embeddings are left alone. Adam's weight decay is
-    the classic L2 term on every parameter.
+    AdamW decays matrices only: norms, biases, embeddings and what a module names in `undecayed`
+    (the decay rates of a state space) are left alone. Adam's weight decay is the classic L2 term on
+    every parameter.
     """
     decayed, free = _split(model)
     groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settings.weight_decay}]
@@ -115,11 +116,16 @@ def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         if isinstance(module, nn.Embedding) or "embedding" in name.lower()
         for parameter in module.parameters()
     }
+    undecayed = {
+        id(getattr(module, name))
+        for module in model.modules()
+        for name in getattr(module, "undecayed", ())
+    }
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or id(parameter) in embeddings
+            plain = parameter.ndim < 2 or id(parameter) in embeddings | undecayed
             (free if plain else decayed).append(parameter)
     return decayed, free
 

@@ -104,6 +104,10 @@ def linear(**own: Any) -> Case:
     return at(f"encoder.{OWN}.part", mixer)
 
 
+def other(kind: str, **own: Any) -> Case:
+    return at(f"decoder.{OWN}.part", {"kind": kind} | own)
+
+
 def mask(**spec: Any) -> Case:
     return own("mask", spec)
 
@@ -214,6 +218,13 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "head_width": linear(head_width=24),
         "bias": linear(bias=False),
         "causal": linear(causal=True),
+    },
+    "S4DSpec": {
+        "kind": other("s4d"),
+        "state_size": other("s4d", state_size=8),
+        "initialization": other("s4d", initialization="inv"),
+        "discretization": other("s4d", discretization="bilinear"),
+        "bias": other("s4d", bias=False),
     },
     "EverythingSpec": {"kind": mask(kind="everything")},
     "CausalSpec": {"kind": mask(kind="causal")},
@@ -442,6 +453,7 @@ def concerns(path: str, name: str, field: str) -> bool:
     parts = {
         "ExpertsSpec": "experts",
         "LinearAttentionSpec": "part",
+        "S4DSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

@@ -18,6 +18,8 @@ from heedful.models.shape_to_spec import (
     with_overrides,
 )
 from heedful.nn.spec import MixerName
+from heedful.train.optimizers import build_optimizer
+from heedful.train.run_settings import OptimizerSettings
 
 SIZES = {"width": 32, "encoder_layers": 2, "decoder_layers": 4, "num_heads": 2, "feedforward": 48}
 OTHERS = [name for name in MIXERS if name != "attention"]
@@ -126,3 +128,26 @@ def test_a_model_of_other_mixers_contradicts_options() -> None:
     assert stack.pattern[1].self_attention.rotary.factor == 2.0
     _, stack = with_overrides(spec.embedding, spec.decoder, shape(dropout=0.3))
     assert all(block.dropout == 0.3 for block in stack.pattern)
+
+
+def test_an_encoder_is_refused_a_mixer_of_one_direction() -> None:
+    with pytest.raises(ConfigError, match="reads in one direction") as error:
+        shape(encoder_mixer="s4d").expand(30, 30)
+    assert error.value.where == "model.encoder_mixer"
+
+
+def test_the_size_of_states_is_an_option() -> None:
+    spec = causal_lm_spec(shape(mixer="s4d", state_size=6), 30, 16)
+    assert spec.decoder.pattern[0].mixers()[0].state_size == 6
+    with pytest.raises(ConfigError, match="state_size"):
+        causal_lm_spec(shape(mixer="s4d", state_size=7), 30, 16)
+
+
+def test_weight_decay_leaves_decay_rates_alone() -> None:
+    model = build_model(causal_lm_spec(shape(mixer="s4d"), 30, 16))
+    optimizer = build_optimizer(model, OptimizerSettings(kind="adamw", weight_decay=0.1))
+    decayed, free = (group["params"] for group in optimizer.param_groups)
+    mixer = model.decoder.blocks[0].mixer
+    for name in ("log_decay", "frequency", "readout"):
+        assert any(each is getattr(mixer, name) for each in free)
+    assert any(each is mixer.output.weight for each in decayed)

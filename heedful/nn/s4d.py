@@ -1,0 +1,230 @@
+"""S4D: a diagonal linear state space for each channel (Gu, Gupta, Goel and Ré 2022).
+
+A channel u of the input drives N/2 complex states, h' = A h + u in continuous time, and its
+output is 2 Re(C h) + D u. In steps of Δ that is h_t = Ā h_{t−1} + B̄ u_t: a recurrence, and at the
+same time a convolution with the kernel K_l = 2 Re(C Ā^l B̄). Chunks of a text are convolved as
+matrix products; between chunks only the states go on.
+
+Shapes: B sentences, L length, D model width, N numbers of a channel's state, n chunks of C tokens.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.linear_layers import Linear
+from heedful.nn.scan_mixer import ScanMixer, Tokens, full_precision, wide
+from heedful.nn.state_space_spec import S4DSpec
+from heedful.nn.work import Saved, Work, weight_work
+
+_CHUNK = 64
+"""Tokens that one matrix convolves: its products are as many as those with 64 state numbers."""
+
+_STEPS = (0.001, 0.1)
+"""Shortest and longest step size Δ at first, drawn evenly by its logarithm."""
+
+
+class S4D(ScanMixer):
+    """State spaces of all channels, GELU, and a gated map that mixes the channels.
+
+    Args:
+        width: model width D.
+        spec: size of the states and how they start.
+    """
+
+    undecayed = frozenset({"log_decay", "frequency", "readout"})
+
+    def __init__(self, width: int, spec: S4DSpec) -> None:
+        super().__init__()
+        self.width, self.spec, self.half = width, spec, spec.state_size // 2
+        self.discretization = spec.discretization
+        low, high = (math.log(step) for step in _STEPS)
+        self.log_step = nn.Parameter(torch.empty(width).uniform_(low, high))
+        shape = (width, self.half)
+        self.log_decay = nn.Parameter(torch.full(shape, math.log(0.5)))
+        frequencies = initial_frequencies(spec)
+        self.frequency = nn.Parameter(frequencies.expand(shape).contiguous())
+        self.readout = nn.Parameter(torch.randn(*shape, 2) * math.sqrt(0.5))
+        self.skip = nn.Parameter(torch.randn(width))
+        self.output = Linear(width, 2 * width, bias=spec.bias)
+        nn.init.xavier_uniform_(self.output.weight)
+        if spec.bias:
+            nn.init.zeros_(self.output.bias)
+
+    def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return states of nothing, [rows, D, N/2] complex."""
+        shape = (rows, self.width, self.half)
+        return (torch.zeros(shape, dtype=self._complex, device=device),)
+
+    def mix(
+        self, x: Tensor, state: tuple[Tensor, ...], tokens: Tokens
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Drive the states by x [B, L, D]; see `ScanMixer.mix`."""
+        with full_precision(x):
+            u = wide(x)
+            if x.shape[1] == 1:
+                y, states = self._one(u, state[0], tokens)
+            else:
+                y, states = self._many(u, state[0], tokens)
+            y = F.gelu(y + wide(self.skip) * u).to(x.dtype)
+        value, gate = self.output(y).chunk(2, -1)
+        return value * torch.sigmoid(gate), (states,)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens: products within chunks, states written and read."""
+        size = min(_CHUNK, queries)
+        chunks = -(-queries // size)
+        within = 2 * chunks * size * size
+        states = 2 * 2 * self.half * (2 * chunks * size + (size if queries > 1 else 0))
+        return Work(
+            weights=queries * weight_work(self.output),
+            attention=self.width * ((within if queries > 1 else 0) + states),
+        )
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return inputs and outputs of the states, of GELU and of the gate; see `Costed`."""
+        per_chunk = 4 * self.half * self.width // _CHUNK
+        return Saved(4 * self.width, 0, 3 * self.width + per_chunk)
+
+    @property
+    def _complex(self) -> torch.dtype:
+        return torch.complex128 if self.skip.dtype == torch.float64 else torch.complex64
+
+    def _discrete(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Return log Ā, B̄ and 2 C of every channel, [D, N/2] complex."""
+        step = wide(self.log_step).exp()[:, None]
+        a = torch.complex(-wide(self.log_decay).exp(), wide(self.frequency))
+        if self.discretization == "zoh":
+            log_factor = step * a
+            entry = torch.expm1(log_factor) / a
+        else:
+            log_factor = torch.log((1 + step * a / 2) / (1 - step * a / 2))
+            entry = step / (1 - step * a / 2)
+        return log_factor, entry, 2 * torch.view_as_complex(wide(self.readout))
+
+    def _one(self, u: Tensor, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Go over one token of each row, u [B, 1, D]."""
+        log_factor, entry, readout = self._discrete()
+        state = torch.where(
+            tokens.real[..., None], log_factor.exp() * state + entry * u[:, 0, :, None], state
+        )
+        return (readout * state).real.sum(-1)[:, None], state
+
+    def _many(self, u: Tensor, state: Tensor, tokens: Tokens) -> tuple[Tensor, Tensor]:
+        """Go over chunks of tokens, u [B, L, D]."""
+        batch, length, _ = u.shape
+        size = min(_CHUNK, length)
+        log_factor, entry, readout = self._discrete()
+        lags = torch.arange(size + 1, device=u.device)
+        powers = torch.exp(log_factor[..., None] * lags)  # Ā^l, [D, N/2, C + 1]
+        write = (entry[..., None] * powers[..., :size]).flip(
+            -1
+        )  # a token's share of the last state
+        read = readout[..., None] * powers[..., 1:]
+        kernel = (readout[..., None] * entry[..., None] * powers[..., :size]).real.sum(1)
+        into = torch.cat([write.real, write.imag], 1).transpose(1, 2)  # [D, C, N]
+        out_of = torch.cat([read.real, -read.imag], 1)  # [D, N, C]
+
+        u = u * tokens.real[..., None]
+        count = -(-length // size)
+        chunks = F.pad(u, (0, 0, 0, count * size - length)).unflatten(1, (count, size))
+        driven = chunks.permute(3, 0, 1, 2)  # [D, B, n, C]
+        texts = self._texts(tokens, count, size)
+        local, written = self._within(driven, kernel, into, texts)
+        before = self._carry(written, powers[..., -1], state, texts)
+        above = torch.cat([before.real, before.imag], -1).flatten(1, 2) @ out_of  # [D, B n, C]
+        above = above.unflatten(1, (batch, count))
+        if texts is not None:
+            above = above * texts.eq(0)
+        y = (local + above).permute(1, 2, 3, 0).flatten(1, 2)[:, :length]
+        last = self._after(tokens, chunks, before, log_factor, into)
+        return y, last
+
+    def _within(
+        self, driven: Tensor, kernel: Tensor, into: Tensor, texts: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
+        """Convolve within chunks, [D, B, n, C], and write their last states, [D, B, n, N/2]."""
+        size = driven.shape[-1]
+        lags = torch.arange(size, device=driven.device)
+        lags = lags[None, :] - lags[:, None]  # of the column's token behind the row's
+        toeplitz = kernel[:, lags.clamp(min=0)] * (lags >= 0)  # [D, C, C]
+        flat = driven.flatten(1, 2)
+        if texts is None:
+            local = flat @ toeplitz
+            written = flat @ into
+        else:
+            flat_texts = texts.flatten(0, 1)
+            local = torch.zeros_like(flat)
+            for text in range(int(texts.max()) + 1):
+                inside = flat_texts == text
+                local = local + ((flat * inside) @ toeplitz) * inside
+            written = (flat * (flat_texts == flat_texts[:, -1:])) @ into
+        parts = torch.complex(*written.chunk(2, -1))
+        return local.view(driven.shape), parts.unflatten(1, driven.shape[1:3])
+
+    def _carry(
+        self, written: Tensor, factor: Tensor, state: Tensor, texts: Tensor | None
+    ) -> Tensor:
+        """Return the states before each chunk, [D, B, n, N/2]."""
+        current, before = state.transpose(0, 1), []
+        for chunk in range(written.shape[2]):
+            before.append(current)
+            kept = factor[:, None] * current
+            if texts is not None:
+                kept = kept * (texts[:, chunk, -1] == 0)[:, None]
+            current = kept + written[:, :, chunk]
+        return torch.stack(before, 2)
+
+    def _after(
+        self,
+        tokens: Tokens,
+        chunks: Tensor,
+        before: Tensor,
+        log_factor: Tensor,
+        into: Tensor,
+    ) -> Tensor:
+        """Return the states after the last real token of each row, [B, D, N/2].
+
+        Args:
+            tokens: of the rows.
+            chunks: [B, n, C, D], the input.
+            before: [D, B, n, N/2], the states before each chunk.
+            log_factor: [D, N/2].
+            into: [D, C, N], what a whole chunk writes.
+        """
+        size, rows = chunks.shape[2], torch.arange(len(chunks), device=chunks.device)
+        counts = tokens.real.sum(1)
+        # The chunk that a row ends in, its real tokens moved to its end.
+        last = ((counts - 1).clamp(min=0)) // size
+        rest = counts - last * size
+        places = torch.arange(size, device=chunks.device) - (size - rest)[:, None]
+        ending = chunks[rows, last].gather(
+            1, places.clamp(min=0)[..., None].expand(-1, -1, chunks.shape[3])
+        )
+        ending = ending * (places >= 0)[..., None]
+        written = torch.complex(*(ending.permute(2, 0, 1) @ into).chunk(2, -1))
+        kept = torch.exp(log_factor[:, None] * rest[:, None]) * before[:, rows, last]
+        return (kept + written).transpose(0, 1)
+
+    def _texts(self, tokens: Tokens, count: int, size: int) -> Tensor | None:
+        """Return the number of each token's text within its chunk, [B, n, C]; None if one is all.
+
+        Text 0 is the one that goes on from the chunk before.
+        """
+        begins = tokens.begins
+        if begins is None:
+            return None
+        padded = F.pad(begins, (0, count * size - begins.shape[1]))
+        return padded.unflatten(1, (count, size)).long().cumsum(2)
+
+
+def initial_frequencies(spec: S4DSpec) -> Tensor:
+    """Return the imaginary part of A at first, [N/2]: S4D-Lin or S4D-Inv of the paper."""
+    number, size = torch.arange(spec.state_size // 2), spec.state_size
+    if spec.initialization == "lin":
+        return math.pi * number
+    return size / math.pi * (size / (2 * number + 1) - 1)

@@ -1,0 +1,198 @@
+"""The base of mixers that read a text in order and keep a state of constant size.
+
+A mixer of this kind says how it goes over the tokens of each row, in their order and with padding
+after them. That tokens stand elsewhere, that beams share a row and that several texts do is dealt
+with here.
+
+Shapes: B sentences, W beams of each, L length, D model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heedful.nn.mixer import Context, MakeCache, Reordering
+
+
+@dataclass(frozen=True)
+class ScanState:
+    """Everything that a text leaves behind, for each beam.
+
+    Args:
+        tensors: [B, W, ...] each.
+    """
+
+    tensors: tuple[Tensor, ...]
+
+    def reorder(self, choice: Reordering) -> ScanState:
+        """Return the state of the chosen beams."""
+        return ScanState(tuple(each.flatten(0, 1)[choice.rows] for each in self.tensors))
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """The tokens of each row in their order, and padding after them.
+
+    Args:
+        real: [B, L] bool, after they were moved there.
+        index: [B, L] int64, the slot that each comes from; None if none moves.
+        since_start: [B, L] int64, tokens of the same text that stand before; None where all tokens
+            of a row are of one text, which may have begun before this pass.
+    """
+
+    real: Tensor
+    index: Tensor | None = None
+    since_start: Tensor | None = None
+
+    @classmethod
+    def of(cls, positions: Tensor, segments: Tensor | None = None) -> Tokens:
+        """Order the tokens of rows.
+
+        Args:
+            positions: [B, L] int64; −1 is padding, wherever it stands.
+            segments: [B, L] int64, the text of each token where a row packs several.
+        """
+        real, index = positions >= 0, None
+        if _may_move(real):
+            index = (~real).to(torch.int8).argsort(dim=1, stable=True)
+            real = real.gather(1, index)
+        if segments is None:
+            return cls(real, index)
+        if index is not None:
+            segments = segments.gather(1, index)
+        begins = torch.ones_like(real)
+        begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
+        places = torch.arange(real.shape[1], device=real.device)
+        starts = torch.where(begins, places, 0).cummax(1).values
+        return cls(real, index, places - starts)
+
+    @property
+    def begins(self) -> Tensor | None:
+        """[B, L] bool, the first token of each text of a row; None if rows are not packed."""
+        return None if self.since_start is None else self.since_start == 0
+
+    def in_front(self, x: Tensor) -> Tensor:
+        """Move the rows of x [B, L, D] to the order of the tokens."""
+        return x if self.index is None else x.gather(1, self.index[..., None].expand_as(x))
+
+    def back(self, y: Tensor) -> Tensor:
+        """Move the rows of y [B, L, D] to the slots that tokens come from."""
+        if self.index is None:
+            return y
+        return y.gather(1, self.index.argsort(1)[..., None].expand_as(y))
+
+    def before(self, joined: Tensor, lag: int) -> Tensor:
+        """Return for every token the one `lag` before it; zeros where its text has none.
+
+        Args:
+            joined: [B, P + L, D], P tokens of the past in front of those of this pass.
+            lag: up to P.
+        """
+        length = self.real.shape[1]
+        first = joined.shape[1] - length - lag
+        shifted = joined[:, first : first + length]
+        if self.since_start is None:
+            return shifted
+        return shifted * (self.since_start >= lag)[..., None]
+
+    def latest(self, joined: Tensor, count: int) -> Tensor:
+        """Return the last `count` real tokens of joined [B, count + L, D]."""
+        if self.real.shape[1] == 1:
+            return torch.where(self.real[..., None], joined[:, 1:], joined[:, :-1])
+        places = self.real.sum(1, keepdim=True) + torch.arange(count, device=joined.device)
+        return joined.gather(1, places[..., None].expand(-1, -1, joined.shape[2]))
+
+
+def _may_move(real: Tensor) -> bool:
+    """Return whether padding may stand before a token: on accelerators nobody waits to know."""
+    if real.shape[1] < 2:
+        return False
+    if torch.compiler.is_compiling() or real.device.type != "cpu":
+        return True
+    return bool((real[:, 1:] > real[:, :-1]).any())
+
+
+class ScanMixer(nn.Module):
+    """A mixer that goes over the tokens of each row in their order.
+
+    Attributes:
+        undecayed: names of parameters that weight decay leaves alone.
+    """
+
+    undecayed: frozenset[str] = frozenset()
+
+    def mix(
+        self, x: Tensor, state: tuple[Tensor, ...], tokens: Tokens
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Go over more tokens.
+
+        Args:
+            x: [B, L, D], in the order of the tokens.
+            state: tensors [B, ...] as of `empty_state`.
+            tokens: which of them are real, and where texts begin.
+
+        Returns:
+            [B, L, D], and the state after the real tokens.
+        """
+        raise NotImplementedError
+
+    def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the tensors [rows, ...] of the state before the first token."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Mix whole texts; see `Mixer`."""
+        rows = context.rows
+        whole = x if rows is None else rows.unpack(x)
+        positions = context.positions.query.reshape(whole.shape[:2])
+        tokens = Tokens.of(positions, context.positions.query_segment)
+        state = self.empty_state(len(whole), x.device)
+        y = tokens.back(self.mix(tokens.in_front(whole), state, tokens)[0])
+        return y if rows is None else rows.pack(y)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> ScanState:
+        """Return the state before the first token; see `Mixer.initial_state`."""
+        return ScanState(tuple(each[:, None] for each in self.empty_state(rows, like.device)))
+
+    def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
+        """Go over more tokens of the only beam, or one of each beam; see `Mixer.step`."""
+        beams = state.tensors[0].shape[:2]
+        shape = (-1, 1) if beams[1] > 1 else x.shape[:2]
+        tokens = Tokens.of(context.positions.query.reshape(shape))
+        below = tuple(each.flatten(0, 1) for each in state.tensors)
+        inputs = tokens.in_front(x.reshape(*tokens.real.shape, x.shape[2]))
+        y, above = self.mix(inputs, below, tokens)
+        after = ScanState(tuple(each.unflatten(0, beams) for each in above))
+        return tokens.back(y).reshape(x.shape), after
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of the state, the same however many tokens it is of."""
+        state = self.empty_state(1, torch.device("meta"))
+        return sum(each.numel() * each.element_size() for each in state)
+
+
+@contextmanager
+def full_precision(x: Tensor) -> Iterator[None]:
+    """A context in which products are of float32: states add up over thousands of tokens."""
+    with torch.autocast(x.device.type, enabled=False):
+        yield
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return a tensor in float32, or in float64 if it is."""
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def chunk_length(length: int) -> int:
+    """Return the tokens of a chunk: a power of two near √L, as many as there are chunks then."""
+    size = 8
+    while size < 128 and 2 * size * size < length:
+        size *= 2
+    return size
