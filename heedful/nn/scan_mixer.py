@@ -191,8 +191,8 @@ def wide(x: Tensor) -> Tensor:
 
 
 def chunk_length(length: int) -> int:
-    """Return the tokens of a chunk: a power of two near √L, as many as there are chunks then."""
+    """Return the tokens of a chunk: about √L, so that there are as many chunks."""
     size = 8
     while size < 128 and 2 * size * size < length:
         size *= 2
-    return size
+    return min(size, length)

@@ -1,0 +1,132 @@
+"""Mamba's mixer: a selective state space behind a short convolution, and a gate (Gu and Dao 2023).
+
+A token decides itself how much of the past is kept (its step size Δ), what is written (B) and what
+is read (C). For a text it is a scan (`heedful.nn.selective_scan`), for a further token one update
+of a state whose size does not depend on what came before.
+
+Shapes: B sentences, L length, D model width, I inner channels, N states of a channel, K tokens of
+the convolution, R rank of the step sizes.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.nn.scan_mixer import ScanMixer, Tokens, full_precision, wide
+from heedful.nn.selective_scan import selective_scan
+from heedful.nn.state_space_spec import MambaSpec
+from heedful.nn.work import Saved, Work, weight_work
+
+_STEPS = (0.001, 0.1)
+"""Shortest and longest step size at first, drawn evenly by its logarithm."""
+
+
+class Mamba(ScanMixer):
+    """Convolution, selective scan and gate between two maps.
+
+    Args:
+        width: model width D.
+        spec: sizes.
+    """
+
+    undecayed = frozenset({"log_decay"})
+
+    def __init__(self, width: int, spec: MambaSpec) -> None:
+        super().__init__()
+        self.width, self.spec = width, spec
+        self.inner = inner = spec.expansion * width
+        self.rank = spec.rank or -(-width // 16)
+        self.projection = FusedLinear(width, {"value": inner, "gate": inner}, bias=spec.bias)
+        store_maps_apart(self)
+        bound = spec.convolution**-0.5
+        shape = (inner, spec.convolution)
+        self.taps = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
+        self.taps_bias = nn.Parameter(torch.empty(inner).uniform_(-bound, bound))
+        self.selection = Linear(inner, self.rank + 2 * spec.state_size, bias=False)
+        self.step_size = Linear(self.rank, inner)
+        rates = torch.arange(1.0, spec.state_size + 1).log()
+        self.log_decay = nn.Parameter(rates.expand(inner, -1).contiguous())
+        self.skip = nn.Parameter(torch.ones(inner))
+        self.output = Linear(inner, width, bias=spec.bias)
+        self._reset()
+
+    def _reset(self) -> None:
+        nn.init.xavier_uniform_(self.selection.weight)
+        nn.init.xavier_uniform_(self.output.weight)
+        if self.output.bias is not None:
+            nn.init.zeros_(self.output.bias)
+        bound = self.rank**-0.5
+        nn.init.uniform_(self.step_size.weight, -bound, bound)
+        low, high = (math.log(step) for step in _STEPS)
+        with torch.no_grad():  # the inverse of softplus
+            steps = torch.empty(self.inner).uniform_(low, high).exp()
+            self.step_size.bias.copy_(steps + torch.log(-torch.expm1(-steps)))
+
+    def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return what the convolution may still see, [rows, K − 1, I], and states [rows, N, I]."""
+        dtype = torch.float64 if self.skip.dtype == torch.float64 else torch.float32
+        sizes = (self.spec.convolution - 1, self.spec.state_size)
+        first, second = (
+            torch.zeros((rows, n, self.inner), dtype=dtype, device=device) for n in sizes
+        )
+        return first, second
+
+    def mix(
+        self, x: Tensor, state: tuple[Tensor, ...], tokens: Tokens
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Convolve, scan and gate x [B, L, D]; see `ScanMixer.mix`."""
+        past, states = state
+        value, gate = self.projection(x)
+        with full_precision(x):
+            joined = torch.cat([past, wide(value)], 1)
+            past = tokens.latest(joined, past.shape[1]) if past.shape[1] else past
+            u = F.silu(self._convolve(joined, tokens))
+        selected = self.selection(u.to(x.dtype))
+        rank, size = self.rank, self.spec.state_size
+        ranks, b, c = selected.split([rank, size, size], -1)
+        step = self.step_size(ranks)
+        with full_precision(x):
+            step = F.softplus(wide(step)) * tokens.real[..., None]
+            decay = -wide(self.log_decay).exp()
+            if x.shape[1] == 1:
+                y, states = _one(u, step, decay, wide(b), wide(c), states)
+            else:
+                rates = decay.t().contiguous()
+                y, states = selective_scan(u, step, rates, wide(b), wide(c), states, tokens.begins)
+            y = (y + wide(self.skip) * u) * F.silu(wide(gate))
+        return self.output(y.to(x.dtype)), (past, states)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of maps, and of states: decayed, written and read."""
+        per_token = 2 * self.spec.convolution + 6 * self.spec.state_size
+        maps = (self.projection, self.selection, self.step_size, self.output)
+        return Work(
+            weights=queries * weight_work(*maps), attention=queries * self.inner * per_token
+        )
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return what is between the maps, and the states between chunks; see `Costed`."""
+        small = self.rank + 4 * self.spec.state_size
+        return Saved(2 * self.inner + small, 0, 10 * self.inner)
+
+    def _convolve(self, joined: Tensor, tokens: Tokens) -> Tensor:
+        """Sum the last K tokens of each channel, [B, K − 1 + L, I] to [B, L, I], by its taps."""
+        taps = wide(self.taps)
+        y = wide(self.taps_bias) + tokens.before(joined, 0) * taps[:, -1]
+        for lag in range(1, self.spec.convolution):
+            y = torch.addcmul(y, tokens.before(joined, lag), taps[:, -1 - lag])
+        return y
+
+
+def _one(
+    u: Tensor, step: Tensor, decay: Tensor, b: Tensor, c: Tensor, states: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Scan one token of each row; arguments as of `selective_scan`, but decay [I, N]."""
+    kept = torch.exp(step * decay.t()) * states
+    states = kept + b.transpose(1, 2) * (step * u)
+    return c @ states, states
