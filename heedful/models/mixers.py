@@ -23,7 +23,7 @@ from heedful.nn.spec import (
     RotarySpec,
     WindowSpec,
 )
-from heedful.nn.state_space_spec import S4DSpec
+from heedful.nn.state_space_spec import MambaSpec, RWKVSpec, S4DSpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
@@ -71,6 +71,16 @@ def _s4d(shape: TranslatorShape, causal: bool) -> S4DSpec:
     return S4DSpec.parse({"bias": shape.bias} | _state_size(shape), where="model")
 
 
+def _mamba(shape: TranslatorShape, causal: bool) -> MambaSpec:
+    _refuse_later_tokens("mamba", causal)
+    return MambaSpec.parse(_state_size(shape), where="model")
+
+
+def _rwkv(shape: TranslatorShape, causal: bool) -> RWKVSpec:
+    _refuse_later_tokens("rwkv", causal)
+    return RWKVSpec()
+
+
 def _refuse_later_tokens(name: MixerName, causal: bool) -> None:
     if not causal:
         raise ConfigError(
@@ -88,6 +98,8 @@ MIXERS: Mapping[MixerName, MakeMixer] = {
     "attention": self_attention_spec,
     "linear_attention": _linear_attention,
     "s4d": _s4d,
+    "mamba": _mamba,
+    "rwkv": _rwkv,
 }
 """For each name the function that makes its spec; the spec's `kind` is the name."""
 

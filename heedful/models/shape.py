@@ -33,6 +33,11 @@ class TranslatorShape(Config):
     attention_every: Annotated[int, Field(ge=2)] | None = Field(
         None, description="in stacks of another mixer, every layer of this number has attention"
     )
+    network: Literal["feedforward", "channel_mix"] = Field(
+        "feedforward",
+        description="of a decoder's layers: of each token alone, or RWKV's, which also reads the "
+        "token before",
+    )
     state_size: PositiveInt | None = Field(
         None, description="numbers that a channel of s4d or mamba remembers; 64 and 16 if unset"
     )

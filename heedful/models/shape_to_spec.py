@@ -36,6 +36,7 @@ from heedful.nn.spec import (
     SegmentSpec,
     T5BiasSpec,
 )
+from heedful.nn.state_space_spec import ChannelMixSpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
@@ -245,7 +246,7 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
     if "attention_dropout" in rates:
         change = {"dropout": rates["attention_dropout"]}
         parts |= {name: each.model_copy(update=change) for name, each in block.attentions().items()}
-    if "feedforward_dropout" in rates:
+    if "feedforward_dropout" in rates and block.part("channel_mix") is None:
         change = {"dropout": rates["feedforward_dropout"]}
         parts["feedforward"] = block.feedforward.model_copy(update=change)
     settings = {"dropout": rates["dropout"]} if "dropout" in rates else {}
@@ -278,49 +279,68 @@ def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
 def _encoder(shape: TranslatorShape) -> StackSpec:
     layers = shape.encoder_layers
     mixers = layer_mixers(shape, shape.encoder_mixer, num_layers=layers, causal=False)
-    return _stack(shape, layers, mixers, T5BiasSpec(bidirectional=True))
+    return _stack(shape, layers, mixers, _feedforward(shape), T5BiasSpec(bidirectional=True))
 
 
 def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
     layers = shape.decoder_layers
     mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
     cross = attention_spec(shape) if reads_memory else None
-    return _stack(shape, layers, mixers, T5BiasSpec(bidirectional=False), cross)
+    network = _channel_mix(shape) if shape.network == "channel_mix" else _feedforward(shape)
+    return _stack(shape, layers, mixers, network, T5BiasSpec(bidirectional=False), cross)
 
 
 def _stack(
     shape: TranslatorShape,
     num_layers: int,
     mixers: Sequence[PartSpec],
+    network: FeedForwardSpec | ChannelMixSpec,
     bias: T5BiasSpec,
     cross_attention: AttentionSpec | None = None,
 ) -> StackSpec:
     has_scores = any(mixer.kind == "attention" for mixer in mixers)  # T5's bias is added to them
     return StackSpec(
         num_layers=num_layers,
-        pattern=tuple(_block(shape, mixer, cross_attention) for mixer in mixers),
+        pattern=tuple(_block(shape, mixer, network, cross_attention) for mixer in mixers),
         final_norm=NormSpec(kind=shape.norm) if shape.norm_placement == "pre" else None,
         shared_position_bias=bias if shape.positions == "t5" and has_scores else None,
     )
 
 
 def _block(
-    shape: TranslatorShape, mixer: PartSpec, cross_attention: AttentionSpec | None
+    shape: TranslatorShape,
+    mixer: PartSpec,
+    network: FeedForwardSpec | ChannelMixSpec,
+    cross_attention: AttentionSpec | None,
 ) -> BlockSpec:
     return BlockSpec.of(
         norm_placement=shape.norm_placement,
         norm=NormSpec(kind=shape.norm),
         self_attention=mixer,
         cross_attention=cross_attention,
-        feedforward=FeedForwardSpec(
-            width=shape.feedforward,
-            activation=shape.activation,
-            bias=shape.bias,
-            dropout=shape.feedforward_dropout,
-            experts=_experts(shape),
-        ),
+        feedforward=network,
         dropout=shape.dropout,
     )
+
+
+def _feedforward(shape: TranslatorShape) -> FeedForwardSpec:
+    return FeedForwardSpec(
+        width=shape.feedforward,
+        activation=shape.activation,
+        bias=shape.bias,
+        dropout=shape.feedforward_dropout,
+        experts=_experts(shape),
+    )
+
+
+def _channel_mix(shape: TranslatorShape) -> ChannelMixSpec:
+    if shape.num_experts is not None:
+        raise ConfigError(
+            "Experts are networks of each token alone, which channel_mix is not",
+            where="model.num_experts",
+            remedy="Leave it out, or set model.network to feedforward",
+        )
+    return ChannelMixSpec(width=shape.feedforward)
 
 
 def _experts(shape: TranslatorShape) -> ExpertsSpec | None:
@@ -343,15 +363,25 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
             yield "bias", attention.bias
             if attention.over == "input":
                 yield "window", _window(attention.mask)
-        yield "bias", block.feedforward.bias
-        yield "feedforward", block.feedforward.width
-        yield "activation", block.feedforward.activation
         yield "norm", block.norm.kind
         yield "norm_placement", block.norm_placement
-        experts = block.feedforward.experts
-        yield "num_experts", experts.num_experts if experts else None
-        if experts:
-            yield "experts_per_token", experts.per_token
+        yield from _network(block)
+
+
+def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
+    mix = block.part("channel_mix")
+    if mix is not None and mix.kind == "channel_mix":
+        yield "network", mix.kind
+        yield "feedforward", mix.width
+        return
+    network = block.feedforward
+    yield "bias", network.bias
+    yield "feedforward", network.width
+    yield "activation", network.activation
+    experts = network.experts
+    yield "num_experts", experts.num_experts if experts else None
+    if experts:
+        yield "experts_per_token", experts.per_token
 
 
 def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:

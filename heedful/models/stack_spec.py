@@ -17,8 +17,10 @@ from heedful.nn.spec import (
     NormSpec,
     PartSpec,
 )
+from heedful.nn.state_space_spec import ChannelMixSpec
 
 _PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after"}
+_NETWORKS = ("feedforward", "channel_mix")
 _NAMES = ("self_attention", "cross_attention", "feedforward")
 
 
@@ -58,7 +60,7 @@ class BlockSpec(Config):
         cls,
         *,
         self_attention: PartSpec,
-        feedforward: FeedForwardSpec,
+        feedforward: FeedForwardSpec | ChannelMixSpec,
         cross_attention: AttentionSpec | None = None,
         norm: NormSpec = NormSpec(),  # noqa: B008 (a frozen value)
         norm_placement: Literal["post", "pre"] = "post",
@@ -68,7 +70,7 @@ class BlockSpec(Config):
 
         Args:
             self_attention: over the input; the sub-layer of another mixer is called `mixer`.
-            feedforward: the position-wise network.
+            feedforward: the network; the sub-layer of a channel mix is called `channel_mix`.
             cross_attention: over the encoder's output.
             norm: of every sub-layer.
             norm_placement: after the residual sum (2017), or before each sub-layer.
@@ -79,6 +81,8 @@ class BlockSpec(Config):
         parts = dict(zip(_NAMES, (self_attention, cross_attention, feedforward), strict=True))
         if self_attention.kind != "attention":
             parts = {"mixer": parts.pop("self_attention"), **parts}
+        if feedforward.kind != "feedforward":
+            parts[feedforward.kind] = parts.pop("feedforward")
         return cls(
             sublayers=tuple(
                 SubLayerSpec(
@@ -126,7 +130,7 @@ class BlockSpec(Config):
 
     def mixers(self) -> list[PartSpec]:
         """Return the parts through which tokens of the input exchange information."""
-        parts = [each.part for each in self.sublayers if each.part.kind != "feedforward"]
+        parts = [each.part for each in self.sublayers if each.part.kind not in _NETWORKS]
         return [part for part in parts if getattr(part, "over", "input") == "input"]
 
     @property

@@ -9,7 +9,9 @@ from torch import nn
 
 from heedful.nn.attention.multi_head import build_attention
 from heedful.nn.linear_attention import LinearAttention
+from heedful.nn.mamba import Mamba
 from heedful.nn.moe import build_feedforward
+from heedful.nn.rwkv import ChannelMix, TimeMix
 from heedful.nn.s4d import S4D
 from heedful.nn.spec import PartSpec
 
@@ -18,6 +20,9 @@ BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
     "feedforward": build_feedforward,
     "linear_attention": LinearAttention,
     "s4d": S4D,
+    "mamba": Mamba,
+    "rwkv": TimeMix,
+    "channel_mix": ChannelMix,
 }
 """For each kind of part a function of the model width D and its spec."""
 

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ConfigError
-from heedful.nn.state_space_spec import S4DSpec
+from heedful.nn.state_space_spec import ChannelMixSpec, MambaSpec, RWKVSpec, S4DSpec
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
@@ -134,7 +134,7 @@ PositionScheme = Literal[
 ]
 """What a model knows positions by: embeddings, rotation, or a bias by its kind."""
 
-MixerName = Literal["attention", "linear_attention", "s4d"]
+MixerName = Literal["attention", "linear_attention", "s4d", "mamba", "rwkv"]
 """The ways in which tokens exchange information; `heedful.models.mixers` makes their specs."""
 
 LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
@@ -386,7 +386,14 @@ class LinearAttentionSpec(Config):
 
 
 PartSpec = Annotated[
-    AttentionSpec | LinearAttentionSpec | S4DSpec | FeedForwardSpec, Field(discriminator="kind")
+    AttentionSpec
+    | LinearAttentionSpec
+    | S4DSpec
+    | MambaSpec
+    | RWKVSpec
+    | ChannelMixSpec
+    | FeedForwardSpec,
+    Field(discriminator="kind"),
 ]
 """The part of a sub-layer. A new one is a spec here, a builder in `heedful.nn.parts`."""
 

@@ -43,3 +43,16 @@ class MambaSpec(AnyWidthSpec):
         None, description="numbers that a token's step sizes follow from; width / 16 if unset"
     )
     bias: bool = Field(False, description="of the maps into it and out of it")
+
+
+class RWKVSpec(AnyWidthSpec):
+    """RWKV version 4's time mixing: an average of values that fades with time (Peng 2023)."""
+
+    kind: Literal["rwkv"] = "rwkv"
+
+
+class ChannelMixSpec(AnyWidthSpec):
+    """RWKV version 4's network: squared ReLU behind a gate, of a token and the one before it."""
+
+    kind: Literal["channel_mix"] = "channel_mix"
+    width: PositiveInt

@@ -9,6 +9,7 @@ import torch
 
 from heedful.errors import ConfigError
 from heedful.models.build import build_model
+from heedful.models.cost import count_parameters
 from heedful.models.mixers import MIXERS
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import (
@@ -130,9 +131,10 @@ def test_a_model_of_other_mixers_contradicts_options() -> None:
     assert all(block.dropout == 0.3 for block in stack.pattern)
 
 
-def test_an_encoder_is_refused_a_mixer_of_one_direction() -> None:
-    with pytest.raises(ConfigError, match="reads in one direction") as error:
-        shape(encoder_mixer="s4d").expand(30, 30)
+@pytest.mark.parametrize("name", ["s4d", "mamba", "rwkv"])
+def test_an_encoder_is_refused_a_mixer_of_one_direction(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name} reads in one direction") as error:
+        shape(encoder_mixer=name).expand(30, 30)
     assert error.value.where == "model.encoder_mixer"
 
 
@@ -151,3 +153,22 @@ def test_weight_decay_leaves_decay_rates_alone() -> None:
     for name in ("log_decay", "frequency", "readout"):
         assert any(each is getattr(mixer, name) for each in free)
     assert any(each is mixer.output.weight for each in decayed)
+
+
+def test_layers_may_have_the_network_of_rwkv() -> None:
+    options = {"mixer": "rwkv", "network": "channel_mix", "attention_every": 2}
+    spec = causal_lm_spec(shape(**options), 30, 16)
+    names = [[each.name for each in block.sublayers] for block in spec.decoder.pattern]
+    assert names == [["mixer", "channel_mix"], ["self_attention", "channel_mix"]]
+    assert contradictions(shape(**options, feedforward=48), spec) == []
+    assert contradictions(shape(network="feedforward"), spec) == [
+        "model.network is feedforward, and the model's channel_mix"
+    ]
+    _, stack = with_overrides(spec.embedding, spec.decoder, shape(feedforward_dropout=0.1))
+    assert stack == spec.decoder
+    assert count_parameters(spec) == sum(each.numel() for each in build_model(spec).parameters())
+    names = [each.name for each in shape(**options).expand(30, 30).encoder.block.sublayers]
+    assert names == ["self_attention", "feedforward"]
+    with pytest.raises(ConfigError, match="Experts") as error:
+        causal_lm_spec(shape(**options, num_experts=4), 30, 16)
+    assert error.value.where == "model.num_experts"

@@ -1,0 +1,245 @@
+"""RWKV version 4: an average of past values that fades with time, and its network (Peng 2023).
+
+A channel's output at token t is the average of the values up to t. The weight of an earlier token i
+is exp(k_i + (t − 1 − i) w), which fades by the channel's own rate w < 0, that of t itself is
+exp(k_t + u). The sums of weighted values and of weights are a state of constant size. Both are kept
+divided by the largest weight so far, so that no exponential overflows. For a text all chunks are
+gone through side by side, from the sums in which each begins.
+
+Both parts read a token mixed with the one before it (token shift).
+
+Shapes: B sentences, L length, D model width, n chunks of C tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.linear_layers import Linear
+from heedful.nn.scan_mixer import ScanMixer, Tokens, chunk_length, full_precision, wide
+from heedful.nn.state_space_spec import ChannelMixSpec, RWKVSpec
+from heedful.nn.work import Saved, Work, weight_work
+
+_NOTHING = -1e38
+"""The logarithm of a weight that counts for nothing, finite so that differences are."""
+
+
+class _Sums(NamedTuple):
+    """Weighted values and weights of the tokens so far, divided by exp(top); [..., D] each."""
+
+    values: Tensor
+    weights: Tensor
+    top: Tensor
+
+    def add(self, kept: Tensor, value: Tensor, weight: Tensor | float, log_weight: Tensor) -> _Sums:
+        """Return the sums with more tokens.
+
+        Args:
+            kept: `top` after it faded, which is added to.
+            value: sum of values, relative to exp(log_weight).
+            weight: of weights, relative to it too.
+            log_weight: the scale of both.
+        """
+        top = torch.maximum(kept, log_weight).detach()
+        old, new = torch.exp(kept - top), torch.exp(log_weight - top)
+        return _Sums(old * self.values + new * value, old * self.weights + new * weight, top)
+
+
+class TimeMix(ScanMixer):
+    """The mixer: fading averages of values, behind a gate (receptance).
+
+    Weights start as those of the middle layer of a deep model of the paper.
+
+    Args:
+        width: model width D.
+        spec: it has no settings.
+    """
+
+    def __init__(self, width: int, spec: RWKVSpec) -> None:
+        super().__init__()
+        self.width, self.spec = width, spec
+        share = torch.arange(width) / width
+        self.key_mix = nn.Parameter(share**0.5)
+        self.value_mix = nn.Parameter(share**0.5 + 0.15)
+        self.receptance_mix = nn.Parameter(0.5 * share**0.5)
+        rank = torch.arange(width) / max(width - 1, 1)
+        self.decay = nn.Parameter(-5 + 8 * rank**1.35)
+        zigzag = (torch.arange(width) + 1) % 3 - 1
+        self.bonus = nn.Parameter(math.log(0.3) + 0.5 * zigzag)
+        names = ("key", "value", "receptance", "output")
+        for name in names:
+            layer = Linear(width, width, bias=False)
+            nn.init.xavier_uniform_(layer.weight)
+            self.register_module(name, layer)
+
+    def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the token before, [rows, 1, D], sums of values and weights, their scale."""
+        zeros = torch.zeros((rows, self.width), dtype=_dtype(self.bonus), device=device)
+        return zeros[:, None], zeros, zeros, torch.full_like(zeros, _NOTHING)
+
+    def mix(
+        self, x: Tensor, state: tuple[Tensor, ...], tokens: Tokens
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Average the values of x [B, L, D]; see `ScanMixer.mix`."""
+        joined = torch.cat([state[0], wide(x)], 1)
+        now, before = wide(x), tokens.before(joined, 1)
+        key, value, receptance = (
+            layer(torch.lerp(before, now, wide(share)).to(x.dtype))
+            for layer, share in (
+                (self.key, self.key_mix),
+                (self.value, self.value_mix),
+                (self.receptance, self.receptance_mix),
+            )
+        )
+        with full_precision(x):
+            y, sums = fading_average(
+                wide(key),
+                wide(value),
+                -wide(self.decay).exp(),
+                wide(self.bonus),
+                _Sums(*state[1:]),
+                tokens,
+            )
+            y = torch.sigmoid(wide(receptance)) * y
+        return self.output(y.to(x.dtype)), (tokens.latest(joined, 1), *sums)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of maps, and of sums: faded, added to and read."""
+        maps = (self.key, self.value, self.receptance, self.output)
+        return Work(weights=queries * weight_work(*maps), attention=queries * 8 * self.width)
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return what is between the maps, and the weights and sums of every token."""
+        return Saved(4 * self.width, 0, 20 * self.width)
+
+
+class ChannelMix(ScanMixer):
+    """The network of a layer: value(ReLU(key)²) behind a gate, of a token and the one before it.
+
+    Args:
+        width: model width D.
+        spec: inner width.
+    """
+
+    def __init__(self, width: int, spec: ChannelMixSpec) -> None:
+        super().__init__()
+        self.width, self.spec = width, spec
+        share = torch.arange(width) / width
+        self.key_mix = nn.Parameter(share**0.5)
+        self.receptance_mix = nn.Parameter(share**0.5)
+        self.key = Linear(width, spec.width, bias=False)
+        self.receptance = Linear(width, width, bias=False)
+        self.value = Linear(spec.width, width, bias=False)
+        for layer in (self.key, self.receptance, self.value):
+            nn.init.xavier_uniform_(layer.weight)
+
+    def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
+        """Return the token before, [rows, 1, D]."""
+        return (torch.zeros((rows, 1, self.width), dtype=_dtype(self.key_mix), device=device),)
+
+    def mix(
+        self, x: Tensor, state: tuple[Tensor, ...], tokens: Tokens
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Transform every token of x [B, L, D]; see `ScanMixer.mix`."""
+        joined = torch.cat([state[0], wide(x)], 1)
+        now, before = wide(x), tokens.before(joined, 1)
+        key = self.key(torch.lerp(before, now, wide(self.key_mix)).to(x.dtype))
+        gate = self.receptance(torch.lerp(before, now, wide(self.receptance_mix)).to(x.dtype))
+        y = torch.sigmoid(gate) * self.value(F.relu(key).square())
+        return y, (tokens.latest(joined, 1),)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of the maps; see `Costed`."""
+        return Work(weights=queries * weight_work(self.key, self.receptance, self.value))
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return what is between the maps; see `Costed`."""
+        return Saved(3 * self.spec.width + 4 * self.width, 0, 2 * self.width)
+
+
+def fading_average(
+    k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, sums: _Sums, tokens: Tokens
+) -> tuple[Tensor, _Sums]:
+    """Average values up to each token.
+
+    Args:
+        k: [B, L, D], logarithms of weights.
+        v: [B, L, D].
+        decay: [D], added to them at every later token; below 0.
+        bonus: [D], added to that of the token itself.
+        sums: of what stands before, [B, D] each.
+        tokens: the real ones, and where texts begin.
+
+    Returns:
+        [B, L, D], and the sums after the last real token.
+    """
+    length = k.shape[1]
+    size = chunk_length(length)
+    count = -(-length // size)
+
+    def cut(x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, count * size - length))
+        return x.unflatten(1, (count, size)).transpose(1, 2)  # [B, C, n, ...]
+
+    real = cut(tokens.real[..., None])
+    k = torch.where(real, cut(k), _NOTHING)
+    v, begins = cut(v), None
+    if tokens.begins is not None:
+        begins = cut(tokens.begins[..., None])
+    real = real.to(k.dtype)
+    if count > 1:
+        sums = _chunk_starts(k, v, real, decay, begins, sums)
+    else:
+        sums = _Sums(*(each[:, None] for each in sums))
+    outputs = []
+    for token in range(size):
+        key, value, is_real = k[:, token], v[:, token], real[:, token]
+        if begins is not None:
+            sums = sums._replace(top=torch.where(begins[:, token], _NOTHING, sums.top))
+        here = sums.add(sums.top, value, 1.0, key + bonus)
+        outputs.append(here.values / here.weights)
+        sums = sums.add(sums.top + decay * is_real, value * is_real, is_real, key)
+    y = torch.stack(outputs, 2).flatten(1, 2)[:, :length]
+    return y, _Sums(*(each[:, -1] for each in sums))
+
+
+def _chunk_starts(
+    k: Tensor, v: Tensor, real: Tensor, decay: Tensor, begins: Tensor | None, sums: _Sums
+) -> _Sums:
+    """Return the sums in which chunks begin, [B, n, D] each.
+
+    Args:
+        k: [B, C, n, D], logarithms of weights.
+        v: [B, C, n, D].
+        real: [B, C, n, 1], 1 for tokens and 0 for padding.
+        decay: [D].
+        begins: [B, C, n, 1] bool, first tokens of texts, or None.
+        sums: before the first chunk, [B, D] each.
+    """
+    later = real.sum(1, keepdim=True) - real.cumsum(1)  # tokens after this one in its chunk
+    counts = real
+    if begins is not None:  # only the last text goes on
+        number = begins.long().cumsum(1)
+        counts = real * (number == number[:, -1:])
+    log_weights = torch.where(counts > 0, k + later * decay, _NOTHING)
+    top = log_weights.amax(1).detach()
+    shares = torch.exp(log_weights - top[:, None]) * counts
+    values, weights = (shares * v).sum(1), shares.sum(1)
+    faded = real.sum(1) * decay  # [B, n, D]
+    starts = []
+    for chunk in range(k.shape[2]):
+        starts.append(sums)
+        kept = sums.top + faded[:, chunk]
+        if begins is not None:
+            kept = torch.where(begins[:, :, chunk].any(1), _NOTHING, kept)
+        sums = sums.add(kept, values[:, chunk], weights[:, chunk], top[:, chunk])
+    return _Sums(*(torch.stack(each, 1) for each in zip(*starts, strict=True)))
+
+
+def _dtype(parameter: Tensor) -> torch.dtype:
+    return torch.float64 if parameter.dtype == torch.float64 else torch.float32
