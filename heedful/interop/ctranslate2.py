@@ -24,8 +24,9 @@ from heedful.models.checkpoint import read_weights, write_directory
 from heedful.models.model_directory import find_model_directory, load_tokenizers, read_facts
 from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
+from heedful.nn.mask_spec import MaskSpec
 from heedful.nn.positions import SinusoidalPositions
-from heedful.nn.spec import GATED, AttentionSpec, BiasSpec, MaskSpec, NormSpec
+from heedful.nn.spec import GATED, AttentionSpec, BiasSpec, NormSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 

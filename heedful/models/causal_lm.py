@@ -16,9 +16,9 @@ from heedful.nn.attention.kernels.request import soft_cap
 from heedful.nn.attention.masks import FAR, build_mask
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.mask_spec import MaskSpec
 from heedful.nn.mixer import Context, MakeCache
 from heedful.nn.positions import Positions
-from heedful.nn.spec import MaskSpec
 
 CacheKind = Literal["auto", "growing", "ring", "static"]
 

@@ -10,18 +10,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec, WindowSpec
 from heedful.nn.spec import (
     LAYER_BIASES,
-    AllOfSpec,
     AttentionSpec,
-    CausalSpec,
-    EverythingSpec,
     LinearAttentionSpec,
-    MaskSpec,
     MixerName,
     PartSpec,
     RotarySpec,
-    WindowSpec,
 )
 from heedful.nn.state_space_spec import MambaSpec, RWKVSpec, S4DSpec
 

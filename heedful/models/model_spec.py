@@ -37,6 +37,14 @@ class CommonSpec(Config):
     generates: ClassVar[bool] = False
     """Whether the model writes text token by token (`start`, `step`, `reorder`)."""
 
+    @model_validator(mode="after")
+    def _masks_fit_positions(self) -> Self:
+        positions = self.num_positions
+        if positions is not None:
+            for stack in self.stacks().values():
+                stack.check_positions(positions)
+        return self
+
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
         """Turn stacks of schema version 1 into those of version 2."""
@@ -94,12 +102,17 @@ class CommonSpec(Config):
         return ()
 
     @property
-    def longest_text(self) -> int | None:
-        """Tokens of the longest text that learned positions allow; None if any length is fine."""
+    def num_positions(self) -> int | None:
+        """Number of positions that learned ones allow; None if there is no end to them."""
         embedding: EmbeddingSpec | None = getattr(self, "embedding", None)
         if embedding is None or embedding.positions.kind != "learned":
             return None
         return embedding.positions.max_length
+
+    @property
+    def longest_text(self) -> int | None:
+        """Tokens of the longest text that learned positions allow; None if any length is fine."""
+        return self.num_positions
 
 
 class TranslatorSpec(CommonSpec):
@@ -397,6 +410,11 @@ class VisionSpec(CommonSpec):
         return self
 
     reads = "images"
+
+    @property
+    def num_positions(self) -> int:
+        """One for each patch, and one for the class token."""
+        return (self.image_size // self.patch_size) ** 2 + 1
 
     @property
     def predicts(self) -> Prediction | None:

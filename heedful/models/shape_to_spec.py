@@ -21,19 +21,21 @@ from heedful.models.model_spec import (
     VisionSpec,
 )
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.spec import (
+from heedful.nn.mask_spec import (
     AllOfSpec,
+    MaskSpec,
+    SegmentSpec,
+)
+from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
     ExpertsSpec,
     FeedForwardSpec,
-    MaskSpec,
     NormSpec,
     PartSpec,
     PixelSpec,
     PositionSpec,
     RotarySpec,
-    SegmentSpec,
     T5BiasSpec,
 )
 from heedful.nn.state_space_spec import ChannelMixSpec

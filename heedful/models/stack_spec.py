@@ -335,6 +335,23 @@ class StackSpec(Config):
             for sublayer in block.sublayers:
                 sublayer.part.check_width(width)
 
+    def check_positions(self, number: int) -> None:
+        """Refuse masks that need more positions than there are.
+
+        Args:
+            number: of positions.
+
+        Raises:
+            ValueError: when one does.
+        """
+        for block in self.pattern:
+            for name, attention in block.attentions().items():
+                if (span := attention.mask.span) > number:
+                    raise ValueError(
+                        f"the mask of {name} reaches over {span} positions, and a text has at "
+                        f"most {number}: make it smaller, or leave it out"
+                    )
+
 
 def _with_all_heads(block: BlockSpec) -> BlockSpec:
     for name, attention in block.attentions().items():

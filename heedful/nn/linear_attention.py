@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from heedful.errors import ModelError
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.mixer import Context, MakeCache, Reordering
-from heedful.nn.spec import CausalSpec, EverythingSpec, LinearAttentionSpec
+from heedful.nn.spec import LinearAttentionSpec
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _CHUNK = 64

@@ -67,7 +67,7 @@ class Positions:
         """Only the queries with array indices from `start` up to `stop`."""
         return self.at_queries(slice(start, stop))
 
-    def at_queries(self, rows: slice | list[int]) -> Self:
+    def at_queries(self, rows: slice | list[int] | Tensor) -> Self:
         """Only the queries with these array indices."""
         segment, lineage = self.query_segment, self.lineage
         return type(self)(
@@ -80,13 +80,17 @@ class Positions:
 
     def between_keys(self, start: int, stop: int) -> Self:
         """Only the keys with array indices from `start` up to `stop`."""
+        return self.at_keys(slice(start, stop))
+
+    def at_keys(self, columns: slice | Tensor) -> Self:
+        """Only the keys with these array indices."""
         segment, lineage = self.key_segment, self.lineage
         return type(self)(
             self.query,
-            self.key[:, start:stop],
+            self.key[:, columns],
             self.query_segment,
-            None if segment is None else segment[:, start:stop],
-            None if lineage is None else lineage[:, :, start:stop],
+            None if segment is None else segment[:, columns],
+            None if lineage is None else lineage[:, :, columns],
         )
 
     def derive(self, name: Hashable, compute: Callable[[], _T]) -> _T:

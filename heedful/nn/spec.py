@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ConfigError
+from heedful.nn.mask_spec import EverythingSpec, MaskSpec
 from heedful.nn.state_space_spec import ChannelMixSpec, MambaSpec, RWKVSpec, S4DSpec
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -26,75 +27,6 @@ GATED: dict[Activation, PlainActivation] = {
     "reglu": "relu",
 }
 """The activation of the gate in each gated form."""
-
-
-class CommonMaskSpec(Config):
-    """The questions that the spec of every mask answers."""
-
-    @property
-    def heeds_segments(self) -> bool:
-        """Return whether texts that share a row do not see each other."""
-        return any(part.heeds_segments for part in getattr(self, "parts", ()))
-
-
-class EverythingSpec(CommonMaskSpec):
-    """Every real key is visible."""
-
-    kind: Literal["everything"] = "everything"
-
-
-class CausalSpec(CommonMaskSpec):
-    """Keys at the query's position or before it are visible."""
-
-    kind: Literal["causal"] = "causal"
-
-
-class WindowSpec(CommonMaskSpec):
-    """Keys at a distance of less than `size` are visible, on both sides (Longformer 2020).
-
-    Together with `causal` a query sees `size` keys, itself among them.
-    """
-
-    kind: Literal["window"] = "window"
-    size: PositiveInt
-
-
-class PrefixSpec(CommonMaskSpec):
-    """Keys at positions below `length` are visible (prefix language model; Raffel 2020)."""
-
-    kind: Literal["prefix"] = "prefix"
-    length: Annotated[int, Field(ge=0)]
-
-
-class SegmentSpec(CommonMaskSpec):
-    """Keys of the query's own segment are visible (packed sequences)."""
-
-    kind: Literal["segment"] = "segment"
-
-    @property
-    def heeds_segments(self) -> bool:
-        """Always."""
-        return True
-
-
-class AllOfSpec(CommonMaskSpec):
-    """Keys that every part shows are visible."""
-
-    kind: Literal["all_of"] = "all_of"
-    parts: tuple[MaskSpec, ...]
-
-
-class AnyOfSpec(CommonMaskSpec):
-    """Keys that at least one part shows are visible."""
-
-    kind: Literal["any_of"] = "any_of"
-    parts: tuple[MaskSpec, ...]
-
-
-MaskSpec = Annotated[
-    EverythingSpec | CausalSpec | WindowSpec | PrefixSpec | SegmentSpec | AllOfSpec | AnyOfSpec,
-    Field(discriminator="kind"),
-]
 
 
 class AlibiSpec(Config):

@@ -20,7 +20,8 @@ from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import contradictions, with_overrides
-from heedful.nn.spec import AllOfSpec, AttentionSpec, SegmentSpec
+from heedful.nn.mask_spec import AllOfSpec, SegmentSpec
+from heedful.nn.spec import AttentionSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import derive_seed

@@ -29,15 +29,9 @@ from heedful.nn.attention.cache import GrowingCache, KeyValues
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window
 from heedful.nn.capture import Capture
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.positions import Positions
-from heedful.nn.spec import (
-    AttentionSpec,
-    CausalSpec,
-    EmbeddingSpec,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-)
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
 pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
 IN_ONE = {

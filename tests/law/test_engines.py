@@ -80,6 +80,8 @@ ROTARY: Plain = {"scaling": "yarn", "factor": 4.0, "original_length": 4}
 LEARNED: Plain = {"kind": "learned", "max_length": 40}
 OFFSET: Plain = {"kind": "rms", "unit_offset": True}
 EXPERTS: Plain = {"num_experts": 4}
+RANDOM: Plain = {"kind": "random", "size": 2, "count": 1, "length": 8, "seed": 3}
+GRID: Plain = {"kind": "window_2d", "columns": 3, "height": 1, "width": 1}
 BOTH = ("encoder", "decoder")
 OWN, CROSSED, FED = (f"pattern.0.sublayers.{number}" for number in range(3))
 
@@ -244,6 +246,35 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "WindowSpec": {"kind": mask(kind="window", size=2), "size": mask(kind="window", size=3)},
     "PrefixSpec": {"kind": mask(kind="prefix", length=2), "length": mask(kind="prefix", length=3)},
     "SegmentSpec": {"kind": mask(kind="segment")},
+    "DilatedSpec": {
+        "kind": mask(kind="dilated", size=2),
+        "size": mask(kind="dilated", size=3),
+        "dilation": mask(kind="dilated", size=2, dilation=3),
+    },
+    "StridedSpec": {
+        "kind": mask(kind="strided", stride=2),
+        "stride": mask(kind="strided", stride=3),
+    },
+    "FixedSpec": {
+        "kind": mask(kind="fixed", stride=2, summary=1),
+        "stride": mask(kind="fixed", stride=3, summary=1),
+        "summary": mask(kind="fixed", stride=3, summary=2),
+    },
+    "GlobalSpec": {"kind": mask(kind="global"), "count": mask(kind="global", count=2)},
+    "RandomSpec": {
+        "kind": mask(**RANDOM),
+        "size": mask(**RANDOM | {"size": 1}),
+        "count": mask(**RANDOM | {"count": 2}),
+        "length": mask(**RANDOM | {"length": 12}),
+        "seed": mask(**RANDOM | {"seed": 4}),
+    },
+    "Window2dSpec": {
+        "kind": mask(**GRID),
+        "columns": mask(**GRID | {"columns": 4}),
+        "height": mask(**GRID | {"height": 2}),
+        "width": mask(**GRID | {"width": 2}),
+        "first": mask(**GRID | {"first": 1}),
+    },
     "AllOfSpec": {
         "kind": mask(kind="all_of", parts=[{"kind": "causal"}]),
         "parts": mask(kind="all_of", parts=[{"kind": "causal"}, {"kind": "window", "size": 2}]),

@@ -17,18 +17,15 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.attention.cache import GrowingCache, RingCache, StaticCache
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
 from heedful.nn.spec import (
     AlibiSpec,
-    AllOfSpec,
     AttentionSpec,
-    CausalSpec,
     EmbeddingSpec,
     FeedForwardSpec,
     NormSpec,
     PositionSpec,
     RotarySpec,
-    SegmentSpec,
-    WindowSpec,
 )
 from heedful.train.objective import CausalLMObjective, Context
 

@@ -39,12 +39,12 @@ from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.low_rank import LowRank
+from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.positions import Positions
 from heedful.nn.spec import (
     AlibiSpec,
     AttentionSpec,
-    CausalSpec,
     ExpertsSpec,
     FeedForwardSpec,
     NormSpec,

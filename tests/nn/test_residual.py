@@ -12,9 +12,10 @@ from heedful.kernels import library
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn import sublayer
+from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AttentionSpec, CausalSpec, FeedForwardSpec, NormSpec
+from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
 from heedful.nn.sublayer import ResidualNorm, RMSNorm, apply_norm, residual_norm
 
 pytestmark = [

@@ -15,16 +15,14 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, WindowSpec
 from heedful.nn.spec import (
-    AllOfSpec,
     AttentionSpec,
-    CausalSpec,
     EmbeddingSpec,
     FeedForwardSpec,
     NormSpec,
     PositionSpec,
     RotarySpec,
-    WindowSpec,
 )
 from heedful.pipelines.streamed_text import RunningText
 from heedful.pipelines.text_generation import generate, stream

@@ -21,6 +21,22 @@ ATOMS = st.one_of(
     st.just(("segment", lambda i, j: True)),
     st.integers(1, 5).map(lambda n: (f"window({n})", lambda i, j: abs(i - j) < n)),
     st.integers(0, 5).map(lambda n: (f"prefix( {n} )", lambda i, j: j < n)),
+    st.integers(1, 5).map(
+        lambda n: (f"strided({n})", lambda i, j: abs(i - j) < n or (i - j) % n == 0)
+    ),
+    st.integers(1, 5).map(
+        lambda n: (f"fixed({n}, 1)", lambda i, j: i // n == j // n or j % n == n - 1)
+    ),
+    st.integers(1, 4).map(
+        lambda n: (f"dilated({n}, 3)", lambda i, j: abs(i - j) in range(0, 3 * n, 3))
+    ),
+    st.integers(1, 4).map(lambda n: (f"global({n})", lambda i, j: i < n or j < n)),
+    st.integers(1, 3).map(
+        lambda n: (
+            f"window_2d(3, {n}, 2)",
+            lambda i, j: abs(i // 3 - j // 3) < n and abs(i % 3 - j % 3) < 2,
+        )
+    ),
 )
 
 
@@ -67,7 +83,7 @@ def test_nothing_is_everything() -> None:
 @pytest.mark.parametrize("name", mask_kinds())
 def test_every_mask_that_can_be_configured_has_a_word(name: str) -> None:
     fields = [field for field in mask_kinds()[name].model_fields if field != "kind"]
-    text = f"{name}({', '.join('2' for _ in fields)})" if fields else name
+    text = f"{name}({', '.join('1' for _ in fields)})" if fields else name
     assert parse_mask(text).kind == name
 
 
@@ -79,6 +95,9 @@ def test_every_mask_that_can_be_configured_has_a_word(name: str) -> None:
         ("window(0)", "greater than 0"),
         ("window(3, 4)", "window needs size"),
         ("window(-1)", "a number is expected"),
+        ("random(2, 1, 8)", "need a seed"),
+        ("random(2, 9, 8, 1)", "8 positions make 4 blocks"),
+        ("fixed(3, 4)", "exceeds"),
         ("causal causal", "'&' or '|' is expected"),
         ("causal &", "a mask is expected"),
         ("(causal", "')' is expected"),

@@ -9,15 +9,8 @@ from heedful.interop.config_fields import ACTIVATION_NAMES, ACTIVATIONS, Fields
 from heedful.interop.tensor_table import Copy, Rule, Table, prefix_of, renamed, reshaped, same
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.spec import (
-    AttentionSpec,
-    CausalSpec,
-    EmbeddingSpec,
-    EverythingSpec,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-)
+from heedful.nn.mask_spec import CausalSpec, EverythingSpec
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
 _UNUSED_ROWS = 2
 _FRAME = 2  # the tokens around a source

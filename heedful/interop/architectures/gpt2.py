@@ -18,14 +18,8 @@ from heedful.interop.tensor_table import (
 )
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.spec import (
-    AttentionSpec,
-    CausalSpec,
-    EmbeddingSpec,
-    FeedForwardSpec,
-    NormSpec,
-    PositionSpec,
-)
+from heedful.nn.mask_spec import CausalSpec
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
 _NORMS = {"ln_1": "self_attention_norm", "ln_2": "feedforward_norm"}
 _LINEAR = {

@@ -12,18 +12,15 @@ from heedful.interop.rewrites import scaled_embeddings
 from heedful.interop.tensor_table import AFFINE, LINEAR, Copy, Table, prefix_of, renamed, same
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, MaskSpec, WindowSpec
 from heedful.nn.spec import (
     Activation,
-    AllOfSpec,
     AttentionSpec,
-    CausalSpec,
     EmbeddingSpec,
     FeedForwardSpec,
-    MaskSpec,
     NormSpec,
     PositionSpec,
     RotarySpec,
-    WindowSpec,
 )
 
 GATED: Mapping[str, Activation] = {

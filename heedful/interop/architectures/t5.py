@@ -10,13 +10,12 @@ from heedful.interop.rewrites import scaled_embeddings, scaled_queries
 from heedful.interop.tensor_table import LINEAR, Copy, Table, renamed, same
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec
+from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.spec import (
     GATED,
     Activation,
     AttentionSpec,
-    CausalSpec,
     EmbeddingSpec,
-    EverythingSpec,
     FeedForwardSpec,
     NormSpec,
     PositionSpec,

@@ -7,6 +7,7 @@ Lq queries, Lk keys, E width of a query or key head, Ev width of a value head.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from heedful.nn.attention.kernels.request import (
     full_precision,
     total_bias,
 )
-from heedful.nn.attention.masks import FAR, Everything, Mask
+from heedful.nn.attention.masks import Everything, Mask
 from heedful.nn.attention.relative_positions import Bias
 from heedful.nn.positions import Positions
 
@@ -253,7 +254,7 @@ def _ranking(request: AttentionRequest) -> list[tuple[str, str]]:
         ranking.append(("native", "short and learned from: scores never leave a core"))
     if on_cpu and num_queries * num_keys <= short**2:
         ranking.append(("matmul", f"short on a processor: at most {short} × {short} scores"))
-    if num_keys >= _LONG and _span(request.mask) <= num_keys // 4:
+    if num_keys >= _LONG and _most_seen(request.mask, num_keys) <= num_keys // 4:
         reason = "the mask hides most blocks of a long sequence, and they are skipped"
         ranking.append(("chunked", reason) if on_cpu else ("flex", reason))
     if request.biases and _num_scores(request) > _SCORES_IN_MEMORY:
@@ -283,6 +284,9 @@ def _num_scores(request: AttentionRequest) -> int:
     return batch * heads * num_queries * request.k.shape[2]
 
 
-def _span(mask: Mask) -> int:
-    """Return the number of positions that a query far from the start may see."""
-    return sum(last - first + 1 for first, last in mask.bounds(FAR // 2, FAR // 2))
+@functools.lru_cache(maxsize=64)
+def _most_seen(mask: Mask, num_keys: int) -> int:
+    """Return the number of keys that a query in the middle or at the end of a text sees."""
+    keys = torch.arange(num_keys)
+    places = (num_keys // 2, num_keys - 1)
+    return max(int(mask.reaches(place, place, keys).sum()) for place in places)

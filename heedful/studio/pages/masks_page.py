@@ -1,7 +1,7 @@
 """Page "Masks and biases": the keys each query may see, and the numbers added by distance.
 
 A mask is typed as an expression, `causal & window(4) | prefix(2)`: the words are the kinds of
-`heedful.nn.spec`, with their settings in brackets in the order they have there; `&` binds more
+`heedful.nn.mask_spec`, with their settings in brackets in the order they have there; `&` binds more
 tightly than `|`. The result is a piece of configuration, so whatever can be configured can be
 drawn.
 """
@@ -17,16 +17,8 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config
 from heedful.errors import ConfigError, suggest
-from heedful.nn.spec import (
-    AlibiSpec,
-    AllOfSpec,
-    AnyOfSpec,
-    BiasSpec,
-    EverythingSpec,
-    MaskSpec,
-    RelativeKeysSpec,
-    T5BiasSpec,
-)
+from heedful.nn.mask_spec import AllOfSpec, AnyOfSpec, EverythingSpec, MaskSpec
+from heedful.nn.spec import AlibiSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
 from heedful.studio.page import Call, NoSettings, Page, round_digits
 
 if TYPE_CHECKING:

@@ -23,8 +23,15 @@ from heedful.nn.attention.masks import (
     build_mask,
     picture,
 )
+from heedful.nn.mask_spec import (
+    AllOfSpec,
+    AnyOfSpec,
+    CausalSpec,
+    PrefixSpec,
+    SegmentSpec,
+    WindowSpec,
+)
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AllOfSpec, AnyOfSpec, CausalSpec, PrefixSpec, SegmentSpec, WindowSpec
 
 LINE = Positions.of_self(torch.arange(5)[None])
 

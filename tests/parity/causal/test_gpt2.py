@@ -9,7 +9,7 @@ from heedful.errors import ModelError
 from heedful.interop.architectures.gpt2 import ARCHITECTURE as gpt2
 from heedful.interop.architectures.llama import ARCHITECTURE as llama
 from heedful.models.model_spec import CausalLMSpec
-from heedful.nn.spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, SegmentSpec, WindowSpec
 
 SIZES = {"vocab_size": 50, "n_positions": 24, "n_embd": 24, "n_layer": 2, "n_head": 3}
 CASES = {

@@ -1,13 +1,15 @@
 """Exact attention in blocks: never more than one block of scores in memory (Rabe 2021, Dao 2022).
 
 The softmax is kept up while the keys go by (a running maximum and sum), the backward pass makes
-each block of scores anew, and blocks that the mask hides for their positions are never touched.
-Indices: a block is a range of array indices; what it may see follows from its positions.
+each block of scores anew, and keys that the mask hides from a block of queries are never touched
+(Child 2019): neither whole blocks of them nor, where few of a stretch are seen, single ones, which
+are gathered. A mask with a period is computed in passes, with queries and keys sorted by it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +21,7 @@ from heedful.nn.attention.kernels.request import (
     full_precision,
     soft_cap,
 )
-from heedful.nn.attention.masks import FAR, Mask
+from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import Positions
 
 name = "chunked"
@@ -30,6 +32,12 @@ KEY_BLOCK = 512
 _SKIPPED = 64
 """Keys that are skipped together: a window of 128 sees 382 keys of a block of queries, in whole
 blocks of 512 keys 880 on average."""
+
+_GATHERED = 0.5
+"""Largest share of such keys that are seen for which a copy of those alone is worth its time."""
+
+_SMALLEST_CLASS = 16
+"""Queries at one place of a period that make a block; with fewer, blocks are too many."""
 
 
 def unsupported(request: AttentionRequest) -> str | None:
@@ -47,18 +55,34 @@ def run(request: AttentionRequest) -> Tensor:
     return output
 
 
+_Places = slice | Tensor
+"""Array indices: a stretch, or [n] int64."""
+
+
+def computed_pairs(positions: Positions, mask: Mask) -> int:
+    """Return the number of pairs of query and key in a row that the kernel computes scores of.
+
+    Args:
+        positions: where they stand.
+        mask: that hides some.
+    """
+    queries, keys = (torch.arange(each.shape[1]) for each in (positions.query, positions.key))
+    blocks = [block for row in _plan(positions, mask, QUERY_BLOCK, KEY_BLOCK) for block in row]
+    return sum(len(queries[block.queries]) * len(keys[block.keys]) for block in blocks)
+
+
 @dataclass(frozen=True)
 class _Block:
-    """A range of queries and a range of keys that may see each other."""
+    """Queries and keys of which some see each other by a mask."""
 
     number: int
-    queries: slice
-    keys: slice
+    queries: _Places
+    keys: _Places
+    mask: Mask
 
     def within(self, positions: Positions) -> Positions:
         """The block's positions: a new value each time, so that its masks are freed after use."""
-        rows = positions.between_queries(self.queries.start, self.queries.stop)
-        return rows.between_keys(self.keys.start, self.keys.stop)
+        return positions.at_queries(self.queries).at_keys(self.keys)
 
 
 class _Chunked(torch.autograd.Function):
@@ -69,12 +93,12 @@ class _Chunked(torch.autograd.Function):
         ctx: Any, request: AttentionRequest, seed: int, q: Tensor, k: Tensor, v: Tensor, *_: Tensor
     ) -> Tensor:
         ctx.request, ctx.seed = request, seed
-        output = q.new_zeros(*q.shape[:3], v.shape[-1], dtype=request.precision)
-        log_sums = q.new_zeros(*q.shape[:3], 1, dtype=request.precision)
+        running = _Running.start(q, v.shape[-1], request.precision)
         with full_precision(q):
             for blocks in _rows_of_blocks(request):
                 rows = blocks[0].queries
-                output[:, :, rows], log_sums[:, :, rows] = _attend_blocks(request, blocks, seed)
+                running.put(rows, _attend_blocks(request, blocks, seed, running.at(rows)))
+            output, log_sums = running.finish()
         output = output.to(v.dtype)
         ctx.save_for_backward(q, k, v, output, log_sums)
         return output
@@ -97,7 +121,7 @@ class _Chunked(torch.autograd.Function):
                 with torch.enable_grad():
                     scores = _scores(request, q_block, k_block, positions)
                 weights = torch.exp(scores.detach() - log_sums[:, :, rows])
-                weights.masked_fill_(~positions.visible(request.mask), 0.0)
+                weights.masked_fill_(~positions.visible(block.mask), 0.0)
                 keep_mask = _kept(request, block, weights, ctx.seed)
                 arriving = gradient[:, :, rows].to(precision)
                 to_v[:, :, keys] += _of_key_heads(weights * keep_mask, arriving, request.num_groups)
@@ -114,30 +138,64 @@ class _Chunked(torch.autograd.Function):
         return None, None, to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_learned
 
 
+@dataclass(frozen=True)
+class _Running:
+    """The softmax of some queries over the keys so far.
+
+    Args:
+        highest: largest score, [B, H, rows, 1].
+        total: sum of exp(score − highest), [B, H, rows, 1].
+        output: of the same weights and values, [B, H, rows, Ev].
+    """
+
+    highest: Tensor
+    total: Tensor
+    output: Tensor
+
+    @classmethod
+    def start(cls, q: Tensor, value_width: int, precision: torch.dtype) -> _Running:
+        """Before the first key, of queries q [B, H, rows, E]."""
+        lowest = torch.finfo(precision).min
+        highest = q.new_full((*q.shape[:3], 1), lowest, dtype=precision)
+        output = highest.new_zeros(*q.shape[:3], value_width)
+        return cls(highest, torch.zeros_like(highest), output)
+
+    def at(self, rows: _Places) -> _Running:
+        """Those of some queries."""
+        return _Running(self.highest[:, :, rows], self.total[:, :, rows], self.output[:, :, rows])
+
+    def put(self, rows: _Places, part: _Running) -> None:
+        """Store those of some queries."""
+        self.highest[:, :, rows] = part.highest
+        self.total[:, :, rows] = part.total
+        self.output[:, :, rows] = part.output
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        """Output [B, H, rows, Ev], and the log of the sums of exp(score) [B, H, rows, 1]."""
+        # A blind row has a total of 0 and an output of 0.
+        seen = self.total.clamp(min=torch.finfo(self.total.dtype).tiny)
+        return self.output / seen, self.highest + seen.log()
+
+
 def _attend_blocks(
-    request: AttentionRequest, blocks: list[_Block], seed: int
-) -> tuple[Tensor, Tensor]:
-    """Output [B, H, rows, Ev] of some queries over their blocks, and the log of their sums."""
-    precision = request.precision
+    request: AttentionRequest, blocks: list[_Block], seed: int, running: _Running
+) -> _Running:
+    """Go on with the softmax of some queries over more blocks of keys."""
     q = request.q[:, :, blocks[0].queries]
-    highest = q.new_full((*q.shape[:3], 1), torch.finfo(precision).min, dtype=precision)
-    total = torch.zeros_like(highest)
-    output = highest.new_zeros(*q.shape[:3], request.v.shape[-1])
+    highest, total, output = running.highest, running.total, running.output
     for block in blocks:
         positions = block.within(request.positions)
         scores = _scores(request, q, request.k[:, :, block.keys], positions)
-        scores.masked_fill_(~positions.visible(request.mask), -torch.inf)
+        scores.masked_fill_(~positions.visible(block.mask), -torch.inf)
         higher = torch.maximum(highest, scores.amax(-1, keepdim=True))
         shrink = torch.exp(highest - higher)
         weights = torch.exp(scores - higher)
         total = total * shrink + weights.sum(-1, keepdim=True)
         weights *= _kept(request, block, weights, seed)
-        v = request.v[:, :, block.keys].to(precision)
+        v = request.v[:, :, block.keys].to(request.precision)
         output = output * shrink + _with_key_heads(weights, v)
         highest = higher
-    # A blind row has a total of 0 and an output of 0.
-    seen = total.clamp(min=torch.finfo(precision).tiny)
-    return output / seen, highest + seen.log()
+    return _Running(highest, total, output)
 
 
 def _scores(request: AttentionRequest, q: Tensor, k: Tensor, positions: Positions) -> Tensor:
@@ -182,37 +240,73 @@ def _rows_of_blocks(request: AttentionRequest) -> list[list[_Block]]:
 
 
 def _plan(positions: Positions, mask: Mask, query_block: int, key_block: int) -> list[list[_Block]]:
-    query_ranges = _ranges(positions.query, query_block)
-    key_ranges = _ranges(positions.key, min(_SKIPPED, key_block))
-    plan = []
-    for i, (queries, first, last) in enumerate(query_ranges):
-        if first > last:  # padding alone
-            continue
-        seen = mask.bounds(first, last)
-        blocks: list[_Block] = []
-        for j, (keys, first_key, last_key) in enumerate(key_ranges):
-            if not any(max(first_key, lo) <= min(last_key, hi) for lo, hi in seen):
-                continue
-            previous = blocks[-1].keys if blocks else slice(-1, -1)
-            if previous.stop == keys.start and keys.stop - previous.start <= key_block:
-                blocks[-1] = replace(blocks[-1], keys=slice(previous.start, keys.stop))
-            else:
-                blocks.append(_Block(i * len(key_ranges) + j, queries, keys))
-        if blocks:
-            plan.append(blocks)
+    queries, keys = _distinct_rows(positions.query), _distinct_rows(positions.key)
+    plan: list[list[_Block]] = []
+    number = 0
+    for part, period in mask.passes():
+        for rows, columns in _classes(queries, keys, period):
+            at = keys[:, columns]
+            for places, lo, hi in _ranges(queries, rows, query_block):
+                seen = (part.reaches(lo, hi, at) & (at >= 0)).any(0)
+                blocks = [
+                    _Block(number + i, places, stretch, part)
+                    for i, stretch in enumerate(_stretches(columns, seen, key_block))
+                ]
+                number += len(blocks)
+                if blocks:
+                    plan.append(blocks)
     return plan
 
 
-def _ranges(positions: Tensor, size: int) -> list[tuple[slice, int, int]]:
-    """Blocks of indices with the lowest and highest position in each; FAR, −1 if none."""
-    length = positions.shape[1]
-    parts = positions.split(size, dim=1) if length else ()
-    if not parts:
-        return []
-    lowest = [part.masked_fill(part < 0, FAR).amin() for part in parts]
-    highest = [part.amax() for part in parts]
-    ends = torch.stack([*lowest, *highest]).tolist()
-    return [
-        (slice(start, min(start + size, length)), ends[i], ends[len(parts) + i])
-        for i, start in enumerate(range(0, length, size))
-    ]
+def _distinct_rows(positions: Tensor) -> Tensor:
+    """Positions [B, L], or [1, L] where all rows are alike, where the plan is made."""
+    positions = positions.cpu()
+    return positions[:1] if bool((positions == positions[:1]).all()) else positions
+
+
+def _classes(queries: Tensor, keys: Tensor, period: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Array indices of queries and keys that may see each other, one place of the period a time."""
+    places = [_places_in(each, period) for each in (queries, keys)]
+    if period == 1 or queries.shape[1] < _SMALLEST_CLASS * period or None in places:
+        yield torch.arange(queries.shape[1]), torch.arange(keys.shape[1])
+        return
+    for place in range(period):
+        rows, columns = ((each == place).nonzero()[:, 0] for each in places if each is not None)
+        if len(rows) and len(columns):
+            yield rows, columns
+
+
+def _places_in(positions: Tensor, period: int) -> Tensor | None:
+    """Place in the period of each array index, −1 for padding; None if rows of a batch differ."""
+    place = torch.where(positions >= 0, positions % period, -1)
+    common = place.amax(0)
+    return common if bool(((place == common) | (place < 0)).all()) else None
+
+
+def _ranges(positions: Tensor, rows: Tensor, size: int) -> Iterator[tuple[_Places, int, int]]:
+    """Blocks of array indices with the lowest and highest position in each; none of padding."""
+    for part in rows.split(size):
+        at = positions[:, part]
+        real = at[at >= 0]
+        if len(real):
+            yield _as_slice(part), int(real.min()), int(real.max())
+
+
+def _stretches(columns: Tensor, seen: Tensor, size: int) -> Iterator[_Places]:
+    """Divide the array indices of keys, those that are seen at least, into blocks of a size."""
+    skipped = min(_SKIPPED, size)
+    filled = torch.nn.functional.pad(seen, (0, -len(seen) % skipped))
+    touched = filled.view(-1, skipped).any(1)
+    if int(seen.sum()) <= _GATHERED * skipped * int(touched.sum()):
+        yield from (_as_slice(part) for part in columns[seen].split(size) if len(part))
+        return
+    kept = touched.repeat_interleave(skipped)[: len(seen)].nonzero()[:, 0]
+    ends = (kept.diff() > 1).nonzero()[:, 0] + 1
+    for run in kept.tensor_split(ends):
+        yield from (_as_slice(columns[part]) for part in run.split(size) if len(part))
+
+
+def _as_slice(index: Tensor) -> _Places:
+    """The same array indices, as a slice if they follow one another: that copies nothing."""
+    first, last = int(index[0]), int(index[-1])
+    return slice(first, last + 1) if last - first + 1 == len(index) else index

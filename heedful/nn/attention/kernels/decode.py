@@ -1,7 +1,8 @@
 """A few queries against a cache, as when tokens are generated: only the slots in use are read.
 
 A static cache is mostly empty at first, and a window sees little of a long one. The slots from the
-first to the last that some query sees are cut out, which copies nothing.
+first to the last that some query sees are cut out, which copies nothing; where a pattern with gaps
+sees few of them, those are gathered.
 """
 
 from __future__ import annotations
@@ -21,6 +22,10 @@ MAX_QUERIES = 16
 """Most queries that count as a few: they share one cut."""
 
 
+_GATHERED = 0.25
+"""Largest share of slots in use for which a copy of them is worth its time."""
+
+
 def unsupported(request: AttentionRequest) -> str | None:
     """Serves a few queries."""
     queries = request.q.shape[2]
@@ -34,15 +39,17 @@ def run(request: AttentionRequest) -> Tensor:
     if request.q.device.type != "cpu":  # looking for what is in use would wait for the device
         return matmul.run(request)
     positions, mask = request.positions, request.mask
-    start, stop, cut = positions.derive(("in use", mask), lambda: _cut(positions, mask))
-    if stop - start == request.k.shape[2]:
+    slots, cut = positions.derive(("in use", mask), lambda: _cut(positions, mask))
+    if cut.key.shape[1] == request.k.shape[2]:
         return matmul.run(request)
-    k, v = request.k[:, :, start:stop], request.v[:, :, start:stop]
+    k, v = request.k[:, :, slots], request.v[:, :, slots]
     return matmul.run(replace(request, k=k, v=v, positions=cut))
 
 
-def _cut(positions: Positions, mask: Mask) -> tuple[int, int, Positions]:
-    """First slot in use and the one after the last, and the positions between them."""
-    used = positions.visible(mask).flatten(0, 2).any(0).nonzero()
+def _cut(positions: Positions, mask: Mask) -> tuple[slice | Tensor, Positions]:
+    """The slots to read: all from the first in use to the last, or only some; their positions."""
+    used = positions.visible(mask).flatten(0, 2).any(0).nonzero()[:, 0]
     start, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-    return start, stop, positions.between_keys(start, stop)
+    few = len(used) <= _GATHERED * (stop - start)
+    slots: slice | Tensor = used if few else slice(start, stop)
+    return slots, positions.at_keys(slots)

@@ -1,0 +1,266 @@
+"""The protocol of attention masks, and how they combine.
+
+A mask says where its pairs can be, in three ways of growing precision: `bounds` are ranges of key
+positions; `reaches` tells single keys apart, for patterns with gaps; `passes` divides a pattern
+into masks of which each can be computed in blocks that are nearly full.
+Shapes: B batch, H heads, Lq queries, Lk keys.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+from torch import Tensor
+
+from heedful.nn.positions import Positions
+
+FAR = 2**62
+"""A key position beyond every real one: the upper bound of masks that have none."""
+
+Intervals: TypeAlias = tuple[tuple[int, int], ...]
+"""Ranges of positions, first and last inclusive: ascending, with a gap between any two."""
+
+
+class Place(NamedTuple):
+    """Positions of tokens, in any shape, and their segments if they have them."""
+
+    position: Tensor
+    segment: Tensor | None = None
+
+
+class Pass(NamedTuple):
+    """A part of a pattern that kernels compute on its own.
+
+    Args:
+        mask: of its pairs.
+        period: a query sees keys only at distances that are multiples of it.
+    """
+
+    mask: Mask
+    period: int = 1
+
+
+class Mask(ABC):
+    """A rule for the keys that a query may see; equal to another of the same kind and settings."""
+
+    @abstractmethod
+    def sees(self, query: Place, key: Place) -> Tensor:
+        """Return whether queries at some places may see keys at others, element by element.
+
+        Args:
+            query: places of any shape.
+            key: places of a shape that broadcasts with it.
+
+        Returns:
+            Bool, of a shape that broadcasts to theirs.
+        """
+
+    def allow(self, positions: Positions) -> Tensor:
+        """Return the pairs that the mask allows, whether or not both ends are really there.
+
+        Returns:
+            Bool [B|1, H|1, Lq, Lk].
+        """
+        query, query_segment = positions.query, positions.query_segment
+        key, key_segment = positions.key, positions.key_segment
+        allowed = self.sees(
+            Place(
+                query[:, None, :, None],
+                None if query_segment is None else query_segment[:, None, :, None],
+            ),
+            Place(
+                key[:, None, None, :],
+                None if key_segment is None else key_segment[:, None, None, :],
+            ),
+        )
+        return allowed.expand(-1, -1, query.shape[1], key.shape[1])
+
+    @abstractmethod
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        """Return the key positions that queries at positions `lo` to `hi` could see.
+
+        Positions lie between 0 and `FAR`; no interval means that no key is visible.
+        """
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        """Return which key positions some query at positions `lo` to `hi` could see.
+
+        Kernels leave out the others. Exact for a single query.
+
+        Args:
+            lo: first position.
+            hi: last position, inclusive.
+            key: positions of any shape, 0 or more.
+
+        Returns:
+            Bool, of the shape of `key`.
+        """
+        within = key < 0
+        for first, last in self.bounds(lo, hi):
+            within = within | ((key >= first) & (key <= last))
+        return within
+
+    def passes(self) -> tuple[Pass, ...]:
+        """Return masks that show each visible pair exactly once, to be computed one by one.
+
+        A pattern of columns at a distance has few pairs, but in a block of neighbouring queries
+        every key is seen by one of them. With queries and keys sorted by their position modulo the
+        period the blocks are full. More than one pass only where a pattern has a period.
+        """
+        return (Pass(self),)
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return the end of a sentence about a query: "keys at or before its own position"."""
+
+    def __and__(self, other: Mask) -> Mask:
+        if self == Everything():
+            return other
+        if other == Everything():
+            return self
+        return AllOf((*_parts(self, AllOf), *_parts(other, AllOf)))
+
+    def __or__(self, other: Mask) -> Mask:
+        if Everything() in (self, other):
+            return Everything()
+        return AnyOf((*_parts(self, AnyOf), *_parts(other, AnyOf)))
+
+
+@dataclass(frozen=True)
+class Everything(Mask):
+    """Every key is visible."""
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return key.position == key.position
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),)
+
+    def describe(self) -> str:
+        return "every key"
+
+
+@dataclass(frozen=True)
+class AllOf(Mask):
+    """Keys that every part shows are visible; of no parts, every key."""
+
+    parts: tuple[Mask, ...]
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        allowed = Everything().sees(query, key)
+        for part in self.parts:
+            allowed = allowed & part.sees(query, key)
+        return allowed
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        common: Intervals = ((0, FAR),)
+        for part in self.parts:
+            other = part.bounds(lo, hi)
+            pairs = [(max(a, c), min(b, d)) for a, b in common for c, d in other]
+            common = tuple((first, last) for first, last in pairs if first <= last)
+        return common
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        within = key >= 0
+        for part in self.parts:
+            within = within & part.reaches(lo, hi, key)
+        return within
+
+    def passes(self) -> tuple[Pass, ...]:
+        combined = [Pass(AllOf(()))]
+        for part in self.parts:
+            combined = [
+                Pass(
+                    AllOf((*_parts(one.mask, AllOf), other.mask)),
+                    math.lcm(one.period, other.period),
+                )
+                for one in combined
+                for other in part.passes()
+            ]
+        return tuple(combined) if _is_periodic(combined) else (Pass(self),)
+
+    def describe(self) -> str:
+        return _list([part.describe() for part in self.parts], "that are also", "every key")
+
+
+@dataclass(frozen=True)
+class AnyOf(Mask):
+    """Keys that at least one part shows are visible; of no parts, none."""
+
+    parts: tuple[Mask, ...]
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        allowed = ~Everything().sees(query, key)
+        for part in self.parts:
+            allowed = allowed | part.sees(query, key)
+        return allowed
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        merged: list[tuple[int, int]] = []
+        for first, last in sorted(each for part in self.parts for each in part.bounds(lo, hi)):
+            if merged and first <= merged[-1][1] + 1:
+                merged[-1] = merged[-1][0], max(merged[-1][1], last)
+            else:
+                merged.append((first, last))
+        return tuple(merged)
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        within = key < 0
+        for part in self.parts:
+            within = within | part.reaches(lo, hi, key)
+        return within
+
+    def passes(self) -> tuple[Pass, ...]:
+        passes = [each for part in self.parts for each in part.passes()]
+        if not _is_periodic(passes):
+            return (Pass(self),)
+        plain = AnyOf(tuple(each.mask for each in passes if each.period == 1))
+        result = [Pass(plain)] if plain.parts else []
+        before = plain
+        for mask, period in passes:
+            if period > 1:
+                rest = Without(mask, before) if before.parts else mask
+                result.append(Pass(rest, period))
+                before = AnyOf((*before.parts, mask))
+        return tuple(result)
+
+    def describe(self) -> str:
+        return _list([part.describe() for part in self.parts], "and also", "no key")
+
+
+@dataclass(frozen=True)
+class Without(Mask):
+    """Keys that a mask shows and another does not."""
+
+    mask: Mask
+    other: Mask
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return self.mask.sees(query, key) & ~self.other.sees(query, key)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return self.mask.bounds(lo, hi)
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        within = self.mask.reaches(lo, hi, key)
+        # Of several queries one may not see what another does.
+        return within & ~self.other.reaches(lo, hi, key) if lo == hi else within
+
+    def describe(self) -> str:
+        return f"{self.mask.describe()}, except {self.other.describe()}"
+
+
+def _parts(mask: Mask, kind: type[AllOf] | type[AnyOf]) -> tuple[Mask, ...]:
+    return mask.parts if isinstance(mask, kind) else (mask,)
+
+
+def _is_periodic(passes: list[Pass]) -> bool:
+    return any(each.period > 1 for each in passes)
+
+
+def _list(sentences: list[str], joint: str, nothing: str) -> str:
+    wrapped = [f"({s})" if " also " in s else s for s in sentences]
+    return f", {joint} ".join(wrapped) or nothing

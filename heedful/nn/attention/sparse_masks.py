@@ -1,0 +1,249 @@
+"""Masks with gaps: patterns that leave out most pairs of a long text, so that it costs less.
+
+A window costs L · size instead of L², and lets a token reach far only through many layers. Strides,
+summaries, global tokens and random blocks add a few far keys to each query, so that two layers are
+enough. Combine them: `Window(256) | GlobalTokens(2)` is Longformer's pattern.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, Place, Without
+
+
+@dataclass(frozen=True)
+class Dilated(Mask):
+    """Keys at distances 0, d, 2d … on both sides, `size` of them on each (Beltagy 2020).
+
+    `Causal() & Dilated(size, d)` shows `size` keys: the query's own and those before it.
+    """
+
+    size: int
+    dilation: int
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        distance = (key.position - query.position).abs()
+        return (distance <= self._reach) & (distance % self.dilation == 0)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((max(lo - self._reach, 0), min(hi + self._reach, FAR)),)
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        # The nearest query at a distance that is a multiple; it must be one of them, and near.
+        above, below = lo + (key - lo) % self.dilation, hi - (hi - key) % self.dilation
+        query = torch.where(key < lo, above, torch.where(key > hi, below, key))
+        return (query >= lo) & (query <= hi) & ((query - key).abs() <= self._reach)
+
+    def passes(self) -> tuple[Pass, ...]:
+        return (Pass(self, self.dilation),)
+
+    def describe(self) -> str:
+        if self.dilation == 1:
+            return f"keys less than {self.size} positions away"
+        return f"every {_ordinal(self.dilation)} key up to {self._reach} positions away"
+
+    @property
+    def _reach(self) -> int:
+        return (self.size - 1) * self.dilation
+
+
+@dataclass(frozen=True)
+class Strided(Mask):
+    """Keys nearer than `stride`, and those at its multiples (Child 2019).
+
+    Made for data that repeat at the stride, such as the rows of an image.
+    """
+
+    stride: int
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        distance = (key.position - query.position).abs()
+        return (distance < self.stride) | (distance % self.stride == 0)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),)
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        near = (key > lo - self.stride) & (key < hi + self.stride)
+        return near | ((key - lo) % self.stride <= hi - lo)
+
+    def passes(self) -> tuple[Pass, ...]:
+        near = Dilated(self.stride, 1)
+        return Pass(near), Pass(Without(self, near), self.stride)
+
+    def describe(self) -> str:
+        nth = _ordinal(self.stride)
+        return f"keys less than {self.stride} positions away and every {nth} key before and after"
+
+
+@dataclass(frozen=True)
+class Fixed(Mask):
+    """Keys of the query's own block, and the last `summary` positions of every block (Child 2019).
+
+    Those positions learn to say what their block holds.
+    """
+
+    stride: int
+    summary: int
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        same = key.position // self.stride == query.position // self.stride
+        return same | self._is_summary(key.position)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),)
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        block = key // self.stride
+        near = (block >= lo // self.stride) & (block <= hi // self.stride)
+        return near | self._is_summary(key)
+
+    def describe(self) -> str:
+        return f"keys of its own block of {self.stride} and the last {self.summary} of every block"
+
+    def _is_summary(self, key: Tensor) -> Tensor:
+        return key % self.stride >= self.stride - self.summary
+
+
+@dataclass(frozen=True)
+class GlobalTokens(Mask):
+    """The first `count` positions see every key and are seen by every query (Beltagy 2020)."""
+
+    count: int
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return (key.position < self.count) | (query.position < self.count)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),) if lo < self.count else ((0, self.count - 1),)
+
+    def describe(self) -> str:
+        return f"the first {self.count} positions, or every key if it is one of them"
+
+
+@dataclass(frozen=True)
+class RandomBlocks(Mask):
+    """Each block of queries sees `count` random blocks of keys (BigBird; Zaheer 2020).
+
+    Which ones follows from the seed and the number of the block, not from the length of a text, so
+    training, decoding and other batches see the same. Blocks of queries past `length` see what
+    those before see.
+
+    Args:
+        size: positions of a block.
+        count: blocks of keys for a block of queries; they differ.
+        length: positions whose blocks are drawn from.
+        seed: of the draw.
+    """
+
+    size: int
+    count: int
+    length: int
+    seed: int
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        table = _on(query.position.device, _draws(self))
+        # Padding is at −1, which is hidden later; here it must only be a row of the table.
+        drawn = table[(query.position // self.size) % len(table)]
+        return (drawn == (key.position // self.size)[..., None]).any(-1)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        merged: list[tuple[int, int]] = []
+        for block in sorted(self._seen(lo, hi)):
+            first, last = block * self.size, (block + 1) * self.size - 1
+            if merged and merged[-1][1] + 1 == first:
+                first = merged.pop()[0]
+            merged.append((first, last))
+        return tuple(merged)
+
+    def describe(self) -> str:
+        return (
+            f"{self.count} of the blocks of {self.size} among the first {self.length} positions, "
+            f"drawn with seed {self.seed}"
+        )
+
+    def _seen(self, lo: int, hi: int) -> set[int]:
+        """Numbers of the blocks of keys that queries at these positions see."""
+        table = _draws(self)
+        first, last = lo // self.size, hi // self.size
+        rows = range(first, min(last, first + len(table) - 1) + 1)
+        return {block for row in rows for block in table[row % len(table)]}
+
+
+@dataclass(frozen=True)
+class Window2d(Mask):
+    """Keys less than `height` rows and less than `width` columns away in an image (Parmar 2018).
+
+    The windows of the Image Transformer, centred at each query instead of at a block of them.
+    """
+
+    columns: int
+    height: int
+    width: int
+    first: int = 0
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        at, to = query.position - self.first, key.position - self.first
+        rows = (to // self.columns - at // self.columns).abs() < self.height
+        columns = (to % self.columns - at % self.columns).abs() < self.width
+        return (rows & columns) | (at < 0) | (to < 0)
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        if lo < self.first:
+            return ((0, FAR),)
+        top, bottom = ((each - self.first) // self.columns for each in (lo, hi))
+        start = max(top - self.height + 1, 0) * self.columns + self.first
+        stop = (bottom + self.height) * self.columns + self.first
+        if not self.first or start == self.first:
+            return ((0 if start == self.first else start, stop - 1),)
+        return (0, self.first - 1), (start, stop - 1)
+
+    def reaches(self, lo: int, hi: int, key: Tensor) -> Tensor:
+        within = super().reaches(lo, hi, key)
+        at, until = lo - self.first, hi - self.first
+        if at < 0 or at // self.columns != until // self.columns:
+            return within
+        column, to = (key - self.first) % self.columns, key - self.first
+        left, right = at % self.columns - self.width, until % self.columns + self.width
+        return within & ((to < 0) | ((column > left) & (column < right)))
+
+    def describe(self) -> str:
+        return (
+            f"keys less than {self.height} rows and {self.width} columns away in rows of "
+            f"{self.columns}"
+        )
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else ending}"
+
+
+@functools.lru_cache(maxsize=16)
+def _draws(mask: RandomBlocks) -> tuple[tuple[int, ...], ...]:
+    """For each block of queries the blocks of keys that it sees, ascending."""
+    blocks = -(-mask.length // mask.size)
+    return tuple(
+        # A generator for each block: the draw of one does not depend on how many there are.
+        tuple(sorted(random.Random(f"{mask.seed} {block}").sample(range(blocks), mask.count)))
+        for block in range(blocks)
+    )
+
+
+def _on(device: torch.device, draws: tuple[tuple[int, ...], ...]) -> Tensor:
+    """The same as a tensor [blocks, count] int64."""
+    if torch.compiler.is_compiling():
+        return torch.tensor(draws, device=device)
+    return _kept_on(device, draws)
+
+
+@functools.lru_cache(maxsize=16)
+def _kept_on(device: torch.device, draws: tuple[tuple[int, ...], ...]) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(draws, device=device)
