@@ -38,7 +38,9 @@ class CommonSpec(Config):
     """Whether the model writes text token by token (`start`, `step`, `reorder`)."""
 
     @model_validator(mode="after")
-    def _masks_fit_positions(self) -> Self:
+    def _mixers_fit(self) -> Self:
+        if self.generates:
+            self.stacks()["decoder"].check_causal("decoder")
         positions = self.num_positions
         if positions is not None:
             for stack in self.stacks().values():

@@ -335,6 +335,23 @@ class StackSpec(Config):
             for sublayer in block.sublayers:
                 sublayer.part.check_width(width)
 
+    def check_causal(self, name: str) -> None:
+        """Refuse mixers that can only see a whole text.
+
+        Args:
+            name: of the stack, for the message.
+
+        Raises:
+            ValueError: when there is one.
+        """
+        for block in self.pattern:
+            for sublayer in block.sublayers:
+                if getattr(sublayer.part, "causal", True) is False:
+                    raise ValueError(
+                        f"{sublayer.name} of the {name} ({sublayer.part.kind}) sees tokens that "
+                        "are not yet written: use a causal mixer"
+                    )
+
     def check_positions(self, number: int) -> None:
         """Refuse masks that need more positions than there are.
 

@@ -1,10 +1,11 @@
-"""Linear attention: a kernel in the place of softmax (Katharopoulos 2020).
+"""Linear attention: features in the place of softmax (Katharopoulos 2020).
 
-With φ(x) = elu(x) + 1 a query's output is φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k). The sums over keys do
-not depend on the query, so a whole sequence costs O(L) and a decoding step the same however long
-the text: all a step remembers is one matrix and one vector for each head.
+With positive features φ a query's output is φ(q) · Σ φ(k) vᵀ / φ(q) · Σ φ(k). The sums over keys
+do not depend on the query, so a whole sequence costs O(L) and a decoding step the same however
+long the text: all a step remembers is one matrix and one vector for each head. The features are
+those of `feature_maps`: linear attention, cosFormer and Performer differ in nothing else.
 
-Shapes: B sentences, W beams, L length, H heads, E head width, D model width.
+Shapes: B sentences, W beams, L length, H heads, E head width, F features, D model width.
 """
 
 from __future__ import annotations
@@ -12,22 +13,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
+from heedful.nn.attention.kernels.request import full_precision
 from heedful.nn.attention.masks import build_mask
+from heedful.nn.feature_maps import RandomFeatures, build_features
 from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.mixer import Context, MakeCache, Reordering
-from heedful.nn.spec import LinearAttentionSpec
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _CHUNK = 64
 """Tokens whose mutual weights are computed as a matrix; between chunks only the sums are kept."""
-
-_SMALLEST = 1e-6
-"""Keeps the output of a query without keys at 0 instead of 0 / 0."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class LinearState:
     """The sums over the tokens so far, for each beam.
 
     Args:
-        products: Σ φ(k) vᵀ, [B, W, H, E, E] float32.
-        keys: Σ φ(k), [B, W, H, E] float32.
+        products: Σ φ(k) vᵀ, [B, W, H, F, E] float32.
+        keys: Σ φ(k), [B, W, H, F] float32.
     """
 
     products: Tensor
@@ -54,10 +53,10 @@ class LinearAttention(nn.Module):
 
     Args:
         width: model width D.
-        spec: heads, and whether a token sees those after it.
+        spec: heads, features, and whether a token sees those after it.
 
-    A capture may ask for `{address}.query`, `.key` and `.value` [B, H, L, E] (features of queries
-    and keys), and over a whole sequence for `.weights` [B, H, L, L], which sum to 1.
+    A capture may ask for `{address}.query` and `.key` [B, H, L, F] (features), `.value`
+    [B, H, L, E], and over a whole sequence for `.weights` [B, H, L, L], which sum to 1.
     """
 
     def __init__(self, width: int, spec: LinearAttentionSpec) -> None:
@@ -65,6 +64,7 @@ class LinearAttention(nn.Module):
         self.num_heads = spec.num_heads
         self.head_width = spec.head_width or width // spec.num_heads
         self.causal = spec.causal
+        self.features = build_features(spec.features, self.head_width)
         self.mask = build_mask(CausalSpec() if spec.causal else EverythingSpec())  # to be asked
         inner = self.num_heads * self.head_width
         maps = dict.fromkeys(("query", "key", "value"), inner)
@@ -77,6 +77,8 @@ class LinearAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attend within x; see `Mixer`."""
+        if self.training and isinstance(self.features, RandomFeatures):
+            self.features.count_pass()
         q, k, v = self._features(x, context)
         positions = context.positions
         segments = positions.query_segment
@@ -90,7 +92,7 @@ class LinearAttention(nn.Module):
                     "Linear attention that sees later tokens cannot tell packed texts apart",
                     remedy="Use causal = true, or one text in each row",
                 )
-            mixed = _divide(q @ (k.transpose(2, 3) @ v), q @ k.sum(2)[..., None])
+            mixed = self._divide(q @ (k.transpose(2, 3) @ v), q @ k.sum(2)[..., None])
         return self._merge(mixed, x, context)
 
     def initial_state(
@@ -106,9 +108,9 @@ class LinearAttention(nn.Module):
                 "Linear attention that sees later tokens cannot go token by token",
                 remedy="Use causal = true for a model that writes",
             )
-        heads, width = self.num_heads, self.head_width
-        keys = torch.zeros((rows, 1, heads, width), device=like.device)
-        return LinearState(keys.new_zeros((rows, 1, heads, width, width)), keys)
+        heads, features = self.num_heads, self.features.width
+        keys = torch.zeros((rows, 1, heads, features), device=like.device)
+        return LinearState(keys.new_zeros((rows, 1, heads, features, self.head_width)), keys)
 
     def step(self, x: Tensor, state: LinearState, context: Context) -> tuple[Tensor, LinearState]:
         """Add more tokens to the sums, and attend from them; see `Mixer.step`."""
@@ -116,21 +118,21 @@ class LinearAttention(nn.Module):
         if state.keys.shape[1] == 1:  # tokens of the only beam, one after the other
             mixed, state = self._causal(q, k, v, state, None)
             return self._merge(mixed, x, context), state
-        # [B, H, W, E]: a token of each beam.
+        # [B, H, W, ·]: a token of each beam.
         products = state.products + (k[..., None] * v[..., None, :]).transpose(1, 2)
         keys = state.keys + k.transpose(1, 2)
         query = q.transpose(1, 2)
         above = (query[..., None, :] @ products)[..., 0, :]
-        mixed = _divide(above, (query * keys).sum(-1, keepdim=True)).transpose(1, 2)
+        mixed = self._divide(above, (query * keys).sum(-1, keepdim=True)).transpose(1, 2)
         return self._merge(mixed, x, context), LinearState(products, keys)
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens, whatever number stands before them; see `Costed`."""
-        width, pairs = self.head_width, 0
+        width, features, pairs = self.head_width, self.features.width, 0
         if self.causal:  # scores and sums within a chunk; sums of those before, read and added to
             whole, rest = divmod(queries, _CHUNK)
-            pairs = 4 * (whole * _CHUNK**2 + rest**2) * width
-        per_head = pairs + queries * (4 * width**2 + 2 * width)
+            pairs = 2 * (whole * _CHUNK**2 + rest**2) * (features + width)
+        per_head = pairs + queries * features * (4 * width + 2) + self.features.work(queries)
         return Work(
             weights=queries * weight_work(self.projection, self.output),
             attention=self.num_heads * per_head,
@@ -138,24 +140,27 @@ class LinearAttention(nn.Module):
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
         """Return the bytes of the sums, float32 however many tokens they are of."""
-        return self.num_heads * self.head_width * (self.head_width + 1) * FLOAT32
+        return self.num_heads * self.features.width * (self.head_width + 1) * FLOAT32
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Return features, sums and the weights within chunks, as counted in runs; see `Costed`."""
-        inner = self.num_heads * self.head_width
+        inner, features = self.num_heads * self.head_width, self.num_heads * self.features.width
         if not self.causal:
-            return Saved(8 * inner, 0, inner)
-        return Saved(10 * inner + self.num_heads * _CHUNK, 0, 2 * inner)
+            return Saved(4 * inner + 4 * features, 0, inner)
+        return Saved(5 * inner + 5 * features + self.num_heads * _CHUNK, 0, 2 * inner)
 
     def _features(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
-        """Return φ(q), φ(k) and v, [B, H, L, E] float32; padding has keys of 0."""
+        """Return φ(q) and φ(k) [B, H, L, F] and v [B, H, L, E], float32; padding has keys of 0."""
         query, key, value = self.projection(x, context.rows)
         q, k, v = (
             each.float().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for each in (query, key, value)
         )
-        real = context.positions.query.reshape(q.shape[0], 1, -1, 1) >= 0
-        q, k = F.elu(q) + 1, (F.elu(k) + 1) * real
+        positions = context.positions.query.reshape(q.shape[0], -1)
+        real = (positions >= 0)[:, None, :, None]
+        with full_precision(q):
+            q = self.features(q, positions, of_keys=False)
+            k = self.features(k, positions, of_keys=True) * real
         for name, tensor in {"query": q, "key": k, "value": v}.items():
             context.offer(name, tensor)
         return q, k, v
@@ -166,9 +171,9 @@ class LinearAttention(nn.Module):
         """Attend to tokens up to each query, chunk by chunk.
 
         Args:
-            q: [B, H, L, E], features.
+            q: [B, H, L, F], features.
             k: the same of keys.
-            v: the same of values.
+            v: [B, H, L, E], values.
             state: of what stands before, with one beam.
             segments: [B, L] int64, the text of each token where a row packs several.
 
@@ -189,7 +194,7 @@ class LinearAttention(nn.Module):
                 before = query * (here == last[:, None])[:, None, :, None]
             above = weights @ value + before @ products
             below = weights.sum(-1, keepdim=True) + before @ keys[..., None]
-            outputs.append(_divide(above, below))
+            outputs.append(self._divide(above, below))
             if segments is not None and last is not None:  # only the last text goes on
                 goes_on = (here[:, -1] == last)[:, None, None]
                 products, keys, last = products * goes_on[..., None], keys * goes_on, here[:, -1]
@@ -206,11 +211,11 @@ class LinearAttention(nn.Module):
         segments = context.positions.query_segment
         if segments is not None:
             weights = weights * (segments[:, None, :, None] == segments[:, None, None, :])
-        return _divide(weights, weights.sum(-1, keepdim=True))
+        return self._divide(weights, weights.sum(-1, keepdim=True))
 
     def _empty(self, q: Tensor) -> LinearState:
-        keys = q.new_zeros((q.shape[0], 1, self.num_heads, self.head_width))
-        return LinearState(keys[..., None] * keys[..., None, :], keys)
+        keys = q.new_zeros((q.shape[0], 1, *q.shape[1::2]))
+        return LinearState(keys.new_zeros((*keys.shape, self.head_width)), keys)
 
     def _merge(self, mixed: Tensor, x: Tensor, context: Context) -> Tensor:
         """Return heads [B, H, L, E] as one vector for each token, in the shape of x."""
@@ -221,6 +226,5 @@ class LinearAttention(nn.Module):
         output: Tensor = self.output(merged.to(x.dtype))
         return output.view_as(x)
 
-
-def _divide(above: Tensor, below: Tensor) -> Tensor:
-    return above / below.clamp(min=_SMALLEST)
+    def _divide(self, above: Tensor, below: Tensor) -> Tensor:
+        return above / below.clamp(min=self.features.smallest)

@@ -8,21 +8,27 @@ from typing import Any
 from torch import nn
 
 from heedful.nn.attention.multi_head import build_attention
+from heedful.nn.average_attention import AverageAttention
 from heedful.nn.linear_attention import LinearAttention
+from heedful.nn.linformer import Linformer
 from heedful.nn.mamba import Mamba
 from heedful.nn.moe import build_feedforward
 from heedful.nn.rwkv import ChannelMix, TimeMix
 from heedful.nn.s4d import S4D
 from heedful.nn.spec import PartSpec
+from heedful.nn.ssru import SSRU
 
 BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
     "attention": build_attention,
+    "average_attention": AverageAttention,
     "feedforward": build_feedforward,
     "linear_attention": LinearAttention,
     "s4d": S4D,
     "mamba": Mamba,
     "rwkv": TimeMix,
     "channel_mix": ChannelMix,
+    "linformer": Linformer,
+    "ssru": SSRU,
 }
 """For each kind of part a function of the model width D and its spec."""
 

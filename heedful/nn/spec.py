@@ -14,6 +14,12 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ConfigError
+from heedful.nn.linear_spec import (
+    AverageAttentionSpec,
+    LinearAttentionSpec,
+    LinformerSpec,
+    SSRUSpec,
+)
 from heedful.nn.mask_spec import EverythingSpec, MaskSpec
 from heedful.nn.state_space_spec import ChannelMixSpec, MambaSpec, RWKVSpec, S4DSpec
 
@@ -298,25 +304,6 @@ class AttentionSpec(Config):
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
 
 
-class LinearAttentionSpec(Config):
-    """Attention by a positive feature map instead of softmax (Katharopoulos 2020)."""
-
-    kind: Literal["linear_attention"] = "linear_attention"
-    num_heads: PositiveInt
-    head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
-    bias: bool = True
-    causal: bool = Field(False, description="tokens see themselves and those before them only")
-
-    def check_width(self, width: int) -> None:
-        """Refuse heads that do not share the model width evenly.
-
-        Raises:
-            ValueError: when they do not.
-        """
-        if self.head_width is None and width % self.num_heads:
-            raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
-
-
 PartSpec = Annotated[
     AttentionSpec
     | LinearAttentionSpec
@@ -324,6 +311,9 @@ PartSpec = Annotated[
     | MambaSpec
     | RWKVSpec
     | ChannelMixSpec
+    | LinformerSpec
+    | AverageAttentionSpec
+    | SSRUSpec
     | FeedForwardSpec,
     Field(discriminator="kind"),
 ]

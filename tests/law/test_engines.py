@@ -81,6 +81,7 @@ LEARNED: Plain = {"kind": "learned", "max_length": 40}
 OFFSET: Plain = {"kind": "rms", "unit_offset": True}
 EXPERTS: Plain = {"num_experts": 4}
 RANDOM: Plain = {"kind": "random", "size": 2, "count": 1, "length": 8, "seed": 3}
+LINFORMER: Plain = {"kind": "linformer", "rank": 3, "length": 12}
 GRID: Plain = {"kind": "window_2d", "columns": 3, "height": 1, "width": 1}
 BOTH = ("encoder", "decoder")
 OWN, CROSSED, FED = (f"pattern.0.sublayers.{number}" for number in range(3))
@@ -220,6 +221,39 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "head_width": linear(head_width=24),
         "bias": linear(bias=False),
         "causal": linear(causal=True),
+        "features": linear(features={"kind": "cosine"}),
+    },
+    "EluFeaturesSpec": {"kind": linear(features={"kind": "elu"})},
+    "CosineFeaturesSpec": {
+        "kind": linear(features={"kind": "cosine"}),
+        "length": linear(features={"kind": "cosine", "length": 9}),
+    },
+    "RandomFeaturesSpec": {
+        "kind": linear(features={"kind": "random"}),
+        "num_features": linear(features={"kind": "random", "num_features": 12}),
+        "redraw_every": linear(features={"kind": "random", "redraw_every": 2}),
+        "seed": linear(features={"kind": "random", "seed": 3}),
+    },
+    "LinformerSpec": {
+        "kind": linear(**LINFORMER),
+        "num_heads": linear(**LINFORMER, num_heads=4),
+        "head_width": linear(**LINFORMER, head_width=24),
+        "bias": linear(**LINFORMER, bias=False),
+        "causal": linear(**LINFORMER, causal=False),
+        "rank": linear(**LINFORMER | {"rank": 2}),
+        "length": linear(**LINFORMER | {"length": 9}),
+        "sharing": linear(**LINFORMER, sharing="none"),
+    },
+    "AverageAttentionSpec": {
+        "kind": other("average_attention"),
+        "feedforward": other("average_attention", feedforward=20),
+        "gate": other("average_attention", gate=False),
+        "causal": other("average_attention", causal=True),
+    },
+    "SSRUSpec": {
+        "kind": other("ssru"),
+        "bias": other("ssru", bias=False),
+        "causal": other("ssru", causal=True),
     },
     "S4DSpec": {
         "kind": other("s4d"),
@@ -501,6 +535,12 @@ def concerns(path: str, name: str, field: str) -> bool:
         "MambaSpec": "part",
         "RWKVSpec": "part",
         "ChannelMixSpec": "part",
+        "EluFeaturesSpec": "part",
+        "CosineFeaturesSpec": "part",
+        "RandomFeaturesSpec": "part",
+        "LinformerSpec": "part",
+        "AverageAttentionSpec": "part",
+        "SSRUSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

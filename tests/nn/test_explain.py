@@ -22,9 +22,9 @@ from heedful.nn.explain import (
 )
 from heedful.nn.fused_sublayer import Parameters, fused_sublayer
 from heedful.nn.linear_attention import LinearAttention
+from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
-from heedful.nn.spec import LinearAttentionSpec
 from heedful.nn.sublayer import ResidualNorm, residual_norm
 
 WIDTH = 512

@@ -15,9 +15,9 @@ from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.nn.capture import Capture
 from heedful.nn.linear_attention import LinearAttention
+from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
-from heedful.nn.spec import LinearAttentionSpec
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
 

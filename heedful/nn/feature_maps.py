@@ -1,0 +1,179 @@
+"""Feature maps of linear attention: positive features whose products are the weights.
+
+With features φ the weight of a key for a query is φ(q) · φ(k), and its sum over keys needs no pair
+of them (`linear_attention`). What the features are decides what is attended to.
+
+Shapes: B sentences, H heads, L length, E head width, F features.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+from heedful.nn.linear_spec import FeaturesSpec
+
+
+class FeatureMap(nn.Module):
+    """Features of queries and of keys.
+
+    Attributes:
+        width: F.
+        smallest: sums of weights below it count as it, so that no keys give 0 instead of 0 / 0.
+    """
+
+    width: int
+    smallest: float = 1e-6
+
+    def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
+        """Return the features.
+
+        Args:
+            x: [B, H, L, E] float32.
+            positions: [B, L] int64; what stands at −1 comes out arbitrary, but finite.
+            of_keys: x are keys; else queries.
+
+        Returns:
+            [B, H, L, F], none of them negative.
+        """
+        raise NotImplementedError
+
+    def work(self, tokens: int) -> int:
+        """Return the operations of matrix products for queries and keys of one head."""
+        return 0
+
+
+class EluFeatures(FeatureMap):
+    """elu(x) + 1 (Katharopoulos 2020)."""
+
+    def __init__(self, head_width: int) -> None:
+        super().__init__()
+        self.width = head_width
+
+    def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
+        return F.elu(x) + 1
+
+
+class CosineFeatures(FeatureMap):
+    """max(x, 0) times a cosine of the position, and times its sine (cosFormer; Qin 2022).
+
+    As cos(a − b) = cos a cos b + sin a sin b, the weight of a key is max(q, 0) · max(k, 0) times
+    the cosine of their distance · π / (2 · length): near keys count more.
+
+    Args:
+        head_width: E.
+        length: a distance at which the weight has fallen to 0; texts may be as long.
+    """
+
+    def __init__(self, head_width: int, length: int) -> None:
+        super().__init__()
+        self.width = 2 * head_width
+        self.length = length
+
+    def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
+        if positions.numel() and not torch.compiler.is_compiling():  # a graph cannot look
+            last = int(positions.max())
+            if last >= self.length:
+                raise ModelError(
+                    f"Position {last} lies past the {self.length} tokens of cosine features, where "
+                    "weights would become negative",
+                    remedy="Use shorter texts, or a model with a larger length",
+                )
+        angles = positions[:, None, :, None].to(x.dtype) * (math.pi / (2 * self.length))
+        x = F.relu(x)
+        return torch.cat([x * angles.cos(), x * angles.sin()], -1)
+
+
+class RandomFeatures(FeatureMap):
+    """exp(ω · x − |x|² / 2) for random directions ω: FAVOR+ (Choromanski 2021, section 2.3).
+
+    With x = q / E^¼ and k / E^¼ the mean of their products over ω is exp(q · k / √E), the weight
+    of softmax. Directions are orthogonal in groups of E, which makes the error smaller, and drawn
+    anew from time to time in training, so that no layer learns to rely on one draw. The draw
+    follows from the seed and the number of passes, which is stored with the weights.
+
+    Args:
+        head_width: E.
+        num_features: F.
+        redraw_every: passes in training between two draws; None for one draw.
+        seed: of all draws.
+    """
+
+    # Softmax has no floor either; products of exponentials may be very small.
+    smallest = float(torch.finfo(torch.float32).tiny)
+
+    passes: Tensor
+
+    def __init__(
+        self, head_width: int, num_features: int, redraw_every: int | None, seed: int
+    ) -> None:
+        super().__init__()
+        self.head_width = head_width
+        self.width = num_features
+        self.redraw_every = redraw_every
+        self.seed = seed
+        # An integer: averages of weights leave it alone, and no precision rounds it.
+        self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
+        x = x * self.head_width**-0.25
+        scores = x @ self.directions(x.device).T
+        if of_keys:
+            # No common factor is taken out of keys: a step cannot know the largest to come. Their
+            # exponents are at most |ω|² / 2, near E / 2.
+            return torch.exp(scores - x.square().sum(-1, keepdim=True) / 2) * self.width**-0.5
+        # A factor of a query's own, such as exp(−|q|² / 2), cancels out of its output.
+        return torch.exp(scores - scores.detach().amax(-1, keepdim=True)) * self.width**-0.5
+
+    def directions(self, device: torch.device) -> Tensor:
+        """Return ω of the present draw, [F, E] float32."""
+        draw = 0 if self.redraw_every is None else int(self.passes) // self.redraw_every
+        return _directions(self.width, self.head_width, self.seed, draw, device)
+
+    def count_pass(self) -> None:
+        """Count a pass in training, after which the directions may be drawn anew."""
+        if self.redraw_every is not None:
+            self.passes += 1
+
+    def work(self, tokens: int) -> int:
+        """Return the operations of the products with ω, of queries and of keys."""
+        return 2 * 2 * tokens * self.width * self.head_width
+
+
+def build_features(spec: FeaturesSpec, head_width: int) -> FeatureMap:
+    """Build the feature map that a spec describes, for heads of width E."""
+    return _BUILDERS[spec.kind](spec, head_width)
+
+
+_BUILDERS: Mapping[str, Callable[[Any, int], FeatureMap]] = {
+    "elu": lambda spec, width: EluFeatures(width),
+    "cosine": lambda spec, width: CosineFeatures(width, spec.length),
+    "random": lambda spec, width: RandomFeatures(
+        width, spec.num_features, spec.redraw_every, spec.seed
+    ),
+}
+
+
+@functools.lru_cache(maxsize=64)
+def _directions(number: int, width: int, seed: int, draw: int, device: torch.device) -> Tensor:
+    """Directions [number, width], orthogonal in groups of `width`, as long as Gaussian ones."""
+    # PyTorch's generator looks at 32 bits of a seed; this makes them of both numbers.
+    mixed = random.Random(f"{seed} {draw}").getrandbits(32)
+    source = torch.Generator().manual_seed(mixed)
+    with torch.inference_mode(False), torch.no_grad():
+        wide = {"dtype": torch.float64, "generator": source}
+        groups = []
+        for _ in range(-(-number // width)):
+            q, r = torch.linalg.qr(torch.randn(width, width, **wide))
+            # With these signs every rotation is equally probable (Mezzadri 2007).
+            groups.append((q * r.diagonal().sign()).T)
+        lengths = torch.randn(number, width, **wide).norm(dim=1, keepdim=True)
+        return (torch.cat(groups)[:number] * lengths).float().to(device)

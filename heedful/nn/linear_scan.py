@@ -1,0 +1,147 @@
+"""Linear recurrences hₜ = aₜ · hₜ₋₁ + bₜ, computed for all t at once, and mixers made of one.
+
+Two steps of such a recurrence are one of the same form, so a whole sequence takes log₂ L passes
+instead of L steps (Blelloch 1990; Martin and Cundy 2018). The gradient is the same recurrence,
+backwards. A decoding step is one multiplication and one addition, however long the text.
+
+Shapes: B sentences, W beams, L length, N numbers of the state, D model width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.work import FLOAT32
+
+
+def scan(decay: Tensor, value: Tensor, initial: Tensor | None = None) -> Tensor:
+    """Compute hₜ = decayₜ · hₜ₋₁ + valueₜ for every t.
+
+    Args:
+        decay: [B, L, N].
+        value: [B, L, N].
+        initial: [B, N], before the first; 0 if None.
+
+    Returns:
+        [B, L, N].
+    """
+    if not value.shape[1]:
+        return value
+    if initial is not None:
+        first = value[:, :1] + decay[:, :1] * initial[:, None]
+        value = torch.cat([first, value[:, 1:]], 1)
+    result: Tensor = _Scan.apply(decay, value)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, decay: Tensor, value: Tensor) -> Tensor:
+        states = _doubling(decay, value)
+        ctx.save_for_backward(decay, states)
+        return states
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        decay, states = ctx.saved_tensors
+        # A state's gradient arrives from its own output, and from the state after it.
+        following = torch.cat([decay[:, 1:], torch.zeros_like(decay[:, :1])], 1)
+        to_value = _doubling(following.flip(1), gradients[0].flip(1)).flip(1)
+        before = torch.cat([torch.zeros_like(states[:, :1]), states[:, :-1]], 1)
+        return to_value * before, to_value
+
+
+def _doubling(decay: Tensor, value: Tensor) -> Tensor:
+    """After pass i an entry covers 2ⁱ steps up to its own."""
+    length, reach = value.shape[1], 1
+    while reach < length:
+        value = torch.cat(
+            [value[:, :reach], value[:, reach:] + decay[:, reach:] * value[:, :-reach]], 1
+        )
+        if 2 * reach < length:
+            decay = torch.cat([decay[:, :reach], decay[:, reach:] * decay[:, :-reach]], 1)
+        reach *= 2
+    return value
+
+
+@dataclass(frozen=True)
+class ScanState:
+    """The state of a recurrence after the tokens so far.
+
+    Args:
+        value: of each beam, [B, W, N] float32.
+    """
+
+    value: Tensor
+
+    def reorder(self, choice: Reordering) -> ScanState:
+        """Return the states of the chosen beams."""
+        return ScanState(self.value.flatten(0, 1)[choice.rows])
+
+
+class ScanMixer(nn.Module):
+    """A mixer whose tokens know of earlier ones by the state of a linear recurrence.
+
+    Padding leaves the state as it is; a text that follows another in its row begins at 0.
+
+    Attributes:
+        state_width: N.
+    """
+
+    state_width: int
+
+    def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return decay and value of every token of x [..., D], [..., N] float32 each."""
+        raise NotImplementedError
+
+    def result(self, x: Tensor, state: Tensor, context: Context) -> Tensor:
+        """Return the output [..., D] of tokens x with the states [..., N] after them."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Mix whole texts; see `Mixer`."""
+        decay, value = self.terms(x)
+        rows = context.rows
+        if rows is not None:
+            decay, value = rows.unpack(decay), rows.unpack(value)
+        decay, value = self._at_padding(decay, value, context.positions.query)
+        segments = context.positions.query_segment
+        if segments is not None:
+            begins = torch.ones_like(segments, dtype=torch.bool)
+            begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
+            decay = decay.masked_fill(begins[..., None], 0.0)
+        states = scan(decay, value)
+        return self.result(x, states if rows is None else rows.pack(states), context)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> ScanState:
+        """Return the state before the first token; see `Mixer.initial_state`."""
+        return ScanState(torch.zeros((rows, 1, self.state_width), device=like.device))
+
+    def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
+        """Go on from a state; see `Mixer.step`."""
+        decay, value = self.terms(x)
+        positions = context.positions.query.reshape(x.shape[:2])
+        decay, value = self._at_padding(decay, value, positions)
+        if state.value.shape[1] == 1:  # tokens of the only beam, one after the other
+            states = scan(decay, value, state.value[:, 0])
+            last = states[:, -1:] if states.shape[1] else state.value
+            return self.result(x, states, context), ScanState(last)
+        states = decay * state.value + value
+        return self.result(x, states, context), ScanState(states)
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of the state, float32 however many tokens it is of."""
+        return self.state_width * FLOAT32
+
+    @staticmethod
+    def _at_padding(decay: Tensor, value: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        real = (positions >= 0)[..., None]
+        return torch.where(real, decay, 1.0), torch.where(real, value, 0.0)

@@ -1,0 +1,132 @@
+"""Linformer: attention over a fixed number of sums of keys and values (Wang 2020).
+
+Learned weights for every position sum the L keys of a text up to k of them, and its values
+likewise. Scores are L · k instead of L². Each sum is over the whole text: a token sees those after
+it through every one of them, so there is no causal form and no decoding by steps.
+
+Shapes: B sentences, L length, H heads, E head width, D model width, k sums.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.nn.linear_spec import LinformerSpec
+from heedful.nn.mixer import Context, MakeCache, MixerState
+from heedful.nn.work import Saved, Work, weight_work
+
+
+class Linformer(nn.Module):
+    """Softmax attention whose keys and values are learned sums over a text.
+
+    Args:
+        width: model width D.
+        spec: heads, number of sums, longest text.
+
+    A capture may ask for `{address}.query` [B, H, L, E], `.key` and `.value` [B, H, k, E], the
+    sums, and `.sums` [B, H, L, k], the weights that each token gives to them.
+    """
+
+    def __init__(self, width: int, spec: LinformerSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        self.head_width = spec.head_width or width // spec.num_heads
+        inner = spec.num_heads * self.head_width
+        maps = dict.fromkeys(("query", "key", "value"), inner)
+        self.projection = FusedLinear(width, maps, bias=spec.bias, gain=1 / math.sqrt(2))
+        store_maps_apart(self)
+        heads = spec.num_heads if spec.sharing == "none" else 1
+        names = ("key_sums",) if spec.sharing == "key_value" else ("key_sums", "value_sums")
+        for name in names:
+            # Of the length of a text, sums are as large as what they are of.
+            weight = torch.randn(heads, spec.rank, spec.length) / math.sqrt(spec.length)
+            self.register_parameter(name, nn.Parameter(weight))
+        self.output = Linear(inner, width, bias=spec.bias)
+        nn.init.xavier_uniform_(self.output.weight)
+        if spec.bias:
+            nn.init.zeros_(self.output.bias)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Attend within x; see `Mixer`.
+
+        Raises:
+            ModelError: when a text is too long, or shares its row with another.
+        """
+        positions = context.positions.query
+        self._check(context)
+        q, k, v = (
+            each.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
+            for each in self.projection(x, context.rows)
+        )
+        k, v = self._sums(k, v, positions)
+        for name, tensor in {"query": q, "key": k, "value": v}.items():
+            context.offer(name, tensor)
+        scores = (q @ k.mT).float() / math.sqrt(self.head_width)
+        weights = torch.softmax(scores, -1)
+        context.offer("sums", weights)
+        mixed = weights.to(v.dtype) @ v
+        context.offer("context", mixed)
+        merged = mixed.transpose(1, 2).flatten(-2)
+        if context.rows is not None:
+            merged = context.rows.pack(merged)
+        output: Tensor = self.output(merged.to(x.dtype))
+        return output.view_as(x)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> MixerState:
+        """Refuse to go token by token.
+
+        Raises:
+            ModelError: always; each sum is over the whole text.
+        """
+        raise ModelError(
+            "Linformer cannot go token by token: its sums are over the whole text",
+            remedy="Use it in an encoder, and attention of another kind in a model that writes",
+        )
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens of a text of so many; see `Costed`."""
+        heads, width, rank = self.spec.num_heads, self.head_width, self.spec.rank
+        sums = 2 * 2 * rank * keys * width
+        return Work(
+            weights=queries * weight_work(self.projection, self.output),
+            attention=heads * (sums + 4 * queries * rank * width),
+        )
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return queries, keys and values twice, outputs, and a weight for each sum."""
+        inner, weights = self.spec.num_heads * self.head_width, self.spec.num_heads * self.spec.rank
+        return Saved(5 * inner + (weights if mixed else 0), 0, weights)
+
+    def _sums(self, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the sums [B, H, k, E] of keys and values [B, H, L, E]."""
+        length = int(positions.max()) + 1 if positions.numel() else 0
+        # By position, not by place in the array; padding goes to a slot that is left out.
+        slots = torch.where(positions >= 0, positions, length)[:, None, :, None]
+        key_sums = self.get_parameter("key_sums")
+        shared = self.spec.sharing == "key_value"
+        value_sums = key_sums if shared else self.get_parameter("value_sums")
+        sums = []
+        for each, weight in ((k, key_sums), (v, value_sums)):
+            empty = each.new_zeros(*each.shape[:2], length + 1, each.shape[-1])
+            placed = empty.scatter(2, slots.expand_as(each), each)[:, :, :length]
+            sums.append(weight[:, :, :length].to(each.dtype) @ placed)
+        return sums[0], sums[1]
+
+    def _check(self, context: Context) -> None:
+        positions, length = context.positions.query, self.spec.length
+        if context.positions.query_segment is not None:
+            raise ModelError(
+                "Linformer cannot tell packed texts apart", remedy="Use one text in each row"
+            )
+        if positions.numel() and (last := int(positions.max())) >= length:
+            raise ModelError(
+                f"Position {last} lies past the {length} tokens that Linformer has sums for",
+                remedy=f"Use at most {length} tokens, or a model with a larger length",
+            )

@@ -1,0 +1,59 @@
+"""The simpler simple recurrent unit (Kim 2019, "From Research to Production and Back").
+
+A cell with one gate and no products with the state, so that all products of a text are made at
+once: fₜ = σ(W_f xₜ + b), cₜ = fₜ · cₜ₋₁ + (1 − fₜ) · W xₜ, and the output is max(cₜ, 0).
+
+Shapes: L length, D model width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.nn.linear_layers import Linear
+from heedful.nn.linear_scan import ScanMixer
+from heedful.nn.linear_spec import SSRUSpec
+from heedful.nn.mixer import Context
+from heedful.nn.work import Saved, Work, weight_work
+
+
+class SSRU(ScanMixer):
+    """A recurrent cell for decoders, in the place of self-attention.
+
+    Args:
+        width: model width D.
+        spec: of the cell.
+
+    A capture may ask for `{address}.cell` [..., D], the states.
+    """
+
+    def __init__(self, width: int, spec: SSRUSpec) -> None:
+        super().__init__()
+        self.state_width = width
+        self.value = Linear(width, width, bias=False)
+        self.forget = Linear(width, width, bias=spec.bias)
+        for each in (self.value, self.forget):
+            nn.init.xavier_uniform_(each.weight)
+        if spec.bias:
+            nn.init.zeros_(self.forget.bias)
+
+    def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `ScanMixer`; the forget gate is the decay."""
+        forget = torch.sigmoid(self.forget(x).float())
+        return forget, (1 - forget) * self.value(x).float()
+
+    def result(self, x: Tensor, state: Tensor, context: Context) -> Tensor:
+        """Return the states, rectified."""
+        context.offer("cell", state)
+        return F.relu(state).to(x.dtype)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens, whatever number stands before them; see `Costed`."""
+        return Work(weights=queries * weight_work(self.value, self.forget))
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return gate, its complement, values, decays and states, as counted in runs."""
+        width = self.state_width
+        return Saved(2 * width if mixed else 0, 0, 6 * width)
