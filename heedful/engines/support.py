@@ -83,6 +83,8 @@ _BLOCKS: _Rules = {
         "query_key_norm": _one_of(None, reason="kernels do not norm queries and keys"),
         "mask": _BY_DEFINITION,
         "position_bias": _BY_DEFINITION,
+        "relative_values": _one_of(None, reason="kernels add nothing to values"),
+        "global_tokens": _one_of(None, reason="kernels project all tokens alike"),
     },
     FeedForwardSpec: {
         **_honour("kind", "width", "bias", "dropout"),

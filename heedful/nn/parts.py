@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from heedful.nn.attention.global_tokens import GlobalSelfAttention
 from heedful.nn.attention.multi_head import build_attention
 from heedful.nn.average_attention import AverageAttention
 from heedful.nn.linear_attention import LinearAttention
@@ -15,11 +16,18 @@ from heedful.nn.mamba import Mamba
 from heedful.nn.moe import build_feedforward
 from heedful.nn.rwkv import ChannelMix, TimeMix
 from heedful.nn.s4d import S4D
-from heedful.nn.spec import PartSpec
+from heedful.nn.spec import AttentionSpec, PartSpec
 from heedful.nn.ssru import SSRU
 
+
+def _attention(width: int, spec: AttentionSpec) -> nn.Module:
+    if spec.global_tokens is not None:
+        return GlobalSelfAttention(width, spec)
+    return build_attention(width, spec)
+
+
 BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
-    "attention": build_attention,
+    "attention": _attention,
     "average_attention": AverageAttention,
     "feedforward": build_feedforward,
     "linear_attention": LinearAttention,

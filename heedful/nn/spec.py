@@ -278,6 +278,16 @@ class AttentionSpec(Config):
     mask: MaskSpec = EverythingSpec()
     rotary: RotarySpec | None = None
     position_bias: BiasSpec | None = None
+    relative_values: PositiveInt | None = Field(
+        None,
+        description="farthest distance with a learned vector of its own, added to the values that "
+        "are mixed (Shaw 2018); none if unset",
+    )
+    global_tokens: PositiveInt | None = Field(
+        None,
+        description="tokens at the beginning of a text that attend by projections of their own "
+        "(Longformer 2020); none if unset",
+    )
     kept_heads: tuple[Annotated[int, Field(ge=0)], ...] | None = Field(
         None,
         description="ascending numbers of the heads that pruning left (Michel 2019); all if unset",
@@ -292,6 +302,13 @@ class AttentionSpec(Config):
             list(kept) != sorted(set(kept)) or any(head >= self.num_heads for head in kept)
         ):
             raise ValueError(f"kept_heads are not ascending numbers below {self.num_heads}")
+        if self.over == "memory" and (self.relative_values or self.global_tokens):
+            raise ValueError(
+                "relative_values and global_tokens are of attention over the input: positions of "
+                "two texts have no distance"
+            )
+        if self.global_tokens and kept is not None:
+            raise ValueError("heads of attention with global_tokens cannot be pruned")
         return self
 
     def check_width(self, width: int) -> None:

@@ -213,6 +213,8 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "mask": mask(kind="window", size=2),
         "rotary": own("rotary", {}),
         "position_bias": own("position_bias", {"kind": "alibi"}),
+        "relative_values": own("relative_values", 3),
+        "global_tokens": own("global_tokens", 2),
         "kept_heads": own("kept_heads", [1]),
     },
     "LinearAttentionSpec": {

@@ -43,12 +43,14 @@ def language_model(name):
 
 
 @pytest.mark.parametrize("name", MIXERS)
+@pytest.mark.parametrize("left", [True, False])
 @torch.no_grad()
-def test_steps_after_a_prompt_equal_one_pass_beside_other_texts(name):
+def test_steps_after_a_prompt_equal_one_pass_beside_other_texts(name, left):
     model, lengths, size = language_model(name), (80, 3, 41), 80
     ids, positions = torch.randint(VOCABULARY, (3, size)), torch.full((3, size), -1)
     for row, length in enumerate(lengths):
-        positions[row, size - length :] = torch.arange(length)
+        place = slice(size - length, None) if left else slice(0, length)
+        positions[row, place] = torch.arange(length)
     state = model.start(ids, positions, chunk=17)
     texts = [row[at >= 0].tolist() for row, at in zip(ids, positions, strict=True)]
     engine = prepare(model, "fp32", torch.device("cpu"))

@@ -23,7 +23,7 @@ from heedful.nn.attention.kernels.request import (
     total_bias,
 )
 from heedful.nn.attention.masks import Everything, Mask
-from heedful.nn.attention.relative_positions import Bias
+from heedful.nn.attention.relative_positions import Bias, RelativeValues
 from heedful.nn.positions import Positions
 
 __all__ = [
@@ -86,6 +86,7 @@ def attend(
     softcap: float | None = None,
     dropout: float = 0.0,
     kernel: str | None = None,
+    relative_values: RelativeValues | None = None,
 ) -> Tensor:
     """Mix the values of the keys that each query sees, by how well query and key agree.
 
@@ -100,6 +101,7 @@ def attend(
         softcap: if given, scores become softcap · tanh(score / softcap) (Gemma 2, 2024).
         dropout: probability of dropping a weight in this call; give 0 outside training.
         kernel: the kernel to use, by name; None lets `plan` pick.
+        relative_values: adds learned vectors of distances to the values (Shaw 2018).
 
     Returns:
         [B, H, Lq, Ev] in the type of v; 0 for queries that see nothing.
@@ -107,7 +109,9 @@ def attend(
     Raises:
         ModelError: when the kernel asked for does not exist or cannot serve.
     """
-    request = make_request(q, k, v, positions, mask, biases, scale, softcap, dropout)
+    request = make_request(
+        q, k, v, positions, mask, biases, scale, softcap, dropout, relative_values
+    )
     if kernel is None:
         return KERNELS[_pick(request)[0]].run(request)
     return _named(request, kernel).run(request)
@@ -123,6 +127,7 @@ def make_request(
     scale: float | None = None,
     softcap: float | None = None,
     dropout: float = 0.0,
+    relative_values: RelativeValues | None = None,
 ) -> AttentionRequest:
     """The attention that `attend` would compute with these arguments, as a value."""
     batch, heads, num_queries, width = q.shape
@@ -133,7 +138,9 @@ def make_request(
     assert positions.query.shape == (batch, num_queries), (q.shape, positions.query.shape)
     assert positions.key.shape == (batch, k.shape[2]), (k.shape, positions.key.shape)
     scale = width**-0.5 if scale is None else scale
-    return AttentionRequest(q, k, v, positions, mask, tuple(biases), scale, softcap, dropout)
+    return AttentionRequest(
+        q, k, v, positions, mask, tuple(biases), scale, softcap, dropout, relative_values
+    )
 
 
 def attention_weights(

@@ -21,7 +21,7 @@ from heedful.nn.attention.attend import (
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.attention.relative_positions import Bias, Rotary, build_bias
+from heedful.nn.attention.relative_positions import Bias, RelativeValues, Rotary, build_bias
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.linear_layers import FusedLinear, Linear, has_no_hooks, is_plain, store_maps_apart
 from heedful.nn.mixer import Context, MakeCache, Memory
@@ -113,6 +113,29 @@ def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) ->
     return result
 
 
+@dataclass(frozen=True)
+class GlobalQueries:
+    """Queries that attend by projections of their own, in the place of the others'.
+
+    Args:
+        q: [B, H, G, E].
+        memory: keys and values that they see.
+        positions: of these queries and all keys; −1 where a row has fewer than G.
+        rows: [B, G] int64, the places of these queries among all; they differ.
+    """
+
+    q: Tensor
+    memory: KeyValues
+    positions: Positions
+    rows: Tensor
+
+    def put(self, whole: Tensor, part: Tensor) -> Tensor:
+        """Return [B, H, Lq, …] with [B, H, G, …] in the places of these queries."""
+        index = self.rows[:, None, :, None].expand_as(part)
+        real = (self.positions.query >= 0)[:, None, :, None]
+        return whole.scatter(2, index, torch.where(real, part, whole.gather(2, index)))
+
+
 # Three maps of one Xavier gain each would make scores too wide at the start; 1/sqrt(2) is what
 # the paper's successors settled on (fairseq's transformer).
 _INPUT_GAIN = 1 / math.sqrt(2)
@@ -165,6 +188,9 @@ class Attention(nn.Module):
             if spec.position_bias
             else None
         )
+        self.relative_values = (
+            RelativeValues(self.head_width, spec.relative_values) if spec.relative_values else None
+        )
 
     def _build_projections(self, width: int, bias: bool) -> None:
         """Make the maps from D to queries, and to keys and values."""
@@ -216,6 +242,7 @@ class Attention(nn.Module):
             The stream, and the input of the next sub-layer; None where no kernel serves.
         """
         plain = self.rotary is None and self.query_norm is None and self.softcap is None
+        plain = plain and self.relative_values is None
         if not plain or self._regroup is not None or self.biases_with(context.biases):
             return None
         if self.training and self.dropout:
@@ -246,6 +273,8 @@ class Attention(nn.Module):
         pairs = 4 * rows * self.head_width * keys  # a score and a weighted value for each
         if self.position_bias is not None:
             pairs += self.position_bias.work(rows)
+        if self.relative_values is not None:
+            pairs += self.relative_values.work(rows)
         return Work(weights=queries * weight_work(self.projection, self.output), attention=pairs)
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
@@ -264,13 +293,19 @@ class Attention(nn.Module):
         """Return whether the kernel of training keeps no attention weights."""
         biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
         plain = not self.dropout and self.softcap is None and not biased
+        plain = plain and self.relative_values is None
         return plain and recomputes_weights(self.head_width)
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
         return x.view(*x.shape[:2], num_heads, self.head_width).transpose(1, 2)
 
     def _attend(
-        self, q: Tensor, memory: KeyValues, positions: Positions, context: Context
+        self,
+        q: Tensor,
+        memory: KeyValues,
+        positions: Positions,
+        context: Context,
+        others: GlobalQueries | None = None,
     ) -> Tensor:
         """Return one vector for each token of q [B, H, Lq, E], from the values it attends to."""
         biases = self.biases_with(context.biases)
@@ -282,25 +317,26 @@ class Attention(nn.Module):
             index = list(self._regroup)
             memory = KeyValues(memory.keys[:, index], memory.values[:, index])
         if capturing:
-            self._show(q, memory, positions, biases, context)
+            self._show(q, memory, positions, biases, context, others)
         mixed = q  # of no heads, when all were pruned
         if self.heads_left:
-            mixed = attend(
-                q,
-                memory.keys,
-                memory.values,
-                positions,
-                self.mask,
-                biases,
-                scale=self.scale,
-                softcap=self.softcap,
-                dropout=self.dropout if self.training else 0.0,
-            )
+            mixed = self._mix(q, memory, positions, biases)
+            if others is not None:
+                own = self._mix(others.q, others.memory, others.positions, biases)
+                mixed = others.put(mixed, own)
         if capturing:
             context.offer("context", self.kept.in_place(mixed))
         merged = mixed.transpose(1, 2).flatten(-2)
         output: Tensor = self.output(merged if context.rows is None else context.rows.pack(merged))
         return output
+
+    def _mix(
+        self, q: Tensor, memory: KeyValues, positions: Positions, biases: Sequence[Bias]
+    ) -> Tensor:
+        heads = (q, memory.keys, memory.values, positions)
+        dropout = self.dropout if self.training else 0.0
+        settings = (self.mask, biases, self.scale, self.softcap, dropout)
+        return attend(*heads, *settings, relative_values=self.relative_values)
 
     def _show(
         self,
@@ -309,6 +345,7 @@ class Attention(nn.Module):
         positions: Positions,
         biases: Sequence[Bias],
         context: Context,
+        others: GlobalQueries | None,
     ) -> None:
         """Recompute what a capture asks for and no kernel leaves behind."""
         context.offer("query", self.kept.in_place(q))
@@ -318,13 +355,18 @@ class Attention(nn.Module):
         wanted = [name for name in recompute if context.wants(name)]
         if not wanted:
             return
-        request = None
+        request = other = None
+        args = (self.mask, biases, self.scale, self.softcap)
         if self.heads_left:  # else all heads were pruned
-            args = (positions, self.mask, biases, self.scale, self.softcap)
-            request = make_request(q, memory.keys, memory.values, *args)
+            request = make_request(q, memory.keys, memory.values, positions, *args)
+        if others is not None:
+            keys, values = others.memory.keys, others.memory.values
+            other = make_request(others.q, keys, values, others.positions, *args)
         nothing = q.new_zeros(q.shape[0], 0, q.shape[2], memory.keys.shape[2])
         for name in wanted:
             value = nothing if request is None else recompute[name](request)
+            if others is not None and other is not None:
+                value = others.put(value, recompute[name](other))
             filler = -math.inf if name == "scores" else 0.0  # a pruned head looks at nothing
             context.keep(name, self.kept.in_place(value, filler))
 
@@ -378,12 +420,14 @@ class SelfAttention(Attention):
             kept = kept.plus(Saved(self.heads_left * self.head_width + key_value // 2))
         return kept
 
-    def _project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self, x: Tensor, context: Context, projection: FusedLinear | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, L, E], keys and values [B, K, L, E], rotated to their places."""
         positions, rows = context.positions.query, context.rows
         if rows is None:  # with rows of its own each of W beams: [B, W, D] is [B · W, 1, D]
             x = x.reshape(positions.shape[0], -1, x.shape[-1])
-        query, key, value = self.projection(x, rows)
+        query, key, value = (projection or self.projection)(x, rows)
         q, k, v = self.queries_of(query), self.keys_of(key), self.values_of(value)
         if self.rotary is not None:
             q, k = self.rotary(q, positions), self.rotary(k, positions)

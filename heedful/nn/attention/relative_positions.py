@@ -166,19 +166,104 @@ class RelativeKeys(Bias):
 
     def forward(self, query: Tensor, positions: Positions) -> Tensor:
         """query · vector of the distance, [B, H, Lq, Lk]."""
-        farthest = self.max_distance
-        clipped = positions.derive(
-            ("clipped distance", farthest),
-            lambda: positions.distance().clamp(-farthest, farthest) + farthest,
-        )
         precision = torch.promote_types(query.dtype, torch.float32)
+        query, table = query.to(precision), self.weight.to(precision)
+        diagonals = _diagonals(positions)
+        if diagonals is not None and len(diagonals) < len(table):
+            return skew(query @ table[self._row(diagonals)].T)
         # One product with every vector, then a pick: Lk vectors per query would not fit.
-        products = query.to(precision) @ self.weight.to(precision).T
-        return products.gather(-1, clipped[:, None].expand(-1, query.shape[1], -1, -1))
+        clipped = _clipped(positions, self.max_distance)
+        return (query @ table.T).gather(-1, clipped.expand(-1, query.shape[1], -1, -1))
 
     def work(self, queries: int) -> int:
         """Return the operations of each query's product with every vector."""
         return 2 * self.weight.numel() * queries
+
+    def _row(self, distance: Tensor) -> Tensor:
+        return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+
+class RelativeValues(nn.Module):
+    """A learned vector per clipped distance, added to the values that are mixed (Shaw 2018).
+
+    A query's output gets Σ weight · vector of the distance. Weights of one distance are summed
+    first, so there are never vectors for every pair. All heads share them, as in the paper.
+
+    Args:
+        head_width: E.
+        max_distance: distances beyond it, on either side, count as it.
+    """
+
+    def __init__(self, head_width: int, max_distance: int) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_width))
+        nn.init.xavier_uniform_(self.weight)
+
+    def forward(self, weights: Tensor, positions: Positions) -> Tensor:
+        """The vectors to add to the mixed values.
+
+        Args:
+            weights: [B, H, Lq, Lk], of attention.
+            positions: where queries and keys stand.
+
+        Returns:
+            [B, H, Lq, E] in the type of the weights.
+        """
+        clipped = _clipped(positions, self.max_distance)
+        by_distance = weights.new_zeros(*weights.shape[:3], len(self.weight))
+        by_distance = by_distance.scatter_add(-1, clipped.expand_as(weights), weights)
+        return by_distance @ self.weight.to(weights.dtype)
+
+    def work(self, queries: int) -> int:
+        """Return the operations of the sums of every vector for so many queries of one head."""
+        return 2 * self.weight.numel() * queries
+
+
+def skew(products: Tensor) -> Tensor:
+    """Shift products of queries and distances to the keys at these distances (Huang 2018).
+
+    The Music Transformer's step that needs no memory: rows of its input are read with one number
+    less than they have, so that each begins one further to the left.
+
+    Args:
+        products: [..., Lq, Lq + Lk − 1], of each query with the distances from 1 − Lq to Lk − 1,
+            seen from the first one's key.
+
+    Returns:
+        [..., Lq, Lk]: entry (i, j) is entry (i, j − i + Lq − 1); a view where that can be.
+    """
+    queries, diagonals = products.shape[-2:]
+    if queries == 1:
+        return products
+    row = diagonals - 1
+    shifted = products.flatten(-2)[..., queries - 1 :][..., : queries * row]
+    return shifted.unflatten(-1, (queries, row))[..., : diagonals - queries + 1]
+
+
+def _clipped(positions: Positions, farthest: int) -> Tensor:
+    """Distances counted from the lowest, clipped, [B, 1, Lq, Lk] int64."""
+    clipped = positions.derive(
+        ("clipped distance", farthest),
+        lambda: positions.distance().clamp(-farthest, farthest) + farthest,
+    )
+    return clipped[:, None]
+
+
+def _diagonals(positions: Positions) -> Tensor | None:
+    """Distances of the diagonals [Lq + Lk − 1], lowest first; None unless all rows count by one."""
+    if torch.compiler.is_compiling() or positions.key.device.type != "cpu":  # it would have to look
+        return None
+
+    def compute() -> Tensor | None:
+        for at in (positions.query, positions.key):
+            count = at[:, :1] + torch.arange(at.shape[1])
+            if not at.numel() or not torch.equal(at, count) or bool((at[:1] != at).any()):
+                return None
+        query, key = positions.query[0], positions.key[0]
+        return torch.arange(int(key[0] - query[-1]), int(key[-1] - query[0]) + 1)
+
+    return positions.derive("diagonals", compute)
 
 
 class ExplicitBias(Bias):

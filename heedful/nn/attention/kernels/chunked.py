@@ -126,6 +126,13 @@ class _Chunked(torch.autograd.Function):
                 arriving = gradient[:, :, rows].to(precision)
                 to_v[:, :, keys] += _of_key_heads(weights * keep_mask, arriving, request.num_groups)
                 to_weights = _with_key_heads(arriving, v[:, :, keys].mT.to(precision)) * keep_mask
+                if request.relative_values is not None:
+                    to_weights += (
+                        _through_values(
+                            request, weights * keep_mask, positions, arriving, to_learned
+                        )
+                        * keep_mask
+                    )
                 to_scores = weights * (to_weights - common[:, :, rows])
                 result = torch.autograd.grad(
                     scores, (q_block, k_block, *request.learned), to_scores, allow_unused=True
@@ -194,8 +201,32 @@ def _attend_blocks(
         weights *= _kept(request, block, weights, seed)
         v = request.v[:, :, block.keys].to(request.precision)
         output = output * shrink + _with_key_heads(weights, v)
+        if request.relative_values is not None:
+            output = output + request.relative_values(weights, positions)
         highest = higher
     return _Running(highest, total, output)
+
+
+def _through_values(
+    request: AttentionRequest,
+    weights: Tensor,
+    positions: Positions,
+    gradient: Tensor,
+    to_learned: list[Tensor],
+) -> Tensor:
+    """Gradient of the weights of a block from relative values, whose own is added to theirs."""
+    values = request.relative_values
+    assert values is not None
+    learned = [each for each in values.parameters() if each.requires_grad]
+    weights = weights.detach().requires_grad_()
+    with torch.enable_grad():
+        added = values(weights, positions)
+    to_weights, *rest = torch.autograd.grad(added, (weights, *learned), gradient)
+    for total, tensor in zip(to_learned, request.learned, strict=True):
+        for own, part in zip(learned, rest, strict=True):
+            if tensor is own:
+                total += part
+    return to_weights
 
 
 def _scores(request: AttentionRequest, q: Tensor, k: Tensor, positions: Positions) -> Tensor:

@@ -28,6 +28,8 @@ def unsupported(request: AttentionRequest) -> str | None:
         return f"it is compiled for CUDA, and the tensors are on {request.q.device.type}"
     if request.biases:
         return "its biases cannot be made block by block"
+    if request.relative_values is not None:
+        return "it adds no relative values"
     if request.dropout:
         return "it has no dropout"
     if request.positions.lineage is not None:

@@ -48,6 +48,9 @@ def run(request: AttentionRequest) -> Tensor:
         weights = _widened(dropout(weights, request.dropout, training=request.dropout > 0))
         output = torch.bmm(weights.view(batch * kv_heads, rows, num_keys), v)
         output = output.to(request.v.dtype).view(batch, heads, num_queries, -1)
+        if request.relative_values is not None:
+            weights = weights.view(batch, heads, num_queries, num_keys)
+            output = output + request.relative_values(weights, request.positions)
         return clear_blind_rows(output, request)
 
 

@@ -46,6 +46,8 @@ def unsupported(request: AttentionRequest) -> str | None:
         return "values are not as wide as keys"
     if q.dtype not in (torch.float32, torch.bfloat16) or not q.dtype == k.dtype == v.dtype:
         return "it computes float32 and bfloat16"
+    if request.relative_values is not None:
+        return "it adds no relative values"
     if request.biases or request.softcap is not None or request.dropout:
         return "it knows no biases, soft caps or dropout"
     if max(q.shape[2], k.shape[2]) > LONGEST:

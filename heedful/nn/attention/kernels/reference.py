@@ -46,4 +46,7 @@ def run(request: AttentionRequest) -> Tensor:
     with full_precision(request.q):
         dropped = dropout(weights(request), request.dropout, training=request.dropout > 0)
         value = request.v.to(request.precision).repeat_interleave(request.num_groups, dim=1)
-        return (dropped @ value).to(request.v.dtype)
+        mixed = dropped @ value
+        if request.relative_values is not None:
+            mixed = mixed + request.relative_values(dropped, request.positions)
+        return mixed.to(request.v.dtype)

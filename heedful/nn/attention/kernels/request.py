@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.attention.masks import Mask
-from heedful.nn.attention.relative_positions import Bias
+from heedful.nn.attention.relative_positions import Bias, RelativeValues
 from heedful.nn.positions import Positions
 
 
@@ -32,6 +32,7 @@ class AttentionRequest:
         scale: factor on the scores.
         softcap: if given, scores are squashed to softcap · tanh(score / softcap).
         dropout: probability with which a weight is dropped now; 0 outside training.
+        relative_values: adds vectors of distances to the values.
     """
 
     q: Tensor
@@ -43,6 +44,7 @@ class AttentionRequest:
     scale: float
     softcap: float | None = None
     dropout: float = 0.0
+    relative_values: RelativeValues | None = None
 
     @property
     def num_groups(self) -> int:
@@ -56,11 +58,12 @@ class AttentionRequest:
 
     @property
     def learned(self) -> tuple[Tensor, ...]:
-        """The tensors of the biases that want a gradient."""
+        """The tensors of the biases and relative values that want a gradient."""
+        more = () if self.relative_values is None else (self.relative_values,)
         return tuple(
             tensor
-            for bias in self.biases
-            for tensor in (*bias.parameters(), *bias.buffers())
+            for part in (*self.biases, *more)
+            for tensor in (*part.parameters(), *part.buffers())
             if tensor.requires_grad
         )
 

@@ -22,6 +22,8 @@ _PLANLESS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBack
 
 def unsupported(request: AttentionRequest) -> str | None:
     """It cannot cap scores, and takes biases only in the type of the queries."""
+    if request.relative_values is not None:
+        return "it adds no relative values"
     if request.softcap is not None:
         return "it cannot cap scores"
     if request.biases and request.q.dtype != request.precision:

@@ -1,0 +1,145 @@
+"""Longformer's global tokens: a few that see everything, by projections of their own.
+
+Beltagy (2020, section 3): "global" attention serves another purpose than a window's, so queries of
+the global tokens, and the keys and values that these queries see, come from projections of their
+own. All other queries see the global tokens as they see any token. Who sees whom is the mask's
+matter: `Window(256) | GlobalTokens(count)`.
+
+Shapes: B sentences, L length, H heads, K key/value heads, E head width, G global queries.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from heedful.nn.attention.cache import KeyValueCache, KeyValues
+from heedful.nn.attention.multi_head import GlobalQueries, SelfAttention
+from heedful.nn.linear_layers import FusedLinear
+from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.positions import NOTHING_HERE, Positions
+from heedful.nn.spec import AttentionSpec
+from heedful.nn.sublayer import ResidualNorm
+from heedful.nn.work import Saved, Work, weight_work
+
+
+@dataclass(frozen=True)
+class GlobalState:
+    """Keys and values of the tokens so far, from both projections.
+
+    Args:
+        plain: seen by most queries.
+        of_global: seen by those of global tokens.
+    """
+
+    plain: KeyValueCache
+    of_global: KeyValueCache
+
+    def reorder(self, choice: Reordering) -> GlobalState:
+        """Return those of the chosen beams."""
+        return GlobalState(self.plain.reorder(choice), self.of_global.reorder(choice))
+
+
+class GlobalSelfAttention(SelfAttention):
+    """Self-attention whose first tokens attend by projections of their own.
+
+    Args:
+        width: model width D.
+        spec: with `global_tokens`.
+
+    Captured queries, keys and values are those of most tokens; scores, weights and context are of
+    every token's own.
+    """
+
+    def __init__(self, width: int, spec: AttentionSpec) -> None:
+        super().__init__(width, spec)
+        assert spec.global_tokens is not None
+        self.global_tokens = spec.global_tokens
+        query, key_value = self._widths()
+        self.global_projection = FusedLinear(
+            width, query | key_value, bias=spec.bias, gain=1 / math.sqrt(2)
+        )
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Attend within x; see `SelfAttention.forward`."""
+        q, keys, values = self._project(x, context)
+        own, own_keys, own_values = self._project(x, context, self.global_projection)
+        memory, positions = KeyValues(keys, values), context.positions
+        others = self._global_queries(own, KeyValues(own_keys, own_values), positions)
+        return self._attend(q, memory, positions, context, others).view_as(x)
+
+    def initial_state(  # type: ignore[override]
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> GlobalState:
+        """Return two empty caches; see `Mixer.initial_state`."""
+        plain, of_global = (
+            super(GlobalSelfAttention, self).initial_state(rows, like, make_cache) for _ in range(2)
+        )
+        return GlobalState(plain, of_global)
+
+    def step(  # type: ignore[override]
+        self, x: Tensor, state: GlobalState, context: Context
+    ) -> tuple[Tensor, GlobalState]:
+        """Attend from more tokens to them and to those in the caches; see `Mixer.step`."""
+        q, keys, values = self._project(x, context)
+        own, own_keys, own_values = self._project(x, context, self.global_projection)
+        plain, positions = state.plain.extend(keys, values, context.positions)
+        of_global, _ = state.of_global.extend(own_keys, own_values, context.positions)
+        others = self._global_queries(own, KeyValues(of_global.keys, of_global.values), positions)
+        memory = KeyValues(plain.keys, plain.values)
+        output = self._attend(q, memory, positions, context, others).view_as(x)
+        return output, GlobalState(plain, of_global)
+
+    def fused(
+        self,
+        x: Tensor,
+        y: Tensor,
+        after: ResidualNorm,
+        context: Context,
+        state: KeyValues | None = None,
+    ) -> None:
+        """No fused kernel has two projections."""
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Add the projections, and the pairs of global queries; see `Costed`."""
+        few = min(self.global_tokens, queries)
+        pairs = 4 * few * self.heads_left * self.head_width * keys
+        weights = queries * weight_work(self.global_projection)
+        return super().work(queries, keys) + Work(weights=weights, attention=pairs)
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of keys and values of both projections."""
+        return 2 * super().state_bytes(tokens, number_bytes)
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Add queries, keys and values of the second projection."""
+        widths = self.heads_left + 2 * self.key_heads_left
+        kept = super().saved(length, mixed=mixed, shared_bias=shared_bias)
+        return kept.plus(Saved(widths * self.head_width))
+
+    def _global_queries(
+        self, q: Tensor, memory: KeyValues, positions: Positions
+    ) -> GlobalQueries | None:
+        """Pick the queries of global tokens from all [B, H, Lq, E]; None if there are none."""
+        at = positions.query
+        chosen = (at >= 0) & (at < self.global_tokens)
+        most = int(chosen.sum(1).max()) if chosen.numel() else 0
+        if not most:
+            return None
+        # Those chosen come first, in their order; rows with fewer have some that count as padding.
+        rows = (~chosen).to(torch.int8).argsort(dim=1, stable=True)[:, :most]
+        segment, lineage = positions.query_segment, positions.lineage
+        if lineage is not None:
+            lineage = lineage.gather(1, rows[..., None].expand(-1, -1, lineage.shape[2]))
+        picked = Positions(
+            torch.where(chosen.gather(1, rows), at.gather(1, rows), NOTHING_HERE),
+            positions.key,
+            None if segment is None else segment.gather(1, rows),
+            positions.key_segment,
+            lineage,
+        )
+        index = rows[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
+        return GlobalQueries(q.gather(2, index), memory, picked, rows)
