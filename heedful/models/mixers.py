@@ -10,11 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError
+from heedful.nn.linear_spec import (
+    AverageAttentionSpec,
+    LinearAttentionSpec,
+    LinformerSpec,
+    SSRUSpec,
+)
 from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec, WindowSpec
 from heedful.nn.spec import (
     LAYER_BIASES,
     AttentionSpec,
-    LinearAttentionSpec,
     MixerName,
     PartSpec,
     RotarySpec,
@@ -57,9 +62,37 @@ def self_attention_spec(shape: TranslatorShape, causal: bool) -> AttentionSpec:
 
 
 def _linear_attention(shape: TranslatorShape, causal: bool) -> LinearAttentionSpec:
-    return LinearAttentionSpec(
-        num_heads=shape.num_heads, head_width=shape.head_width, bias=shape.bias, causal=causal
-    )
+    kind = shape.features or "elu"
+    length = {"length": shape.max_length} if kind == "cosine" else {}
+    options = {"causal": causal, "features": {"kind": kind} | length}
+    return LinearAttentionSpec.parse(_heads(shape) | options, where="model")
+
+
+def _linformer(shape: TranslatorShape, causal: bool) -> LinformerSpec:
+    if causal:
+        raise ConfigError(
+            "Every sum of Linformer is over the whole text, so it cannot hide later tokens from a "
+            "model that writes",
+            where="model.mixer",
+            remedy="Use it as model.encoder_mixer; linear_attention is cheap and writes",
+        )
+    length = shape.max_length + 1  # a text may have an end token
+    options = {"length": length, "rank": min(128, length)}
+    return LinformerSpec.parse(_heads(shape) | options, where="model")
+
+
+def _average_attention(shape: TranslatorShape, causal: bool) -> AverageAttentionSpec:
+    _refuse_later_tokens("average_attention", causal)
+    return AverageAttentionSpec()
+
+
+def _ssru(shape: TranslatorShape, causal: bool) -> SSRUSpec:
+    _refuse_later_tokens("ssru", causal)
+    return SSRUSpec(bias=shape.bias)
+
+
+def _heads(shape: TranslatorShape) -> dict[str, Any]:
+    return {"num_heads": shape.num_heads, "head_width": shape.head_width, "bias": shape.bias}
 
 
 def _s4d(shape: TranslatorShape, causal: bool) -> S4DSpec:
@@ -93,6 +126,9 @@ def _state_size(shape: TranslatorShape) -> dict[str, Any]:
 MIXERS: Mapping[MixerName, MakeMixer] = {
     "attention": self_attention_spec,
     "linear_attention": _linear_attention,
+    "linformer": _linformer,
+    "average_attention": _average_attention,
+    "ssru": _ssru,
     "s4d": _s4d,
     "mamba": _mamba,
     "rwkv": _rwkv,

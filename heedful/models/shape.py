@@ -38,6 +38,11 @@ class TranslatorShape(Config):
         description="of a decoder's layers: of each token alone, or RWKV's, which also reads the "
         "token before",
     )
+    features: Literal["elu", "cosine", "random"] | None = Field(
+        None,
+        description="feature map of linear_attention: cosine is cosFormer's, random Performer's; "
+        "elu if unset",
+    )
     state_size: PositiveInt | None = Field(
         None, description="numbers that a channel of s4d or mamba remembers; 64 and 16 if unset"
     )

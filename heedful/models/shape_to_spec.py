@@ -393,6 +393,10 @@ def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
     yield "encoder_mixer" if name == "encoder" else "mixer", (others or kinds)[0]
     if others:
         yield "attention_every", len(kinds) if len(others) < len(kinds) else None
+    for block in stack.pattern:
+        for part in block.mixers():
+            if part.kind == "linear_attention":
+                yield "features", part.features.kind
 
 
 def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:

@@ -72,7 +72,16 @@ PositionScheme = Literal[
 ]
 """What a model knows positions by: embeddings, rotation, or a bias by its kind."""
 
-MixerName = Literal["attention", "linear_attention", "s4d", "mamba", "rwkv"]
+MixerName = Literal[
+    "attention",
+    "linear_attention",
+    "linformer",
+    "average_attention",
+    "ssru",
+    "s4d",
+    "mamba",
+    "rwkv",
+]
 """The ways in which tokens exchange information; `heedful.models.mixers` makes their specs."""
 
 LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {

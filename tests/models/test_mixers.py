@@ -23,7 +23,9 @@ from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import OptimizerSettings
 
 SIZES = {"width": 32, "encoder_layers": 2, "decoder_layers": 4, "num_heads": 2, "feedforward": 48}
-OTHERS = [name for name in MIXERS if name != "attention"]
+READERS = ("linformer",)
+"""Mixers that see the whole text at once, and so write none."""
+OTHERS = [name for name in MIXERS if name not in ("attention", *READERS)]
 
 
 def shape(**options: object) -> TranslatorShape:
@@ -37,7 +39,7 @@ def kinds(stack: typing.Any) -> list[str]:
 def test_every_name_has_a_mixer_of_this_kind() -> None:
     assert set(typing.get_args(MixerName)) == set(MIXERS)
     for name, make in MIXERS.items():
-        assert make(shape(), True).kind == name
+        assert make(shape(), name not in READERS).kind == name
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -131,7 +133,33 @@ def test_a_model_of_other_mixers_contradicts_options() -> None:
     assert all(block.dropout == 0.3 for block in stack.pattern)
 
 
-@pytest.mark.parametrize("name", ["s4d", "mamba", "rwkv"])
+def test_linear_attention_has_the_feature_map_that_is_named() -> None:
+    named = {None: "elu", "cosine": "cosine", "random": "random"}
+    for features, kind in named.items():
+        spec = causal_lm_spec(shape(mixer="linear_attention", features=features), 30, 16)
+        part = spec.decoder.pattern[0].mixers()[0]
+        assert part.features.kind == kind
+    assert part.causal
+    assert contradictions(shape(mixer="linear_attention", features="cosine"), spec) == [
+        "model.features is cosine, and the model's random"
+    ]
+    cosine = causal_lm_spec(shape(mixer="linear_attention", features="cosine"), 30, 16)
+    assert cosine.decoder.pattern[0].mixers()[0].features.length == 16
+
+
+def test_linformer_reads_and_does_not_write() -> None:
+    spec = encoder_spec(shape(encoder_mixer="linformer"), 30, 16, ())
+    part = spec.encoder.pattern[0].mixers()[0]
+    assert (part.length, part.rank) == (17, 17)
+    model = build_model(spec)
+    positions = torch.arange(16).expand(2, 16)
+    assert model(torch.randint(30, (2, 16)), positions).shape == (2, 16, 32)
+    with pytest.raises(ConfigError, match="cannot hide later tokens") as error:
+        causal_lm_spec(shape(mixer="linformer"), 30, 16)
+    assert error.value.where == "model.mixer"
+
+
+@pytest.mark.parametrize("name", ["s4d", "mamba", "rwkv", "ssru", "average_attention"])
 def test_an_encoder_is_refused_a_mixer_of_one_direction(name: str) -> None:
     with pytest.raises(ConfigError, match=f"{name} reads in one direction") as error:
         shape(encoder_mixer=name).expand(30, 30)
