@@ -40,6 +40,7 @@ def attention_spec(shape: TranslatorShape) -> AttentionSpec:
         num_heads=shape.num_heads,
         num_kv_heads=shape.num_kv_heads,
         head_width=shape.head_width,
+        scale=shape.attention_scale,
         bias=shape.bias,
         dropout=shape.attention_dropout,
     )

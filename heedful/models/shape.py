@@ -5,9 +5,9 @@ The command line makes flags of them, so this module imports nothing else.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.nn.spec import Activation, MixerName, PositionScheme
@@ -51,14 +51,20 @@ class TranslatorShape(Config):
     head_width: PositiveInt | None = Field(
         None, description="width of an attention head; width / num_heads if unset"
     )
-    feedforward: PositiveInt = 2048
+    feedforward: Annotated[int, Field(ge=0)] = Field(
+        2048, description="inner width of the feed-forward network; 0 leaves it out"
+    )
     num_experts: PositiveInt | None = Field(
         None, description="feed-forward networks in each layer of which a token uses a few"
     )
     experts_per_token: PositiveInt = 2
     activation: Activation = "relu"
     norm: Literal["layer", "rms"] = "layer"
-    norm_placement: Literal["post", "pre"] = "post"
+    norm_placement: Literal["post", "pre", "none"] = "post"
+    residual: bool = Field(True, description="add each sub-layer's output to its input")
+    attention_scale: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="factor on attention scores; 1/sqrt(head width) if unset"
+    )
     positions: PositionScheme = "sinusoidal"
     rotary_scaling: RotaryScaling = Field(
         "none", description="how rotary positions are stretched to longer texts than trained on"
@@ -76,6 +82,12 @@ class TranslatorShape(Config):
     feedforward_dropout: Probability = 0.0
     bias: bool = True
     max_length: PositiveInt = 256
+
+    @model_validator(mode="after")
+    def _experts_are_networks(self) -> Self:
+        if self.num_experts is not None and not self.feedforward:
+            raise ValueError("num_experts needs feedforward above 0: experts are such networks")
+        return self
 
     def expand(self, source_vocabulary: int, target_vocabulary: int) -> TranslatorSpec:
         """Return the complete spec for vocabularies of these sizes, in pieces."""

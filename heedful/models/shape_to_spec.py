@@ -250,7 +250,8 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
         parts |= {name: each.model_copy(update=change) for name, each in block.attentions().items()}
     if "feedforward_dropout" in rates and block.part("channel_mix") is None:
         change = {"dropout": rates["feedforward_dropout"]}
-        parts["feedforward"] = block.feedforward.model_copy(update=change)
+        networks = {s.name: s.part for s in block.sublayers if s.part.kind == "feedforward"}
+        parts |= {name: each.model_copy(update=change) for name, each in networks.items()}
     settings = {"dropout": rates["dropout"]} if "dropout" in rates else {}
     return block.replace(**parts, **settings)
 
@@ -296,7 +297,7 @@ def _stack(
     shape: TranslatorShape,
     num_layers: int,
     mixers: Sequence[PartSpec],
-    network: FeedForwardSpec | ChannelMixSpec,
+    network: FeedForwardSpec | ChannelMixSpec | None,
     bias: T5BiasSpec,
     cross_attention: AttentionSpec | None = None,
 ) -> StackSpec:
@@ -312,7 +313,7 @@ def _stack(
 def _block(
     shape: TranslatorShape,
     mixer: PartSpec,
-    network: FeedForwardSpec | ChannelMixSpec,
+    network: FeedForwardSpec | ChannelMixSpec | None,
     cross_attention: AttentionSpec | None,
 ) -> BlockSpec:
     return BlockSpec.of(
@@ -322,10 +323,13 @@ def _block(
         cross_attention=cross_attention,
         feedforward=network,
         dropout=shape.dropout,
+        residual=shape.residual,
     )
 
 
-def _feedforward(shape: TranslatorShape) -> FeedForwardSpec:
+def _feedforward(shape: TranslatorShape) -> FeedForwardSpec | None:
+    if not shape.feedforward:
+        return None
     return FeedForwardSpec(
         width=shape.feedforward,
         activation=shape.activation,
@@ -335,7 +339,9 @@ def _feedforward(shape: TranslatorShape) -> FeedForwardSpec:
     )
 
 
-def _channel_mix(shape: TranslatorShape) -> ChannelMixSpec:
+def _channel_mix(shape: TranslatorShape) -> ChannelMixSpec | None:
+    if not shape.feedforward:
+        return None
     if shape.num_experts is not None:
         raise ConfigError(
             "Experts are networks of each token alone, which channel_mix is not",
@@ -363,11 +369,19 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
             yield "head_width", attention.head_width or width // attention.num_heads
             yield "num_kv_heads", attention.num_kv_heads or attention.num_heads
             yield "bias", attention.bias
+            yield "attention_scale", _scale(attention, width)
             if attention.over == "input":
                 yield "window", _window(attention.mask)
-        yield "norm", block.norm.kind
+        if block.norm_placement != "none":
+            yield "norm", block.norm.kind
         yield "norm_placement", block.norm_placement
+        yield "residual", block.residual
         yield from _network(block)
+
+
+def _scale(attention: AttentionSpec, width: int) -> float:
+    usual = (attention.head_width or width // attention.num_heads) ** -0.5
+    return usual if attention.scale is None else attention.scale
 
 
 def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
@@ -375,6 +389,9 @@ def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
     if mix is not None and mix.kind == "channel_mix":
         yield "network", mix.kind
         yield "feedforward", mix.width
+        return
+    if block.part("feedforward") is None:
+        yield "feedforward", 0
         return
     network = block.feedforward
     yield "bias", network.bias

@@ -223,12 +223,22 @@ def _training_rows(x: Tensor, positions: Tensor) -> RealRows | None:
     return real_rows(positions, as_they_stand=may_fuse_sublayer(x))
 
 
+def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dtype]:
+    """Return where a block computes and in what type.
+
+    An engine replaces linear layers and keeps the norms. A block without norms may then have no
+    parameters left, but biases, which are of the type of the products.
+    """
+    tensors = [*block.parameters(), *(getattr(each, "bias", None) for each in block.modules())]
+    found = next((each for each in tensors if isinstance(each, Tensor)), None)
+    return (rows.device, torch.float32) if found is None else (found.device, found.dtype)
+
+
 def _initial_state(
     block: Block, read: BlockState, rows: Tensor, make_cache: MakeCache | None
 ) -> BlockState:
     """Return the states of a block before the first token, beside those it read of a memory."""
-    weight = next(block.parameters())  # an engine replaces linear layers, and keeps the norms
-    device, dtype = weight.device, weight.dtype
+    device, dtype = _device_and_type(block, rows)
     if torch.is_autocast_enabled(device.type):  # then keys come in its type
         dtype = torch.get_autocast_dtype(device.type)
     like = torch.empty(0, dtype=dtype, device=device)

@@ -19,7 +19,7 @@ from heedful.nn.spec import (
 )
 from heedful.nn.state_space_spec import ChannelMixSpec
 
-_PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after"}
+_PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after", "none": "none"}
 _NETWORKS = ("feedforward", "channel_mix")
 _NAMES = ("self_attention", "cross_attention", "feedforward")
 
@@ -60,28 +60,31 @@ class BlockSpec(Config):
         cls,
         *,
         self_attention: PartSpec,
-        feedforward: FeedForwardSpec | ChannelMixSpec,
+        feedforward: FeedForwardSpec | ChannelMixSpec | None,
         cross_attention: AttentionSpec | None = None,
         norm: NormSpec = NormSpec(),  # noqa: B008 (a frozen value)
-        norm_placement: Literal["post", "pre"] = "post",
+        norm_placement: Literal["post", "pre", "none"] = "post",
         dropout: float = 0.0,
+        residual: bool = True,
     ) -> Self:
         """Build the Transformer's block: self-attention, cross-attention if given, feed-forward.
 
         Args:
             self_attention: over the input; the sub-layer of another mixer is called `mixer`.
-            feedforward: the network; the sub-layer of a channel mix is called `channel_mix`.
+            feedforward: the network; the sub-layer of a channel mix is called `channel_mix`; None
+                leaves it out.
             cross_attention: over the encoder's output.
             norm: of every sub-layer.
-            norm_placement: after the residual sum (2017), or before each sub-layer.
+            norm_placement: after the residual sum (2017), before each sub-layer, or nowhere.
             dropout: on each sub-layer's output.
+            residual: add each sub-layer's output to its input.
         """
         if cross_attention is not None:
             cross_attention = cross_attention.model_copy(update={"over": "memory"})
         parts = dict(zip(_NAMES, (self_attention, cross_attention, feedforward), strict=True))
         if self_attention.kind != "attention":
             parts = {"mixer": parts.pop("self_attention"), **parts}
-        if feedforward.kind != "feedforward":
+        if feedforward is not None and feedforward.kind != "feedforward":
             parts[feedforward.kind] = parts.pop("feedforward")
         return cls(
             sublayers=tuple(
@@ -91,6 +94,7 @@ class BlockSpec(Config):
                     norm=norm,
                     norm_placement=_PLACEMENTS[norm_placement],
                     dropout=dropout,
+                    residual=residual,
                 )
                 for name, part in parts.items()
                 if part is not None
@@ -167,13 +171,23 @@ class BlockSpec(Config):
         return norm
 
     @property
-    def norm_placement(self) -> Literal["post", "pre"]:
-        """The place of every sub-layer's norm: after the sum, or before the part."""
+    def norm_placement(self) -> Literal["post", "pre", "none"]:
+        """The place of every sub-layer's norm: after the sum, before the part, or nowhere."""
         placement: NormPlacement = self._common("norm_placement")
-        names: dict[str, Literal["post", "pre"]] = {"before": "pre", "after": "post"}
+        names: dict[str, Literal["post", "pre", "none"]] = {
+            "before": "pre",
+            "after": "post",
+            "none": "none",
+        }
         if placement not in names:
             raise ModelError(f"Norms stand {placement!r}, neither before nor after each sub-layer")
         return names[placement]
+
+    @property
+    def residual(self) -> bool:
+        """True if every sub-layer's output is added to its input."""
+        residual: bool = self._common("residual")
+        return residual
 
     @property
     def dropout(self) -> float:
