@@ -111,7 +111,7 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
         routes=routes,
         middleware=[Middleware(Guard, host=host, limits=limits, token=token)],
         exception_handlers={HTTPException: not_found, Exception: _internal_error},
-        lifespan=_lifespan,
+        lifespan=partial(_lifespan, workspace),
     )
 
 
@@ -121,13 +121,14 @@ def _shell(status: int) -> Response:
 
 
 @asynccontextmanager
-async def _lifespan(app: Starlette) -> AsyncIterator[None]:
-    """Load the library in the background once the first page has been served."""
+async def _lifespan(workspace: Workspace, app: Starlette) -> AsyncIterator[None]:
+    """Load the library once the first page has been served; stop a training in the end."""
     loading = threading.Timer(FIRST_PAGE, load_library)
     loading.daemon = True
     loading.start()
     yield
     loading.cancel()
+    await to_thread.run_sync(workspace.training.stop)
 
 
 _LOADING = threading.Lock()

@@ -16,6 +16,7 @@ from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
 from heedful.pretrained.catalogue import Card, models_at_hand
 from heedful.studio.example_texts import examples_of, sentences_of
+from heedful.studio.live_training import LiveTraining
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
@@ -304,6 +305,7 @@ class Workspace:
             name: Place(name, path) for name, path in zip(_names(paths), paths, strict=True)
         }
         self.recent = Recent()
+        self.training = LiveTraining()
 
     def place(self, name: str) -> Place:
         """Return the place of a name.

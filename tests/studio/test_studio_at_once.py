@@ -40,6 +40,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "block/flow": TEXT,
     "decoding/step": TEXT,
     "builder/build": {},
+    "without/recorded": {},
     "results/tables": {},
     "runs/curves": {"runs": ["run", "other"]},
 }

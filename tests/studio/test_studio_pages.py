@@ -285,9 +285,10 @@ def test_builder(visit: Any) -> None:
     assert visit.fact("total") == f"{sum(p.numel() for p in gated.parameters()):,}"
     page.get_by_label("Begin with").select_option("transformer-base")
     visit.until("document.querySelector('[data-fact=short]').innerText === '63.1 M'")
-    assert page.locator(".stack").count() == 2
+    assert visit.fact("billions") == "0.0631 B"
+    assert page.locator("[data-part=cross]").count() == 1
     page.get_by_label("Model", exact=True).select_option("causal_lm")
-    visit.until("document.querySelectorAll('.stack').length === 1")
+    visit.until("document.querySelectorAll('[data-part=cross]').length === 0")
     assert 'task = "causal_lm"' in page.get_by_label("Settings of this model").input_value()
     assert page.locator("#command").inner_text().endswith("--train train.txt --valid valid.txt")
 

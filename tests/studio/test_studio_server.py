@@ -51,6 +51,7 @@ NEEDS_MORE = {
     "translate/alternatives",
     "schedule/settings",
     "builder/preset",
+    "without/train",  # it answers, and trains for a minute
 }
 
 

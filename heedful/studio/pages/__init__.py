@@ -20,6 +20,7 @@ from heedful.studio.pages import (
     steps_page,
     tour_page,
     translate_page,
+    without_page,
 )
 
 PAGES: tuple[Page, ...] = (
@@ -33,6 +34,7 @@ PAGES: tuple[Page, ...] = (
     masks_page.PAGE,
     decoding_page.PAGE,
     builder_page.PAGE,
+    without_page.PAGE,
     runs_page.SCHEDULE,
     results_page.PAGE,
     image_page.PAGE,

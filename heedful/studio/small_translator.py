@@ -1,0 +1,193 @@
+"""The small translator whose parts are left out one by one: its settings, its data, its records.
+
+It learns to write English dates, times, prices, measures and durations in German. The data are
+generated, so anybody can train it again; it takes less than a minute on one core.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.data.demo_corpus import DemoCorpus, generate_demo
+from heedful.nn.spec import Activation, PositionScheme
+
+SOURCE, TARGET = "en", "de"
+PAIRS, HELD_OUT = 20_000, 500
+STEPS = 400
+WIDTH, FEEDFORWARD = 64, 256
+VALIDATE_EVERY = 40
+VALIDATED_SENTENCES = 100
+RECORDS_FILE = Path(__file__).with_name("components.json")
+
+Layers = Annotated[int, Field(ge=1, le=3)]
+
+
+class Components(Config):
+    """The parts of a small translator that can be left out or exchanged."""
+
+    residual: bool = True
+    norm: Literal["layer", "rms"] = "layer"
+    norm_placement: Literal["post", "pre", "none"] = "pre"
+    positions: PositionScheme = "sinusoidal"
+    feedforward: bool = True
+    activation: Activation = "relu"
+    scale: bool = Field(True, description="scores are divided by the root of a head's width")
+    num_heads: Literal[1, 2, 4, 8] = 4
+    warmup: bool = True
+    label_smoothing: bool = True
+    encoder_layers: Layers = 2
+    decoder_layers: Layers = 2
+
+    def settings(self, seed: int, steps: int = STEPS) -> dict[str, Any]:
+        """Return the settings of a run, without its data, as a settings file holds them.
+
+        Args:
+            seed: of the first weights and of the order of the batches.
+            steps: number of updates; the learning rate ends at 0 there.
+        """
+        return {
+            "seed": seed,
+            "max_steps": steps,
+            "precision": "fp32",
+            "compile": "off",
+            "device": "cpu",
+            "model": self._shape(),
+            "tokenizer": {"vocabulary_size": 400},
+            "data": {"batch_tokens": 1024, "max_length": 64},
+            "objective": {"label_smoothing": 0.1 if self.label_smoothing else 0.0},
+            "schedule": {
+                "kind": "cosine",
+                "peak_learning_rate": 0.004,
+                "warmup_steps": steps // 5 if self.warmup else 0,
+            },
+            "validation": {
+                "every_steps": min(VALIDATE_EVERY, steps),
+                "metrics": ["bleu"],
+                "choose_by": "loss",
+                "beam": 1,
+                "max_sentences": VALIDATED_SENTENCES,
+            },
+            "checkpoint": {"every_steps": steps, "average": "none"},
+        }
+
+    def _shape(self) -> dict[str, Any]:
+        shape: dict[str, Any] = {
+            "width": WIDTH,
+            "encoder_layers": self.encoder_layers,
+            "decoder_layers": self.decoder_layers,
+            "num_heads": self.num_heads,
+            "feedforward": FEEDFORWARD if self.feedforward else 0,
+            "activation": self.activation,
+            "norm": self.norm,
+            "norm_placement": self.norm_placement,
+            "positions": self.positions,
+            "residual": self.residual,
+            "dropout": 0.0,
+            "max_length": 64,
+        }
+        return shape if self.scale else shape | {"attention_scale": 1.0}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The small translator without one of its parts.
+
+    Args:
+        title: as on the pages.
+        components: what it is made of.
+        reason: why the part matters, in two or three sentences.
+    """
+
+    title: str
+    components: Components
+    reason: str
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "everything": Variant(
+        "with everything",
+        Components(),
+        "Two layers, 64 channels, four heads, and norms before each sub-layer, as most models have "
+        "them today.",
+    ),
+    "residual": Variant(
+        "without residual connections",
+        Components(residual=False),
+        "Each sub-layer then replaces what came before it instead of adding to it. A word's own "
+        "identity survives only if attention happens to copy it, and gradients reach the lower "
+        "layers only through every softmax and every network in between.",
+    ),
+    "norm": Variant(
+        "without norms",
+        Components(norm_placement="none"),
+        "Nothing keeps the size of the vectors in bounds. They grow from layer to layer, scores "
+        "grow with them, and the same learning rate that suits one layer is too much for another.",
+    ),
+    "post": Variant(
+        "with norms after the sums, as in 2017",
+        Components(norm_placement="post"),
+        "The norm then stands on the stream itself, so every gradient passes through all of them. "
+        "It learns more slowly at first, and in deep models depends on the warm-up.",
+    ),
+    "positions": Variant(
+        "without positions",
+        Components(positions="none"),
+        "Attention sees a set of words, not a sequence: 12 and 21, or 3/4 and 4/3, are the same "
+        "to the encoder. The decoder's causal mask still hints at how much was written, which is "
+        "why something is learned at all.",
+    ),
+    "feedforward": Variant(
+        "without the feed-forward network",
+        Components(feedforward=False),
+        "What is left mixes vectors by weighted sums. The network is where a single word's vector "
+        "is looked up and changed, as from PM to a later hour, and it holds two thirds of a "
+        "block's parameters.",
+    ),
+    "scale": Variant(
+        "without 1/√dₖ",
+        Components(scale=False),
+        "Scores are larger by √dₖ, here 4 times, so that the softmax begins nearer to choosing "
+        "one key, where its gradient is small. The wider the heads, the more this costs.",
+    ),
+    "heads": Variant(
+        "with one head instead of four",
+        Components(num_heads=1),
+        "One head has one set of weights for each word: it cannot look at the day and at the month "
+        "at once without mixing them. Layers and positions in the decoder must make up for it.",
+    ),
+    "warmup": Variant(
+        "without warm-up",
+        Components(warmup=False),
+        "The first updates are as large as the later ones, while Adam's averages rest on a few "
+        "batches and the norm after each sum makes the first gradients large.",
+    ),
+    "label_smoothing": Variant(
+        "without label smoothing",
+        Components(label_smoothing=False),
+        "Smoothing takes a tenth of the probability from the right word, which costs a little in "
+        "the loss and keeps the model from being too sure. The data here have one right answer, so "
+        "there is little to gain by it.",
+    ),
+}
+"""Recorded runs, by name, in the order of the page."""
+
+
+def small_corpus(pairs: int = PAIRS, held_out: int = HELD_OUT) -> DemoCorpus:
+    """Generate the data of the small translator; the same ones each time."""
+    return generate_demo(SOURCE, TARGET, pairs=pairs, held_out=held_out, seed=1)
+
+
+def read_records() -> dict[str, Any]:
+    """Read the recorded runs that come with the package.
+
+    `benchmarks/pretrained/components.py` makes them.
+    """
+    records: dict[str, Any] = json.loads(RECORDS_FILE.read_text(encoding="utf-8"))
+    return records

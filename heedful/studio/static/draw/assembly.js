@@ -1,0 +1,262 @@
+// A Transformer as the paper draws it: stacks from the input at the bottom to the output at the top,
+// with a lane for each word, and what flows through the parts that are there.
+
+import { engineering, number, s } from "../dom.js";
+import { redrawn, series } from "./colours.js";
+
+const ROW = { height: 32, gap: 9 };
+const SPEED = 95; // pixels a second
+const PAUSE = 0.9; // seconds between two waves
+const SENTENCE = ["I", "love", "cats"];
+const WRITTEN = ["⟨s⟩", "Ich", "liebe"];
+const NEXT = "Katzen";
+const still = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** The boxes of a stack from bottom to top; those of a block are marked, and `until` bounds a bypass. */
+function boxes(view, decoder) {
+  const { values, there, counts } = view;
+  const prefix = decoder ? "d_" : "";
+  const { norm_placement: placement, residual } = values;
+  const found = [];
+  const add = (key, box) => {
+    if (there.has(key)) found.push({ key, ...box });
+  };
+  const gone = (key, name, block = true) => add(key, { name, gone: true, block });
+  add(`${prefix}embedding`, { name: "Embedding", count: counts.embedding, shape: [values.tokens, values.width] });
+  if (values.positions === "none") gone(`${prefix}positions`, "no positions", false);
+  else if (["sinusoidal", "learned"].includes(values.positions)) {
+    add(`${prefix}positions`, { name: "+ Positions", count: values.positions === "learned" ? values.max_length * values.width : 0, shape: [values.tokens, values.width] });
+  } else add(`${prefix}positions`, { name: `Positions in attention: ${values.positions.replace("_", " ")}`, thin: true });
+  const sublayer = (key, box) => {
+    const sum = `${key}_sum`;
+    const begin = found.length;
+    const norm = { name: values.norm === "rms" ? "RMS norm" : "Layer norm", count: counts.norm, thin: true, block: true };
+    if (placement === "pre") add(sum, norm);
+    if (box.off) gone(key, box.off);
+    else add(key, { ...box, block: true });
+    if (box.off) return;
+    if (residual) add(sum, { name: placement === "post" ? "Add + norm" : "Add", count: placement === "post" ? counts.norm : 0, thin: true, block: true, bypass: begin });
+    else if (there.has(sum)) {
+      gone(sum, "no residual");
+      if (placement === "post") add(sum, norm);
+    }
+    if (placement === "none" && there.has(sum)) gone(sum, "no norm");
+  };
+  const masked = decoder || values.task === "causal_lm";
+  const heads = `${values.num_heads} ${values.num_heads === 1 ? "head" : "heads"}`;
+  const scaled = values.scale ? "" : ", unscaled";
+  const attention = { count: counts.attention, shape: [values.num_heads, values.tokens, values.tokens], mixes: masked ? "causal" : "all" };
+  sublayer(`${prefix}self`, { ...attention, name: `${masked ? "Masked self" : "Self"}-attention, ${heads}${scaled}` });
+  if (decoder) sublayer("cross", { ...attention, name: `Cross-attention, ${heads}${scaled}`, mixes: "memory" });
+  sublayer(`${prefix}ff`, values.network ? { name: "Feed-forward", count: counts.feedforward, shape: [values.tokens, values.feedforward], alone: true } : { off: "no feed-forward network" });
+  return found;
+}
+
+/**
+ * Draw the model.
+ * @param view {values, there: set of parts, next: {name, decoder} or null, counts: parameters by part,
+ *   layers: {encoder, decoder}, moving}
+ */
+export function assemblyPicture(host, view) {
+  host.view = view;
+  redrawn(host, () => draw(host));
+}
+
+function draw(host) {
+  const { view } = host;
+  cancelAnimationFrame(host.frame);
+  const two = view.values.task === "translation";
+  const width = Math.max(300, host.clientWidth);
+  const gap = width < 560 ? 14 : 46;
+  const column = two ? (width - gap) / 2 - 2 : Math.min(460, width - 4);
+  const stacks = [stackOf(view, false, { left: two ? 2 : (width - column) / 2, width: column })];
+  if (two && (view.there.has("d_embedding") || view.next?.decoder)) stacks.push(stackOf(view, true, { left: column + gap + 2, width: column }));
+  const height = Math.max(...stacks.map((each) => each.height), 150);
+  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(view, stacks) });
+  for (const each of stacks) place(each, height);
+  const ways = stacks.flatMap((each) => each.draw(svg, view));
+  if (stacks.length === 2) ways.push(...crossing(svg, stacks, view));
+  host.replaceChildren(svg);
+  if (view.moving && !still.matches) flow(host, svg, ways, stacks);
+}
+
+function stackOf(view, decoder, { left, width }) {
+  const list = boxes(view, decoder);
+  const narrow = width < 300;
+  const own = decoder ? view.layers.decoder : view.layers.encoder;
+  const last = decoder || view.values.task !== "translation";
+  const repeat = view.there.has(decoder ? "d_repeat" : "repeat");
+  if (last) {
+    if (view.there.has("output")) list.push({ key: "output", name: narrow ? "Output" : "Output projection", count: view.counts.output, shared: !view.counts.output, shape: [view.values.tokens, view.values.vocabulary], after: true });
+    if (view.there.has("softmax")) list.push({ key: "softmax", name: "Softmax", count: 0, shape: [view.values.tokens, view.values.vocabulary], after: true, thin: true });
+  }
+  if (view.next && view.next.decoder === decoder) list.push({ key: "next", name: `next: ${view.next.name}`, next: true, thin: true });
+  let rise = 34;
+  for (const [i, box] of list.entries()) {
+    const inside = box.block && !list[i - 1]?.block;
+    const outside = !box.block && list[i - 1]?.block && !box.gone && !box.next;
+    rise += ROW.gap + (inside ? 14 : 0) + (outside ? 26 : 0);
+    box.low = rise;
+    box.height = box.next ? 26 : box.thin || box.gone ? 21 : ROW.height;
+    rise += box.height;
+  }
+  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 52 : width * 0.575) + i * (narrow ? 18 : Math.min(36, width * 0.09)));
+  const stack = { decoder, list, left, width, narrow, lanes, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : 22), words: decoder ? WRITTEN : SENTENCE };
+  stack.draw = (svg) => drawStack(svg, stack);
+  return stack;
+}
+
+/** Turn rises from the bottom into places from the top. */
+function place(stack, height) {
+  stack.bottom = height - 30;
+  for (const box of stack.list) box.y = height - box.low - box.height;
+  stack.top = stack.list.length ? stack.list.at(-1).y : stack.bottom - 4;
+}
+
+function drawStack(svg, stack) {
+  const { list, left, width, lanes, bottom, narrow } = stack;
+  const end = list.at(-1)?.next ? stack.top + list.at(-1).height + 2 : stack.top - 10;
+  lanes.forEach((x, i) => svg.append(
+    s("text", { class: "asm-word", x, y: bottom + 22 }, stack.words[i]),
+    s("path", { class: "asm-lane", d: `M${x} ${bottom + 6}V${end}` })));
+  svg.append(s("text", { class: "asm-side", x: left + 4, y: bottom + 22 }, narrow ? (stack.decoder ? "written" : "text") : stack.decoder ? "written so far" : "text"));
+  frame(svg, stack);
+  const ways = lanes.map((x, i) => ({ stack, colour: i, points: [[x, bottom + 6], [x, end]] }));
+  for (const box of list) {
+    svg.append(drawBox(box, stack));
+    ways.push(...inside(svg, box, stack), ...bypass(svg, box, stack));
+  }
+  if (stack.last && list.at(-1)?.key === "softmax") {
+    svg.append(s("text", { class: "asm-word next", x: lanes[2], y: stack.top - 15 }, stack.decoder ? NEXT : "next word"));
+  }
+  return ways;
+}
+
+function frame(svg, { list, left, width, own, repeat, decoder, narrow }) {
+  const block = list.filter((box) => box.block);
+  if (!block.length) return;
+  const high = Math.min(...block.map((box) => box.y)) - 8;
+  const low = Math.max(...block.map((box) => box.y + box.height)) + 8;
+  if (repeat) for (const by of [6, 3]) svg.append(s("rect", { class: "asm-behind", x: left + by, y: high - by, width: width - 1, height: low - high, rx: 9 }));
+  const text = repeat ? `${own} ×` : "1 ×";
+  svg.append(s("rect", { class: "asm-frame", x: left, y: high, width: width - 1, height: low - high, rx: 9 }),
+    s("text", { class: "asm-times", x: left + 4, y: high - (repeat ? 9 : 4) }, narrow ? text : `${text} ${decoder ? "decoder" : ""} block`.replace("  ", " ")));
+}
+
+function drawBox(box, { left, width, narrow }) {
+  const [x, w] = [left + 8, width - 17];
+  const middle = box.y + box.height / 2 + 4;
+  const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.next ? " next" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
+    s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
+  const room = narrow ? Math.floor((width - 84) / 6) : 40;
+  const name = narrow ? box.name.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : box.name;
+  group.append(s("text", { class: "name", x: x + 8, y: middle }, name.length > room ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
+  if (!narrow && !box.gone && !box.next) {
+    const size = box.count === undefined ? "" : box.shared ? "shared" : box.count ? engineering(box.count) : "no parameters";
+    const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : "";
+    const two = size && shape && !box.thin;
+    group.append(s("text", { class: "size", x: x + w - 8, y: two ? box.y + 13.5 : middle }, size));
+    if (two) group.append(s("text", { class: "size", x: x + w - 8, y: box.y + 26.5 }, shape));
+  }
+  return group;
+}
+
+/** The ways within a part: between lanes where words meet, a cell for each where they do not. */
+function inside(svg, box, { lanes, ...stack }) {
+  const [low, high] = [box.y + box.height - 3, box.y + 3];
+  if (box.alone) svg.append(...lanes.map((x) => s("rect", { class: "asm-cell", x: x - 5, y: high + 3, width: 10, height: box.height - 12, rx: 2 })));
+  if (!["all", "causal"].includes(box.mixes)) return [];
+  const ways = [];
+  lanes.forEach((from, i) => lanes.forEach((to, j) => {
+    if (i === j || (box.mixes === "causal" && i > j)) return;
+    svg.append(s("path", { class: "asm-mix", d: `M${from} ${low}L${to} ${high}` }));
+    ways.push({ stack: { ...stack, lanes }, colour: i, small: true, points: [[from, low], [to, high]] });
+  }));
+  return ways;
+}
+
+/** The way around a part, from below it to the sum. */
+function bypass(svg, box, stack) {
+  if (box.bypass === undefined) return [];
+  const first = stack.list[box.bypass];
+  const x = stack.left + stack.width - 4;
+  const inner = stack.left + stack.width - 9;
+  const [low, high] = [first.y + first.height + 5, box.y + box.height / 2];
+  const from = stack.lanes[2];
+  svg.append(s("path", { class: "asm-bypass", d: `M${from} ${low}H${x - 5}Q${x} ${low} ${x} ${low - 5}V${high + 5}Q${x} ${high} ${inner} ${high}` }));
+  return [{ stack, colour: 2, small: true, points: [[from, low], [x, low], [x, high], [inner, high]] }];
+}
+
+/** From the top of the encoder into the decoder's cross-attention. */
+function crossing(svg, [encoder, decoder], view) {
+  const cross = decoder.list.find((box) => box.key === "cross" && !box.gone);
+  if (!cross) return [];
+  const from = [encoder.lanes[1], encoder.top - 10];
+  const between = encoder.left + encoder.width + (decoder.left - encoder.left - encoder.width) / 2;
+  const y = cross.y + cross.height / 2;
+  const points = [from, [between, from[1]], [between, y], [decoder.left + 8, y]];
+  svg.append(s("path", { class: "asm-memory", d: `M${points.map((point) => point.join(" ")).join("L")}` }));
+  if (!encoder.narrow) svg.append(s("text", { class: "asm-side", x: from[0] + 6, y: from[1] - 6 }, `memory ${number(view.values.tokens)} × ${number(view.values.width)}`));
+  return [0, 1, 2].map((i) => ({ stack: encoder, crossing: true, delay: i * 0.12, colour: i, points }));
+}
+
+/** Waves of dots: through the encoder, across, through the decoder; a part lights up as they pass. */
+function flow(host, svg, ways, stacks) {
+  const [encoder, decoder] = stacks;
+  const climb = (stack) => Math.max(30, stack.bottom + 16 - stack.top) / SPEED;
+  const crossed = ways.find((way) => way.crossing);
+  const arrive = climb(encoder) + (crossed ? lengthOf(crossed.points) / SPEED : 0.2);
+  const cross = decoder?.list.find((box) => box.key === "cross");
+  // The decoder's wave reaches cross-attention when the memory does.
+  const begin = decoder ? Math.max(0, arrive - (cross ? (decoder.bottom + 6 - cross.y - cross.height) / SPEED : 0)) : 0;
+  const period = (decoder ? begin + climb(decoder) : climb(encoder)) + PAUSE;
+  const dots = ways.map((way) => {
+    const is = way.stack.decoder;
+    const start = way.crossing ? climb(encoder) + way.delay : (is ? begin : 0) + (way.stack.bottom + 6 - way.points[0][1]) / SPEED;
+    const dot = s("circle", { class: "asm-dot", r: way.small ? 3 : 4.5, fill: series(way.colour), visibility: "hidden" });
+    svg.append(dot);
+    return { ...way, start, dot, length: lengthOf(way.points) };
+  });
+  const lit = stacks.flatMap((stack) => stack.list.map((box) => ({
+    element: svg.querySelectorAll(`[data-part="${box.key}"]`), y: box.y, height: box.height,
+    from: (stack.decoder ? begin : 0) + (stack.bottom + 6 - box.y - box.height) / SPEED, until: (stack.decoder ? begin : 0) + (stack.bottom + 6 - box.y) / SPEED,
+  })));
+  const started = performance.now();
+  const step = (now) => {
+    if (!svg.isConnected) return;
+    const at = ((now - started) / 1000) % period;
+    for (const { dot, start, length, points } of dots) {
+      const gone = (at - start) * SPEED;
+      const visible = gone >= 0 && gone <= length;
+      dot.setAttribute("visibility", visible ? "visible" : "hidden");
+      if (!visible) continue;
+      const [x, y] = along(points, gone);
+      dot.setAttribute("cx", x.toFixed(1));
+      dot.setAttribute("cy", y.toFixed(1));
+    }
+    for (const { element, from, until } of lit) for (const each of element) each.classList.toggle("lit", at >= from && at <= until + 0.15);
+    host.frame = requestAnimationFrame(step);
+  };
+  host.frame = requestAnimationFrame(step);
+}
+
+const distance = ([x1, y1], [x2, y2]) => Math.hypot(x2 - x1, y2 - y1);
+const lengthOf = (points) => points.slice(1).reduce((sum, point, i) => sum + distance(points[i], point), 0);
+
+function along(points, way) {
+  let left = way;
+  for (let i = 1; i < points.length; i += 1) {
+    const length = distance(points[i - 1], points[i]);
+    if (left <= length) {
+      const share = length ? left / length : 0;
+      return points[i].map((value, axis) => points[i - 1][axis] + (value - points[i - 1][axis]) * share);
+    }
+    left -= length;
+  }
+  return points.at(-1);
+}
+
+function describe(view, stacks) {
+  const of = (stack) => stack.list.filter((box) => !box.gone && !box.next).map((box) => box.name).join(", ") || "nothing yet";
+  return stacks.map((stack) => `${stack.decoder ? "Decoder" : "Stack"}, from bottom to top: ${of(stack)}${stack.repeat ? `; ${stack.own} blocks` : ""}.`).join(" ");
+}

@@ -1,0 +1,88 @@
+import { call, live } from "../api.js";
+import { choice, panel, slider } from "../controls.js";
+import { figure, h, number, section, table } from "../dom.js";
+import { drawRuns, FIGURES, liveTraining, mark, percent } from "../small_runs.js";
+
+export const defaults = () => ({ shown: ["everything", "residual", "positions"], figure: "valid_bleu", train: "positions", seed: 4 });
+
+export function mount({ root, side, state }) {
+  const choose = h("div", { class: "drawing" });
+  const picture = figure("As training goes on");
+  const reasons = h("div", { class: "reasons" });
+  const scores = h("div", {});
+  const samples = h("div", {});
+  const made = h("div", {});
+  const body = h("div", {}, h("div", { class: "columns ablation" }, h("figure", {}, h("h3", {}, "Lines that are exactly right"), choose), picture.element), reasons,
+    scores, section("What each writes", samples), section("How this was measured", made));
+  const train = choice(state, "train", { label: "Train", options: [["everything", "with everything"]] });
+  let found = null;
+  let training = null;
+  const variant = (name) => found?.variants.find((each) => each.name === name) ?? null;
+  const titleOf = (components) => found?.variants.find((each) => same(each.components, components))?.title ?? "a choice of the builder";
+  const trainer = liveTraining({
+    components: () => variant(state.values.train)?.components ?? {}, seed: () => state.values.seed, names: titleOf,
+    changed: (now) => {
+      training = now;
+      if (found) draw();
+    },
+  });
+  root.append(body);
+  side.append(
+    panel(choice(state, "figure", { label: "Curves of", options: Object.entries(FIGURES) })),
+    h("h2", {}, "Train one here"),
+    h("p", { class: "note" }, "The same data and settings, a minute at most, on this machine. Another seed begins from other weights."),
+    panel(train, slider(state, "seed", { label: "Seed", min: 1, max: 20 }), trainer));
+
+  function draw() {
+    const { shown, figure: name } = state.values;
+    const focused = document.activeElement?.dataset.variant;
+    const most = Math.max(...found.variants.map((each) => each.scores.exact.high), 0.01);
+    choose.replaceChildren(h("ul", { class: "beside ablated" }, found.variants.map((each) => bar(each, shown, most))));
+    if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
+    const chosen = found.variants.filter((each) => shown.includes(each.name));
+    drawRuns(picture.host, chosen, training, name);
+    picture.words.textContent = `Means of ${number(found.seeds)} runs each${training ? "; dashed: the one trained here" : ""}.`;
+    reasons.replaceChildren(...chosen.filter((each) => each.name !== "everything").map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant("everything")))));
+    samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
+      found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true }));
+  }
+
+  function bar(each, shown, most) {
+    const on = shown.includes(each.name);
+    const box = h("input", { type: "checkbox", "data-variant": each.name, checked: on });
+    box.addEventListener("change", () => state.set({ shown: found.variants.map((one) => one.name).filter((name) => (name === each.name ? box.checked : shown.includes(name))) }, { step: true }));
+    const { mean, low, high } = each.scores.exact;
+    const length = h("span", { class: "length" });
+    length.style.width = `${Math.max(0.5, (100 * mean) / most)}%`;
+    const reach = h("span", { class: "reach", title: `lowest to highest of the runs: ${percent(each.scores.exact)}` });
+    reach.style.left = `${(100 * low) / most}%`;
+    reach.style.width = `${(100 * (high - low)) / most}%`;
+    return h("li", { class: on ? "own" : null, "data-value": mean }, h("label", { class: "who check" }, box, h("span", {}, each.title)),
+      h("span", { class: "track" }, length, reach), h("span", { class: "count" }, `${number(Math.round(1000 * mean) / 10, 3)} %`));
+  }
+
+  const ask = live(body, (signal) => found ?? call("without", "recorded", {}, signal), (answer) => {
+    found = answer;
+    train.fill(found.variants.map((each) => [each.name, each.title]));
+    scores.replaceChildren(table(`Scores over ${number(found.seeds)} seeds: mean (lowest to highest)`, ["model", "exactly right", "BLEU", "validation loss", "seconds of training"],
+      found.variants.map((each) => [each.title, percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss), over(each.scores.seconds)])));
+    made.replaceChildren(h("p", {}, `Each model trained for ${number(found.steps)} updates of about 1,000 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date, time or amount with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}. The machine did other work too, so compare the seconds with care.`),
+      h("p", {}, "To record it again: ", h("code", {}, found.command)));
+    draw();
+  });
+  state.watch(ask);
+  ask();
+}
+
+const same = (a, b) => JSON.stringify(Object.entries(a).sort()) === JSON.stringify(Object.entries(b).sort());
+const over = ({ mean, low, high }) => `${number(mean, 3)} (${number(low, 3)} to ${number(high, 3)})`;
+const sentence = (title) => `${title[0].toUpperCase()}${title.slice(1)}.`;
+
+/** The difference in words; within the reach of the seeds it is none. */
+function verdict(each, whole) {
+  const [own, all] = [each.scores.exact, whole.scores.exact];
+  const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} with everything.`;
+  if (own.high < all.low) return `It shows: ${ends}`;
+  if (own.low > all.high) return `Here it even helps: ${ends}`;
+  return `In a model this small the difference is no larger than that between seeds: ${ends}`;
+}

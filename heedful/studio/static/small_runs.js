@@ -1,0 +1,104 @@
+// The small translator: its recorded runs, and one that is trained here and now beside them.
+
+import { call, problem } from "./api.js";
+import { button } from "./controls.js";
+import { figure, h, number, table } from "./dom.js";
+import { lineChart } from "./draw/lines.js";
+
+const EVERY = 1000; // milliseconds between two looks at a training
+const UNDER_WAY = ["starting", "writing sentences", "preparing", "training", "translating"];
+
+export const FIGURES = { valid_bleu: "BLEU", loss: "validation loss", train: "training loss" };
+
+/** The mean of a variant's runs at each step that all of them have. */
+export function meanCurve(runs, name) {
+  const steps = runs[0][name].map((point) => point[0]).filter((step) => runs.every((run) => run[name].some((point) => point[0] === step)));
+  return steps.map((step) => [step, runs.reduce((sum, run) => sum + run[name].find((point) => point[0] === step)[1], 0) / runs.length]);
+}
+
+/** A share over the seeds: 72 % (68 to 75). */
+export function percent({ mean, low, high }) {
+  const each = (value) => number(Math.round(1000 * value) / 10, 3);
+  return `${each(mean)} % (${each(low)} to ${each(high)})`;
+}
+
+/** Draw recorded curves, and the live one if there is one. */
+export function drawRuns(host, variants, live, name = "valid_bleu", height = 300) {
+  const recorded = variants.map((each, i) => ({ name: each.title, points: meanCurve(each.runs, name), colour: i % 6, dots: name !== "train" }));
+  const own = live && live[name].length ? [{ name: "trained here", points: live[name], colour: "var(--glow)", dashed: true, dots: name !== "train" }] : [];
+  lineChart(host, {
+    series: [...recorded, ...own], x: { label: "updates" }, y: { label: FIGURES[name], zero: name === "valid_bleu" }, height,
+    describe: `${FIGURES[name]} of ${variants.map((each) => each.title).join(", ")}${own.length ? ", and of the model trained here" : ""}, by updates.`,
+  });
+}
+
+/**
+ * The controls of the one training of this studio, which all its pages share.
+ * @param components makes the parts to train, and `seed` a number
+ * @param changed is called with what is known of the training, or null
+ */
+export function liveTraining({ components, seed = () => 1, changed, names }) {
+  const said = h("p", { class: "live-state", role: "status" });
+  const bar = h("progress", { max: 1, value: 0, "aria-label": "Progress of the training", hidden: true });
+  const written = h("div", {});
+  const trouble = h("div", {});
+  const train = button("Train it now", () => ask("train", { components: components(), seed: seed() }));
+  const stop = button("Stop", () => ask("stop", {}), { quiet: true });
+  stop.hidden = true;
+  const element = h("div", { class: "live" }, h("div", { class: "row" }, train, stop, said), bar, trouble, written);
+  let waiting = null;
+  let shown = "";
+
+  async function ask(name, body) {
+    clearTimeout(waiting);
+    train.disabled = true;
+    try {
+      const { training } = await call("without", name, body);
+      trouble.replaceChildren();
+      show(training);
+    } catch (error) {
+      trouble.replaceChildren(problem(error));
+      train.disabled = false;
+      if (name !== "progress" || error.away) waiting = setTimeout(() => ask("progress", {}), EVERY);
+    }
+  }
+
+  function show(training) {
+    const busy = training !== null && UNDER_WAY.includes(training.state);
+    train.disabled = busy;
+    stop.hidden = !busy;
+    bar.hidden = !busy;
+    if (training) {
+      bar.value = training.step / training.max_steps;
+      said.textContent = words(training, names(training.components));
+    }
+    const now = JSON.stringify([training?.number, training?.state, training?.step, training?.loss.length]);
+    if (now !== shown) {
+      shown = now;
+      changed(training);
+      written.replaceChildren(...(training?.result ? [samplesOf(training.result)] : []));
+    }
+    if (busy) waiting = setTimeout(() => ask("progress", {}), EVERY);
+  }
+
+  ask("progress", {});
+  return element;
+}
+
+function words(training, name) {
+  const seconds = `${number(Math.round(training.seconds))} s`;
+  const at = `${number(training.step)} of ${number(training.max_steps)} updates, ${seconds}`;
+  if (training.state === "failed") return `The training ${name} failed. ${training.problem ?? ""}`;
+  if (training.state === "stopped") return `Stopped ${name} after ${at}.`;
+  if (training.state === "done") return `Trained ${name}: ${at}. ${percentOf(training.result.exact)} of ${number(training.result.sentences)} lines are exactly right.`;
+  return training.state === "training" ? `Training ${name}: ${at}.` : `Training ${name}: ${training.state}, ${seconds}.`;
+}
+
+const percentOf = (share) => `${number(Math.round(1000 * share) / 10, 3)} %`;
+
+const samplesOf = (result) => table("What the model trained here writes", ["English", "right", "written"],
+  result.samples.map((each) => [each.source, each.reference, mark(each.text, each.reference)]), { words: true });
+
+/** A translation, marked where it is wrong. */
+export const mark = (text, reference) => h("span", { class: `sample ${text === reference ? "is-right" : "is-wrong"}` },
+  text || "(nothing)", h("span", { class: "sign-of", "aria-label": text === reference ? "right" : "wrong" }, text === reference ? " ✓" : " ✗"));
