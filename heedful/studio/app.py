@@ -52,12 +52,19 @@ FIRST_PAGE = 1.0
 """Seconds after the start before PyTorch is loaded, for loading would delay the first page."""
 
 
+KEEP = "public, max-age=31536000, immutable"
+
+
 class _Scripts(StaticFiles):
-    """Static files that a browser checks for updates each time."""
+    """Static files that a browser checks for updates each time.
+
+    A vendored file has its version in its name, so a browser keeps it.
+    """
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         response = await super().get_response(path, scope)
-        response.headers["cache-control"] = "no-cache"
+        kept = path.startswith("vendor/") and path.endswith(".js") and response.status_code < 400
+        response.headers["cache-control"] = KEEP if kept else "no-cache"
         return response
 
 

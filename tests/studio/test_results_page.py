@@ -40,7 +40,7 @@ def test_the_page_shows_them(visit: Any, axe: str) -> None:
     assert shown == expected
     page.get_by_label("Languages").select_option("en_fr")
     visit.idle()
-    assert "41.8" in bars.first.inner_text()
+    assert "41.8" in bars.first.text_content()
     page.get_by_label("Changed").select_option("heads")
     visit.idle()
     assert page.locator("tbody tr").filter(has_text="head").count() >= 4

@@ -42,7 +42,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "builder/build": {},
     "without/recorded": {},
     "results/tables": {},
-    "runs/curves": {"runs": ["run", "other"]},
+    "runs/curves": {"runs": ["run", "other"], "figures": ["loss", "bleu"]},
 }
 """A call of each page."""
 
@@ -55,7 +55,9 @@ def imported(script: str) -> set[str]:
         if file not in found:
             found.add(file)
             text = file.read_text(encoding="utf-8")
-            waiting += [file.parent / name for name in re.findall(r'from "(\.[^"]+)"', text)]
+            waiting += [
+                file.parent / name for name in re.findall(r'(?:from|import) "(\.[^"]+)"', text)
+            ]
     return {file.relative_to(STATIC.resolve()).as_posix() for file in found}
 
 

@@ -219,7 +219,7 @@ def test_schedule(visit: Any) -> None:
     legend = page.locator(".legend li").all_inner_texts()
     assert legend[-1] == "run, as logged"
     # The run's own rates lie on the formula's curve.
-    lines = page.locator("figure path.line")
+    lines = page.locator("figure svg[role=img] path.line")
     ends = [lines.nth(i).evaluate("path => path.getPointAtLength(0).y") for i in (2, 4)]
     assert ends[0] == pytest.approx(ends[1], abs=1)
     settings = page.get_by_label("Settings of this schedule").input_value()
@@ -291,38 +291,6 @@ def test_builder(visit: Any) -> None:
     visit.until("document.querySelectorAll('[data-part=cross]').length === 0")
     assert 'task = "causal_lm"' in page.get_by_label("Settings of this model").input_value()
     assert page.locator("#command").inner_text().endswith("--train train.txt --valid valid.txt")
-
-
-# Runs
-
-
-def test_runs(visit: Any, given: Any) -> None:
-    page = visit.open("runs")
-    legend = page.locator(".legend li").all_inner_texts()
-    assert legend == ["run", "run, validation", "other", "other, validation"]
-    rows = page.locator("[aria-label='State of the runs'] tbody tr").all_inner_texts()
-    assert "60" in rows[0]
-    assert "bleu 30" in rows[0]
-    differing = page.locator("[aria-label='Settings in which they differ'] tbody")
-    assert "schedule.peak_learning_rate" in differing.inner_text()
-
-    page.get_by_label("Lines to translate").fill("the cat sat\na dog")
-    page.wait_for_selector('[aria-label="Texts of each run\'s best model"]')
-    written = page.locator(".sample").all_inner_texts()
-    texts = ["the cat sat", "a dog"]
-    expected = [heedful.load(path).translate(texts) for path in (given.run, given.other)]
-    assert written == [str(each[line]).strip() for line in (0, 1) for each in expected]
-
-    with (given.run / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write(
-            json.dumps({"step": 61, "loss": 0.01, "lr": 0.0, "tokens_per_second": 1.0}) + "\n"
-        )
-    visit.until(
-        "document.querySelector(\"[aria-label='State of the runs'] tbody\")"
-        ".innerText.includes('61')"
-    )
-    page.get_by_label("other", exact=True).uncheck()
-    visit.until("document.querySelectorAll('.legend li').length === 2")
 
 
 # Translate

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import hashlib
 import http.client
 import itertools
 import json
+import re
 import socket
 import time
 from collections.abc import Iterator
@@ -110,13 +112,50 @@ def test_pages_have_scripts_and_words() -> None:
         assert 2 <= page.about.count(". ") + 1 <= 3, page.name
 
 
+NAMESPACE = re.compile(
+    r"http://www\.w3\.org/(?:1999/x(?:html|link)|2000/(?:svg|xmlns/)|XML/[\w/]+)"
+)
+
+
 def test_nothing_comes_from_elsewhere() -> None:
-    """No address of another machine in anything that is served, but for a name of a namespace."""
+    """No address of another machine in anything that is served, but for names of namespaces.
+
+    The first line of a vendored script is a comment with its version and its home page.
+    """
     for file in STATIC.rglob("*"):
         if file.is_file():
-            text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
-            assert "http://" not in text.replace("http://www.w3.org/2000/svg", ""), file
-            assert "https://" not in text, file
+            text = file.read_text(encoding="utf-8")
+            if file.parent.parent.name == "vendor":
+                text = re.sub(r"\A// [^\n]*\n", "", text)
+            assert not re.search("https?://", NAMESPACE.sub("", text)), file
+
+
+def test_vendored_scripts_are_those_of_the_list_and_licensed() -> None:
+    """Every script as it came from npm, byte for byte, under a licence that stands beside it."""
+    folder = STATIC / "vendor" / "d3"
+    packages = json.loads((folder / "packages.json").read_text(encoding="utf-8"))
+    assert {file.name for file in folder.glob("*.js")} == {each["file"] for each in packages}
+    licences = (folder / "LICENSES.txt").read_text(encoding="utf-8")
+    for each in packages:
+        content = (folder / each["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == each["sha256"], each["file"]
+        assert f"v{each['version']} Copyright" in content[:120].decode()
+        assert f"{each['name']} {each['version']}" in licences
+    taken = {
+        name
+        for file in (STATIC / "draw").glob("*.js")
+        for name in re.findall(r"vendor/d3/([\w.-]+)", file.read_text(encoding="utf-8"))
+    }
+    assert taken == {each["file"] for each in packages}
+
+
+def test_vendored_scripts_are_kept_by_browsers_and_ours_are_not(client: TestClient) -> None:
+    vendored = client.get("/static/vendor/d3/d3-array-3.2.5.min.js")
+    assert vendored.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert vendored.headers["content-type"].startswith("text/javascript")
+    for path in ("shell.js", "vendor/d3/packages.json", "vendor/d3/none.js"):
+        kept = client.get(f"/static/{path}").headers.get("cache-control", "")
+        assert "immutable" not in kept
 
 
 # Strangers

@@ -17,6 +17,7 @@ from heedful.studio.pages import (
     positions_page,
     results_page,
     runs_page,
+    schedule_page,
     steps_page,
     tour_page,
     translate_page,
@@ -35,10 +36,10 @@ PAGES: tuple[Page, ...] = (
     decoding_page.PAGE,
     builder_page.PAGE,
     without_page.PAGE,
-    runs_page.SCHEDULE,
+    schedule_page.PAGE,
     results_page.PAGE,
     image_page.PAGE,
     translate_page.PAGE,
-    runs_page.RUNS,
+    runs_page.PAGE,
 )
 """In the order of the course."""

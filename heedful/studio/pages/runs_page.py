@@ -1,55 +1,132 @@
-"""Pages "Runs" and "Schedule": curves of training, texts of the models, learning rates."""
+"""Page "Runs": curves of training, comparison of runs, and texts of their models."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from heedful.config import Config, dump_toml, flat
+from heedful.config import Config, flat
 from heedful.errors import UserError
 from heedful.studio.page import Call, Page
-from heedful.studio.workspace import Axis, thin_curve
-from heedful.train.run_settings import ScheduleSettings
+from heedful.studio.run_log import AXES, KINDS, Axis, smooth_curve, stretch_of, thin_curve
+from heedful.studio.text_history import history
 
 if TYPE_CHECKING:
-    from heedful.studio.workspace import Place, RunLog, Workspace
+    from heedful.studio.run_log import Curve, RunLog, RunState
+    from heedful.studio.workspace import Place, Workspace
 
 
-POINTS = 500
-MOST_RUNS = 12
+POINTS = 400
+MOST_RUNS, MOST_FIGURES = 12, 8
 LINES, LINE_LENGTH = 5, 400
 _CONTINUATION = 40
+LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity", "bits_per_token", "ter"})
 
 Names = Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class CurvesRequest(Config):
-    """Some runs and one of their figures."""
+class RunsRequest(Config):
+    """Some runs."""
 
     runs: Names = ()
-    figure: str = "loss"
+
+
+class CurvesRequest(RunsRequest):
+    """Some runs, their figures, and the stretch of an axis to show."""
+
+    figures: Annotated[tuple[str, ...], Field(max_length=MOST_FIGURES)] = ("loss",)
     axis: Axis = "step"
+    smooth: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    log: bool = Field(False, description="whether the axis is logarithmic, for thinning")
+    low: Number | None = Field(None, description="where the stretch begins; None: at the start")
+    high: Number | None = Field(None, description="where the stretch ends; None: at the end")
 
 
-class SamplesRequest(Config):
+class CompareRequest(RunsRequest):
+    """Some runs, and a score to reach."""
+
+    score: str = Field("", description="a figure of validation; empty: the one that decides")
+    target: Number | None = Field(None, description="None: the best that all of them reached")
+
+
+class HistoryRequest(RunsRequest):
+    """Some runs, and one of the sentences that they translate at each validation."""
+
+    sentence: Annotated[int, Field(ge=0, le=10_000)] = 0
+
+
+class SamplesRequest(RunsRequest):
     """Some runs, and the input lines of their models."""
 
-    runs: Names = ()
     lines: Annotated[
         tuple[Annotated[str, Field(max_length=LINE_LENGTH)], ...], Field(max_length=LINES)
     ] = ()
 
 
-def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return a figure in training and validation, the state of each run, and their differences."""
+def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return how far each run is, all their figures, and the settings in which they differ."""
     logs = {name: workspace.log(name) for name in request.runs}
+    figures = dict.fromkeys(f for log in logs.values() for fs in log.figures().values() for f in fs)
     return {
-        "runs": [_curves(name, log, request) for name, log in logs.items()],
-        "figures": sorted({f for log in logs.values() for k in log.figures().values() for f in k}),
+        "runs": [_state(workspace.place(name), log) for name, log in logs.items()],
+        "figures": list(figures),
         "differences": _differences(logs),
     }
+
+
+def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return figures in training and validation, thinned, and the stretch that each run covers."""
+    return {
+        "runs": [
+            {
+                "name": name,
+                "span": _span(workspace.log(name), request),
+                "figures": {f: _figure(workspace.log(name), f, request) for f in request.figures},
+            }
+            for name in request.runs
+        ]
+    }
+
+
+def compare(request: CompareRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the best and the newest score of each run, and when it reached a target."""
+    logs = {name: workspace.log(name) for name in request.runs}
+    scores = list(dict.fromkeys(f for log in logs.values() for f in log.figures()["validation"]))
+    score = request.score if request.score in scores else _deciding(logs, scores)
+    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
+    found = {name: log.curve(score, "validation") for name, log in logs.items()}
+    best = {name: _best(curve, sign) for name, curve in found.items() if len(curve[0])}
+    target = request.target
+    if target is None and best:
+        target = min((values for _, values in best.values()), key=lambda value: sign * value)
+    first = next(iter(best.values()), None)
+    rows = []
+    for name, log in logs.items():
+        row: dict[str, Any] = {"name": name, "best": None, "newest": None, "reached": None}
+        if name in best:
+            assert first is not None
+            row["best_step"], row["best"] = best[name]
+            row["newest"] = float(found[name][1][-1])
+            row["difference"] = best[name][1] - first[1]
+            row["reached"] = None if target is None else _reached(log, score, sign, target)
+        rows.append(row | _totals(log.state()))
+    return {
+        "scores": scores,
+        "score": score,
+        "lower_is_better": sign < 0,
+        "target": target,
+        "runs": rows,
+    }
+
+
+def texts_over_time(request: HistoryRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return how the translation of a validation sentence changed from step to step."""
+    samples = {name: workspace.log(name).state().samples for name in request.runs}
+    return history(samples, request.sentence)
 
 
 def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
@@ -70,28 +147,88 @@ def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
     return {"samples": outputs, "lines": lines}
 
 
-def _curves(name: str, log: RunLog, request: CurvesRequest) -> dict[str, Any]:
-    events = log.events()
-    last = events[-1] if events else {}
-    validations = [event for event in events if event.get("event") == "validation"]
-    summary = next((event for event in events if event.get("event") == "summary"), None)
-    trained = (e for e in reversed(events) if e.get("event", "train") == "train")
-    training: dict[str, Any] = next(trained, {})
-    settings = log.settings()
+def _state(place: Place, log: RunLog) -> dict[str, Any]:
+    state, settings = log.state(), log.settings()
+    newest = state.validations[-1] if state.validations else {}
+    now = time.time()
+    training = state.is_training(now) and not place.is_at_hand
+    quiet = None if state.written is None else max(0.0, now - state.written)
+    reason = None if state.summary is None else str(state.summary.get("reason", "finished"))
     return {
-        "name": name,
-        **{
-            kind: thin_curve(log.points(request.figure, kind, request.axis), POINTS)
-            for kind in ("train", "validation")
-        },
-        "step": last.get("step", 0),
+        "name": place.name,
+        "lines": state.lines,
+        "training": training,
+        "quiet": quiet,
+        "left": _seconds_left(state, settings.max_steps) if training else None,
+        "done": reason,
         "max_steps": settings.max_steps,
         "task": settings.task,
-        "tokens_per_second": training.get("tokens_per_second"),
-        "seconds": training.get("seconds"),
-        "newest": {k: v for k, v in validations[-1].items() if k != "event"} if validations else {},
-        "done": None if summary is None else str(summary.get("reason", "finished")),
+        "tokens_per_second": state.training.get("tokens_per_second"),
+        "newest": {k: v for k, v in newest.items() if k != "event"},
+        "samples": len(state.samples),
+        **_totals(state),
     }
+
+
+def _totals(state: RunState) -> dict[str, Any]:
+    names = ("seconds", "total_tokens")
+    return {"step": state.step} | {name: state.training.get(name) for name in names}
+
+
+def _seconds_left(state: RunState, max_steps: int | None) -> float | None:
+    """Return the time to the last step at the pace so far."""
+    seconds = state.training.get("seconds")
+    if not max_steps or not state.step or not isinstance(seconds, int | float):
+        return None
+    return max(0.0, (max_steps - state.step) * seconds / state.step)
+
+
+def _span(log: RunLog, request: CurvesRequest) -> list[float] | None:
+    """Return the first and the last place of the figures on the axis."""
+    ends: list[float] = []
+    for kind in KINDS:
+        for figure in request.figures:
+            places, _ = log.curve(figure, kind, request.axis)
+            if request.log:
+                places = places[places > 0]
+            if len(places):
+                ends += [float(places.min()), float(places.max())]
+    return [min(ends), max(ends)] if ends else None
+
+
+def _figure(log: RunLog, figure: str, request: CurvesRequest) -> dict[str, Any]:
+    def thin(curve: Curve) -> list[tuple[float, float]]:
+        part = stretch_of(curve, request.low, request.high)
+        return thin_curve(part, POINTS, log=request.log)
+
+    train = log.curve(figure, "train", request.axis)
+    return {
+        "train": thin(train),
+        "smoothed": thin(smooth_curve(train, request.smooth)) if request.smooth else [],
+        "validation": thin(log.curve(figure, "validation", request.axis)),
+    }
+
+
+def _deciding(logs: dict[str, RunLog], scores: list[str]) -> str:
+    """Return the score by which the first run that has it chooses its model."""
+    chosen = (log.settings().validation.choose_by for log in logs.values())
+    return next((str(name) for name in chosen if name in scores), scores[0] if scores else "")
+
+
+def _best(curve: Curve, sign: float) -> tuple[float, float]:
+    steps, values = curve
+    index = int((sign * values).argmax())
+    return float(steps[index]), float(values[index])
+
+
+def _reached(log: RunLog, score: str, sign: float, target: float) -> dict[str, float | None] | None:
+    """Return step, seconds and tokens at which a score was first as good as a target."""
+    found: dict[str, float | None] = {}
+    for axis in AXES:
+        places, values = log.curve(score, "validation", axis)
+        good = (sign * values >= sign * target).nonzero()[0]
+        found[axis] = float(places[good[0]]) if len(good) else None
+    return None if found["step"] is None else found
 
 
 def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
@@ -128,103 +265,20 @@ def _write(place: Place, lines: list[str]) -> list[str]:
     return [each.text for each in writer.generate(lines, max_length=_CONTINUATION)]
 
 
-RUNS = Page(
+PAGE = Page(
     name="runs",
     title="Runs",
     summary="Curves of training runs as they grow, and texts of their models.",
     about=(
         "The figures that runs write in training, read again every few seconds; with several "
-        "runs also the settings in which they differ. Enter some lines, and each run's best model "
-        "translates or continues them, again whenever validation finds a better one."
+        "runs also their scores side by side and the settings in which they differ. Below stand "
+        "sentences as they were translated at each validation, and lines of yours for the models."
     ),
-    calls={"curves": Call(CurvesRequest, curves), "samples": Call(SamplesRequest, samples)},
-)
-
-
-CURVE_STEPS = 400
-Kind = Literal["inverse_sqrt", "cosine", "linear", "constant"]
-Step = Annotated[int, Field(ge=1, le=10_000_000)]
-
-
-class CurveRequest(Config):
-    """A schedule, and the runs to draw over it."""
-
-    kind: Kind = "inverse_sqrt"
-    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 4000
-    peak_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = None
-    final_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
-    width: Annotated[int, Field(ge=1, le=100_000)] = 512
-    max_steps: Step = 40_000
-    runs: Annotated[tuple[str, ...], Field(max_length=16)] = ()
-
-
-class RunRequest(Config):
-    """A run."""
-
-    run: str
-
-
-def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the rate at a few hundred steps, for every kind of schedule."""
-    from heedful.train.optimizers import learning_rate, peak_learning_rate
-
-    settings = ScheduleSettings(
-        kind=request.kind,
-        warmup_steps=request.warmup_steps,
-        peak_learning_rate=request.peak_learning_rate,
-        final_learning_rate=request.final_learning_rate,
-    )
-    steps = _steps(request.max_steps, request.warmup_steps)
-    curves = {
-        kind: [
-            learning_rate(
-                settings.model_copy(update={"kind": kind}),
-                step,
-                width=request.width,
-                max_steps=request.max_steps,
-            )
-            for step in steps
-        ]
-        for kind in get_args(Kind)
-    }
-    return {
-        "steps": steps,
-        "curves": curves,
-        "peak": peak_learning_rate(settings, request.width),
-        "peak_step": max(1, request.warmup_steps),
-        "runs": {
-            name: thin_curve(workspace.log(name).points("lr"), CURVE_STEPS) for name in request.runs
-        },
-        "toml": dump_toml({"max_steps": request.max_steps, "schedule": settings.plain()}),
-    }
-
-
-def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the schedule of a run as this page's settings."""
-    settings = workspace.log(request.run).settings()
-    return {
-        **settings.schedule.plain(),
-        "width": settings.model.width,
-        "max_steps": settings.max_steps,
-    }
-
-
-def _steps(last: int, warmup: int) -> list[int]:
-    """Evenly spaced steps, with the first, the last and the end of the warm-up."""
-    stride = max(1, last // CURVE_STEPS)
-    corners = {1, last} | ({warmup} if 1 <= warmup <= last else set())
-    return sorted(corners | set(range(stride, last + 1, stride)))
-
-
-SCHEDULE = Page(
-    name="schedule",
-    title="Schedule",
-    summary="The learning rate over the steps of training.",
-    about=(
-        "The rate rises in a straight line while Adam's averages are still unreliable, then falls. "
-        "The 2017 schedule falls with the inverse square root of the step and takes its peak from "
-        "the width of the model; cosine and linear schedules end at the last step. A run's own "
-        "rates, as it logged them, can be laid over the formula."
-    ),
-    calls={"curve": Call(CurveRequest, curve), "settings": Call(RunRequest, settings_of)},
+    calls={
+        "states": Call(RunsRequest, states),
+        "curves": Call(CurvesRequest, curves),
+        "compare": Call(CompareRequest, compare),
+        "history": Call(HistoryRequest, texts_over_time),
+        "samples": Call(SamplesRequest, samples),
+    },
 )

@@ -75,21 +75,30 @@ export function check(state, name, { label }) {
   return h("label", { class: "field check" }, box, h("span", {}, label));
 }
 
-/** Some of several values; the setting is a list of them. */
+/** Some of several values; the setting is a list of them. Options are [value, label] or plain values. */
 export function several(state, name, { label, options }) {
-  const boxes = options.map((option) => {
-    const box = h("input", { type: "checkbox", value: option });
-    box.addEventListener("change", () => {
-      const chosen = boxes.filter((each) => each.box.checked).map((each) => each.option);
-      state.set({ [name]: chosen }, { step: true });
+  const field = h("fieldset", { class: "field several" });
+  let boxes = [];
+  field.fill = (list) => {
+    const pairs = list.map((option) => (Array.isArray(option) ? option : [option, option]));
+    if (JSON.stringify(pairs) === JSON.stringify(boxes.map(({ option, words }) => [option, words]))) return;
+    boxes = pairs.map(([option, words]) => {
+      const box = h("input", { type: "checkbox", value: option });
+      box.checked = state.values[name].includes(option);
+      box.addEventListener("change", () => {
+        const chosen = boxes.filter((each) => each.box.checked).map((each) => each.option);
+        state.set({ [name]: chosen }, { step: true });
+      });
+      return { box, option, words };
     });
-    return { box, option };
-  });
+    field.replaceChildren(h("legend", {}, label),
+      ...boxes.map(({ box, words }) => h("label", { class: "check" }, box, h("span", {}, words))));
+  };
+  field.fill(options);
   follow(state, name, (values) => {
     for (const { box, option } of boxes) box.checked = values.includes(option);
   });
-  return h("fieldset", { class: "field several" }, h("legend", {}, label),
-    boxes.map(({ box, option }) => h("label", { class: "check" }, box, h("span", {}, option))));
+  return field;
 }
 
 /** A line or, with rows, some lines of text. */

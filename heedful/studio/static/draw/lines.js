@@ -1,135 +1,166 @@
 // Lines over an axis, with the numbers under a pointer, a finger or the arrow keys.
 
 import { folded, h, number, s, table } from "../dom.js";
-import { extent, scale } from "./axes.js";
+import { axis, extent, frame, leftOf } from "./axes.js";
 import { redrawn, series as colour } from "./colours.js";
+import { d3 } from "./d3.js";
 
 const MARGIN = { right: 26, top: 12, bottom: 40 };
-const DIGIT = 7; // pixels of a character of a tick
+const EDGE = 5; // beyond the field, so that dots at its ends are whole
+const ROWS = 60; // of the table of numbers
+let charts = 0;
 
 /**
- * Draw lines.
+ * Draw lines. Drawing anew into the same place keeps the focus, the pointer and the open table.
  * @param host where
  * @param chart {series: [{name, points: [[x, y]], colour, dashed, faint, dots}],
- *   x: {label, log, base}, y: {label, log, zero}, describe, height}
+ *   x: {label, log, base, domain: the stretch to show, by default all}, y: {label: "" for none, log, zero},
+ *   describe, height, empty: said when there is nothing, legend: false to leave it out,
+ *   linked: a pointer and a stretch that it shares with other charts (`draw/linked.js`)}
  */
 export function lineChart(host, chart) {
   redrawn(host, () => draw(host, chart));
 }
 
 function draw(host, chart) {
-  const all = chart.series.filter((each) => each.points.length > 0);
+  const usable = ([x, y]) => (!chart.x.log || x > 0) && (!chart.y.log || y > 0);
+  const given = chart.series.filter((each) => each.points.length > 0);
+  const all = given.map((each, i) => ({ ...each, colour: colour(each.colour ?? i), points: each.points.filter(usable) }))
+    .filter((each) => each.points.length > 0);
   if (all.length === 0) {
-    host.replaceChildren(h("p", { class: "note" }, chart.empty ?? "There is nothing to draw yet."));
+    const why = given.length ? "Nothing above 0 can be drawn on this axis." : chart.empty ?? "There is nothing to draw yet.";
+    host.replaceChildren(h("p", { class: "note" }, why));
     return;
   }
+  const parts = partsOf(host, chart);
+  const plot = layOut(host, chart, all);
+  parts.plot = plot;
+  parts.svg.attr("width", plot.width).attr("height", plot.height).attr("viewBox", `0 0 ${plot.width} ${plot.height}`)
+    .attr("aria-label", `${chart.describe} Arrow keys read the numbers.`);
+  frame(parts.frame, plot.x, plot.y, plot, { x: chart.x.label, y: chart.y.label });
+  parts.field.attr("x", plot.left - EDGE).attr("y", 0).attr("width", plot.right - plot.left + 2 * EDGE).attr("height", plot.bottom + EDGE);
+  drawLines(parts.lines, plot);
+  parts.legend.replaceChildren(...(chart.legend === false ? [] : [legendOf(all)]));
+  if (parts.numbers.open) parts.numbers.lastChild.replaceWith(numbers(plot));
+  chart.linked?.drawn(parts, plot);
+  if (parts.value !== null) show(parts, parts.value, true);
+}
+
+/** The elements of a chart, made once for a place. */
+function partsOf(host, chart) {
+  if (host.chart?.svg.node().parentNode === host) return host.chart;
+  const svg = d3.create("svg").attr("role", "img").attr("tabindex", "0");
+  const id = `field-${(charts += 1)}`;
+  const parts = {
+    svg, value: null,
+    field: svg.append("clipPath").attr("id", id).append("rect"),
+    frame: svg.append("g"),
+    over: svg.append("g"), // what a linked chart adds
+    lines: svg.append("g").attr("clip-path", `url(#${id})`).attr("pointer-events", "none"),
+    cursor: svg.append("line").attr("class", "cursor").attr("visibility", "hidden"),
+    dots: svg.append("g").attr("pointer-events", "none"),
+    legend: h("div", {}), readout: h("p", { class: "readout", role: "status" }),
+  };
+  parts.numbers = folded("Numbers", () => numbers(parts.plot));
+  listen(parts, chart.linked);
+  host.replaceChildren(parts.legend, svg.node(), parts.readout, parts.numbers);
+  host.chart = parts;
+  return parts;
+}
+
+/** Scales and sizes. The height of the field follows the points of the stretch that is shown. */
+function layOut(host, chart, all) {
   const width = Math.max(240, host.clientWidth);
   const height = chart.height ?? Math.min(340, Math.max(220, width * 0.45));
-  const points = all.flatMap((each) => each.points)
-    .filter(([x, y]) => (!chart.y.log || y > 0) && (!chart.x.log || x > 0));
-  if (points.length === 0) {
-    host.replaceChildren(h("p", { class: "note" }, "Nothing above 0 can be drawn on this axis."));
-    return;
-  }
-  const reach = extent(points.map((point) => point[1]));
+  const points = all.flatMap((each) => each.points);
+  const stretch = chart.x.domain ?? extent(points.map(([x]) => x));
+  const seen = points.filter(([x]) => x >= stretch[0] && x <= stretch[1]);
+  const reach = extent((seen.length ? seen : points).map((point) => point[1]));
   if (chart.y.zero && !chart.y.log) reach[0] = Math.min(0, reach[0]);
   if (!chart.y.log) reach[1] += (reach[1] - reach[0]) * 0.04;
-  const y = scale(reach, [height - MARGIN.bottom, MARGIN.top], { log: chart.y.log, most: 5 });
-  // The title of the axis stands left of the longest tick, whatever its length.
-  const left = Math.max(46, 32 + DIGIT * Math.max(...y.marks.map((mark) => y.text(mark).length)));
-  const x = scale(extent(points.map((point) => point[0])), [left, width - MARGIN.right],
-    { log: chart.x.log, base: chart.x.base ?? 10, most: width > 500 ? 7 : 4 });
-  const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",
-    "aria-label": `${chart.describe} Arrow keys read the numbers.` });
-  svg.append(...frame(x, y, { left, width, height }, chart));
-  for (const [index, each] of all.entries()) svg.append(...line(each, each.colour ?? index, x, y, chart));
-  const readout = h("p", { class: "readout", role: "status" });
-  const cursor = s("line", { class: "cursor", y1: MARGIN.top, y2: height - MARGIN.bottom, visibility: "hidden" });
-  svg.append(cursor);
-  listen(svg, cursor, readout, all, x, chart, { left, width });
-  host.replaceChildren(legend(all), svg, readout, folded("Numbers", () => numbers(all, chart)));
+  const bottom = height - MARGIN.bottom;
+  const y = axis(reach, [bottom, MARGIN.top], { log: chart.y.log, room: 44 });
+  const box = { width, height, bottom, top: MARGIN.top, left: leftOf(y, Boolean(chart.y.label)), right: width - MARGIN.right };
+  const x = axis(stretch, [box.left, box.right], { log: chart.x.log, base: chart.x.base ?? 10, room: width > 500 ? 78 : 62 });
+  return { ...box, x, y, all, chart };
 }
 
-function frame(x, y, { left, width, height }, chart) {
-  const parts = [];
-  for (const mark of y.marks) {
-    const at = y.at(mark);
-    parts.push(s("line", { class: "grid", x1: left, x2: width - MARGIN.right, y1: at, y2: at }),
-      s("text", { class: "tick", x: left - 8, y: at + 4, "text-anchor": "end" }, y.text(mark)));
-  }
-  for (const mark of x.marks) {
-    const at = x.at(mark);
-    parts.push(s("line", { class: "mark", x1: at, x2: at, y1: height - MARGIN.bottom, y2: height - MARGIN.bottom + 5 }),
-      s("text", { class: "tick", x: at, y: height - MARGIN.bottom + 18, "text-anchor": "middle" }, x.text(mark)));
-  }
-  const middle = (MARGIN.top + height - MARGIN.bottom) / 2;
-  parts.push(
-    s("line", { class: "axis", x1: left, x2: width - MARGIN.right, y1: height - MARGIN.bottom, y2: height - MARGIN.bottom }),
-    s("text", { class: "label", x: (left + width - MARGIN.right) / 2, y: height - 5, "text-anchor": "middle" }, chart.x.label),
-    s("text", { class: "label", transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" }, chart.y.label));
-  return parts;
+const kind = (each) => `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`;
+
+function drawLines(into, { all, x, y }) {
+  const path = d3.line(([px]) => x.scale(px), ([, py]) => y.scale(py)).digits(1);
+  into.selectAll("path").data(all).join("path")
+    .attr("class", kind).attr("stroke", (each) => each.colour).attr("d", (each) => path(each.points));
+  into.selectAll("circle")
+    .data(all.filter((each) => each.dots || each.points.length === 1).flatMap((each) => each.points.map((point) => ({ point, colour: each.colour }))))
+    .join("circle").attr("r", 3.5).attr("fill", (each) => each.colour)
+    .attr("cx", ({ point }) => x.scale(point[0])).attr("cy", ({ point }) => y.scale(point[1]));
 }
 
-function line(each, index, x, y, chart) {
-  const usable = each.points.filter(([px, py]) => (!chart.y.log || py > 0) && (!chart.x.log || px > 0));
-  const path = usable.map(([px, py], i) => `${i ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("");
-  const parts = [s("path", { class: `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`, d: path, stroke: colour(index) })];
-  if (each.dots || usable.length === 1) {
-    parts.push(...usable.map(([px, py]) => s("circle", { cx: x.at(px), cy: y.at(py), r: 3.5, fill: colour(index) })));
-  }
-  return parts;
-}
-
-function legend(all) {
+/** The names of series beside a piece of their lines; nothing for one alone. */
+export function legendOf(all) {
   if (all.length < 2) return "";
-  return h("ul", { class: "legend" }, all.map((each, index) => h("li", {},
-    s("svg", { width: 22, height: 10, "aria-hidden": "true" },
-      s("path", { class: `line${each.faint ? " faint" : ""}${each.dashed ? " dashed" : ""}`, d: "M0 5L22 5", stroke: colour(each.colour ?? index) })),
+  return h("ul", { class: "legend" }, all.map((each) => h("li", {},
+    s("svg", { width: 22, height: 10, "aria-hidden": "true" }, s("path", { class: kind(each), d: "M0 5L22 5", stroke: each.colour })),
     each.name)));
 }
 
-function nearest(points, value) {
-  let best = 0;
-  for (let i = 1; i < points.length; i += 1) {
-    if (Math.abs(points[i][0] - value) < Math.abs(points[best][0] - value)) best = i;
-  }
-  return best;
+/** Read the numbers at a place of the axis: a line, a dot on each series, and words below. */
+function show(parts, value, quiet = false) {
+  const { x, y, top, bottom, all, chart } = parts.plot;
+  parts.value = value;
+  const [low, high] = x.scale.domain();
+  const near = (each) => each.points[d3.minIndex(each.points, ([px]) => Math.abs(px - value))];
+  // A series that has ended, or not yet begun, has no number here.
+  const reaches = ({ points }) => points.length === 1 || (value >= points[0][0] && value <= points.at(-1)[0]);
+  const found = all.filter(reaches).map((each) => ({ ...each, point: near(each) }));
+  const inside = value >= low && value <= high;
+  parts.cursor.attr("y1", top).attr("y2", bottom).attr("x1", x.scale(value)).attr("x2", x.scale(value))
+    .attr("visibility", inside ? "visible" : "hidden");
+  parts.dots.selectAll("circle").data(found.filter(({ point: [px] }) => inside && px >= low && px <= high)).join("circle")
+    .attr("r", 4).attr("class", "dot").attr("fill", (each) => each.colour)
+    .attr("cx", ({ point: [px] }) => x.scale(px)).attr("cy", ({ point: [, py] }) => y.scale(py));
+  const words = found.map(({ name, point }) => `${name} ${number(point[1])}`).join(", ");
+  parts.readout.setAttribute("aria-live", quiet ? "off" : "polite");
+  parts.readout.textContent = `${chart.x.label} ${number(value)}: ${words}`;
 }
 
-function listen(svg, cursor, readout, all, x, chart, { left, width }) {
-  const longest = all.reduce((best, each) => (each.points.length > best.points.length ? each : best));
-  let place = -1;
-  const show = (index) => {
-    place = Math.min(longest.points.length - 1, Math.max(0, index));
-    const value = longest.points[place][0];
-    const at = x.at(value);
-    cursor.setAttribute("x1", at);
-    cursor.setAttribute("x2", at);
-    cursor.setAttribute("visibility", "visible");
-    const found = all.map((each) => `${each.name} ${number(each.points[nearest(each.points, value)][1])}`);
-    readout.textContent = `${chart.x.label} ${number(value)}: ${found.join(", ")}`;
+function hide(parts) {
+  parts.value = null;
+  parts.cursor.attr("visibility", "hidden");
+  parts.dots.selectAll("circle").remove();
+}
+
+/** Follow the pointer and the arrow keys; a linked chart lets the others follow too. */
+function listen(parts, linked) {
+  const longest = () => parts.plot.all.reduce((best, each) => (each.points.length > best.points.length ? each : best)).points;
+  const nearest = (value) => d3.minIndex(longest(), ([x]) => Math.abs(x - value));
+  const read = (index) => {
+    const points = longest();
+    const value = points[Math.min(points.length - 1, Math.max(0, index))][0];
+    if (linked) linked.point(value, parts);
+    else show(parts, value);
   };
-  svg.addEventListener("pointermove", (event) => {
-    const at = event.clientX - svg.getBoundingClientRect().left;
-    const share = (Math.min(width - MARGIN.right, Math.max(left, at)) - left) / (width - MARGIN.right - left);
-    const value = chart.x.log ? x.low * (x.high / x.low) ** share : x.low + share * (x.high - x.low);
-    show(nearest(longest.points, value));
-  });
-  svg.addEventListener("pointerleave", () => cursor.setAttribute("visibility", "hidden"));
-  svg.addEventListener("keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
-    if (step === undefined) return;
-    event.preventDefault();
-    show(place < 0 ? 0 : place + step);
-  });
+  parts.show = (value, quiet) => show(parts, value, quiet);
+  parts.hide = () => hide(parts);
+  parts.svg.on("pointermove", (event) => {
+    const { x, left, right } = parts.plot;
+    const at = d3.pointer(event, parts.svg.node())[0];
+    read(nearest(x.scale.invert(Math.min(right, Math.max(left, at)))));
+  }).on("pointerleave", () => (linked ? linked.leave() : hide(parts)))
+    .on("keydown", (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1, PageDown: 20, PageUp: -20, Home: -Infinity, End: Infinity }[event.key];
+      if (step === undefined || event.shiftKey || event.ctrlKey || event.metaKey) return;
+      event.preventDefault();
+      read(parts.value === null && step !== Infinity ? 0 : nearest(parts.value ?? 0) + step);
+    });
 }
 
-function numbers(all, chart) {
-  const steps = [...new Set(all.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);
-  const shown = steps.filter((_, i) => i % Math.ceil(steps.length / 60) === 0);
-  const rows = shown.map((value) => [number(value), ...all.map((each) => {
-    const found = each.points.find((point) => point[0] === value);
-    return found ? number(found[1]) : "";
-  })]);
+function numbers({ all, chart }) {
+  const places = [...new Set(all.flatMap((each) => each.points.map((point) => point[0])))].sort((a, b) => a - b);
+  const every = Math.ceil(places.length / ROWS);
+  const shown = places.filter((_, i) => i % every === 0 || i === places.length - 1);
+  const by = all.map((each) => new Map(each.points));
+  const rows = shown.map((value) => [number(value), ...by.map((points) => (points.has(value) ? number(points.get(value)) : ""))]);
   return table(chart.describe, [chart.x.label, ...all.map((each) => each.name)], rows);
 }

@@ -1,19 +1,56 @@
 // Named bars, the longest first; the numbers stand beside them.
 
-import { h, number } from "../dom.js";
+import { folded, number, table } from "../dom.js";
+import { axis, widthOf } from "./axes.js";
+import { redrawn } from "./colours.js";
+import { d3 } from "./d3.js";
+import { readItems } from "./items.js";
+
+const [ROW, BELOW] = [24, 40];
 
 /**
- * Draw the bars.
- * @param rows [{name, value, own: marked as the one to compare, note: after the number}]
- * @param scale {from: the number at which bars begin, said below them}
+ * Draw the bars, from 0 to the right, or to the left for numbers below 0.
+ * @param rows [{name, value, own: marked as the one to compare, text: instead of the number}]
+ * @param chart {label: of the axis, describe}
  */
-export function rankedBars(host, rows, { from = 0 } = {}) {
-  const sorted = [...rows].sort((a, b) => b.value - a.value);
-  const most = sorted[0].value;
-  host.replaceChildren(h("ul", { class: "beside ranked" }, sorted.map((row) => {
-    const bar = h("span", { class: "length" });
-    bar.style.width = `${Math.max(1, (100 * (row.value - from)) / (most - from))}%`;
-    return h("li", { class: row.own ? "own" : null, "data-value": row.value }, h("span", { class: "who" }, row.name), h("span", { class: "track" }, bar),
-      h("span", { class: "count" }, `${number(row.value)}${row.note ? ` (${row.note})` : ""}`));
-  })), from ? h("p", { class: "note" }, `Bars begin at ${number(from)}.`) : "");
+export function rankedBars(host, rows, chart) {
+  redrawn(host, () => draw(host, [...rows].sort((a, b) => b.value - a.value), chart));
+}
+
+const words = (row) => row.text ?? number(row.value);
+
+function draw(host, rows, { label, describe }) {
+  const width = Math.max(260, host.clientWidth);
+  const bottom = rows.length * ROW + 4;
+  const height = bottom + BELOW;
+  const left = d3.max(rows, (row) => widthOf(row.name, { bold: row.own })) + 10;
+  const right = width - d3.max(rows, (row) => widthOf(words(row), { bold: row.own })) - 12;
+  const [low, high] = d3.extent(rows, (row) => row.value);
+  const x = axis([Math.min(0, low), Math.max(0, high)], [left, right], { room: 48 });
+  const y = d3.scaleBand(d3.range(rows.length), [2, bottom - 2]).padding(0.28);
+  const svg = d3.create("svg").attr("width", width).attr("height", height).attr("viewBox", `0 0 ${width} ${height}`)
+    .attr("role", "img").attr("aria-label", `${describe} Arrow keys read the numbers.`);
+  const frame = svg.append("g").attr("transform", `translate(0,${bottom})`)
+    .call(d3.axisBottom(x.scale).tickValues(x.marks).tickFormat((mark) => number(mark)).tickSizeOuter(0).tickSizeInner(-bottom).tickPadding(8));
+  frame.select(".domain").remove();
+  frame.selectAll("line").attr("class", (mark) => (mark === 0 ? "axis" : "grid"));
+  frame.selectAll("text").attr("class", "tick").attr("fill", null);
+  svg.append("text").attr("class", "label").attr("text-anchor", "middle").attr("x", (left + right) / 2).attr("y", height - 4).text(label);
+  const each = svg.append("g").selectAll("g").data(rows).join("g")
+    .attr("class", (row) => (row.own ? "ranked-row own" : "ranked-row")).attr("data-value", (row) => row.value)
+    .attr("transform", (_, i) => `translate(0,${y(i)})`);
+  const middle = y.bandwidth() / 2 + 4;
+  each.append("text").attr("class", "ranked-name").attr("x", left - 8).attr("y", middle).attr("text-anchor", "end").text((row) => row.name);
+  each.append("rect").attr("class", "bar").attr("x", (row) => x.scale(Math.min(0, row.value)))
+    .attr("width", (row) => Math.max(1, Math.abs(x.scale(row.value) - x.scale(0)))).attr("height", y.bandwidth());
+  each.append("text").attr("class", "ranked-value").attr("x", right + 8).attr("y", middle).text(words);
+  const readout = readItems(svg, {
+    count: rows.length,
+    nearest: ([, at]) => Math.min(rows.length - 1, Math.max(0, Math.floor(at / y.step()))),
+    show(index) {
+      each.classed("read", (_, i) => i === index);
+      return index === null ? "" : `${rows[index].name}: ${words(rows[index])}`;
+    },
+  });
+  host.replaceChildren(svg.node(), readout, folded("Numbers", () => table(describe, ["", label], rows.map((row) => [row.name, words(row)]))));
 }

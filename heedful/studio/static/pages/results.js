@@ -1,42 +1,67 @@
 import { call, live } from "../api.js";
 import { choice, panel } from "../controls.js";
-import { engineering, figure, h, number, section, table } from "../dom.js";
-import { headColour } from "../draw/links.js";
-import { lineChart } from "../draw/lines.js";
+import { figure, h, number, section, table } from "../dom.js";
+import { facts } from "../draw/bars.js";
 import { rankedBars } from "../draw/ranked.js";
+import { scatterChart } from "../draw/scatter.js";
 
 export const defaults = () => ({ pair: "en_de", group: "" });
 
 const PAIRS = { en_de: "English to German", en_fr: "English to French" };
 
 export function mount({ root, side, state }) {
-  const quality = figure("BLEU of each system", "On newstest2014. Single models and ensembles of several; the Transformer's bars are dark.");
-  const cost = figure("Quality by cost of training", "Up is better, left is cheaper. Floating-point operations as the paper estimates them.");
-  const variants = figure("What each part is worth", "BLEU of the base model with one thing changed, on newstest2013, English to German.");
+  const summary = h("div", { class: "thirds" });
+  const quality = figure("BLEU of each system", "On newstest2014. The Transformer's bars are blue; an ensemble is several models that translate together.");
+  const cost = figure("BLEU by cost of training", "Up is better, left is cheaper. Operations as the paper estimates them; rings are ensembles. ByteNet, for which it has none, stands in the bars only.");
+  const variants = figure("What each part is worth", "Difference in BLEU to the base model when one thing is changed: newstest2013, English to German.");
   const numbers = h("div", {});
+  const parsing = figure("Trees of sentences", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
   const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
   side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), group));
-  root.append(h("div", { class: "columns" }, quality.element, cost.element), section("Without each component", variants.element, numbers));
+  root.append(h("div", { class: "columns" }, quality.element, cost.element), summary, section("Without each component", variants.element, numbers), section("Beyond translation", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;
     const { pair, group: chosen } = state.values;
     group.fill([["", "anything"], ...[...new Set(found.variants.map((each) => each.group))].filter((name) => name !== "base")]);
-    const systems = found.systems.filter((each) => each[pair]);
-    rankedBars(quality.host, systems.map((each) => ({ name: each.name, value: each[pair], own: each.own })), { from: pair === "en_de" ? 22 : 36 });
-    const priced = systems.filter((each) => each[`flops_${pair}`]);
-    lineChart(cost.host, {
-      series: priced.map((each, i) => ({ name: each.name, colour: headColour(i, Math.max(7, priced.length)), points: [[each[`flops_${pair}`], each[pair]]] })),
-      x: { label: "operations of training", log: true }, y: { label: "BLEU" },
-      describe: `BLEU of ${priced.length} systems by the operations of their training, ${PAIRS[pair]}.`,
-    });
+    drawSystems(found.systems.filter((each) => each[pair]), pair, { quality, cost, summary });
     const base = found.variants.find((each) => each.group === "base");
     const shown = found.variants.filter((each) => chosen === "" || each.group === chosen || each === base);
-    rankedBars(variants.host, shown.map((each) => ({ name: each.change, value: each.bleu, own: each === base, note: each === base ? "" : signed(each.bleu - base.bleu) })), { from: 23 });
-    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, number(each.bleu), number(each.perplexity), each.parameters ? engineering(each.parameters) : "as base"])));
+    rankedBars(variants.host, shown.map((each) => ({ name: each.change, value: Number((each.bleu - base.bleu).toFixed(2)), own: each === base, text: each === base ? number(each.bleu) : `${each.bleu.toFixed(1)} (${signed(each.bleu - base.bleu)})` })),
+      { label: "BLEU above or below the base model", describe: `BLEU of ${shown.length} variants, and its difference to the base model.` });
+    numbers.replaceChildren(table("Variants of the base model", ["variant", "BLEU", "perplexity of a piece", "parameters"], shown.map((each) => [each.change, each.bleu.toFixed(1), each.perplexity.toFixed(2), each.parameters ? `${number(each.parameters / 1e6)} M` : "as base"])));
+    rankedBars(parsing.host, found.parsing.map((each) => ({ name: each.trained === "this corpus only" ? each.name : `${each.name} (${each.trained})`, value: each.f1, own: each.own })),
+      { label: "F1", describe: `F1 of ${found.parsing.length} parsers.` });
   });
   state.watch(ask);
   ask();
 }
 
+function drawSystems(systems, pair, { quality, cost, summary }) {
+  rankedBars(quality.host, systems.map((each) => ({ name: each.name, value: each[pair], own: each.own })),
+    { label: `BLEU, ${PAIRS[pair]}`, describe: `BLEU of ${systems.length} systems, ${PAIRS[pair]}.` });
+  const priced = systems.filter((each) => each[`flops_${pair}`]);
+  scatterChart(cost.host, {
+    points: priced.map((each) => ({ name: each.name, x: each[`flops_${pair}`], y: each[pair], own: each.own, open: each.ensemble })),
+    x: { label: "operations of training", log: true, text: operations }, y: { label: "BLEU" }, best: "none is both better and cheaper",
+    describe: `BLEU of ${priced.length} systems by the operations of their training, ${PAIRS[pair]}.`,
+  });
+  const others = priced.filter((each) => !each.own);
+  const before = others.reduce((best, each) => (each[pair] > best[pair] ? each : best));
+  summary.replaceChildren(facts(systems.filter((each) => each.own).flatMap((each) => {
+    const size = each.name.split(", ")[1];
+    return [
+      [`${size} model beside the best before`, `${signed(each[pair] - before[pair])} BLEU`, `${size}-gain`],
+      [`its cost, of ${before.name}'s`, `1/${Math.round(before[`flops_${pair}`] / each[`flops_${pair}`])}`, `${size}-cost`],
+      ["trained on eight processors for", each.hours < 48 ? `${each.hours} hours` : `${number(each.hours / 24)} days`, `${size}-time`],
+    ];
+  })));
+}
+
 const signed = (value) => (Math.abs(value) < 0.05 ? "±0" : `${value < 0 ? "−" : "+"}${Math.abs(value).toFixed(1)}`);
+
+/** Operations by their power of ten, as the paper writes them. */
+function operations(value) {
+  const exponent = Math.floor(Math.log10(value) + 1e-9);
+  return `${number(value / 10 ** exponent, 3)}·10${[...String(exponent)].map((digit) => "⁰¹²³⁴⁵⁶⁷⁸⁹"[digit]).join("")}`;
+}

@@ -1,15 +1,28 @@
 import { call, live } from "../api.js";
-import { check, choice, panel, several, slider, text } from "../controls.js";
-import { figure, h, number, section, table } from "../dom.js";
-import { lineChart } from "../draw/lines.js";
+import { button, check, choice, panel, several, slider } from "../controls.js";
+import { figure, h, number } from "../dom.js";
+import { series as colour } from "../draw/colours.js";
+import { legendOf, lineChart } from "../draw/lines.js";
+import { linkedCharts } from "../draw/linked.js";
+import { comparison, duration } from "../run_comparison.js";
+import { textsOverTime, typedLines } from "../run_texts.js";
+
+const USUAL = ["loss", "bleu", "accuracy", "f1", "lr", "tokens_per_second"];
 
 export const defaults = (studio) => ({
   runs: studio.places.filter((place) => place.run).map((place) => place.name).slice(0, 6),
-  figure: "loss", axis: "step", smooth: 0, logx: false, logy: false, lines: "",
+  figures: USUAL, axis: "step", smooth: 0, logx: false, logy: false, from: 0, to: 0,
+  score: "", target: "", sentence: 0, at: -1, lines: "",
 });
 
 const AXES = { step: "step", seconds: "seconds of training", total_tokens: "target tokens" };
+const NAMES = { lr: "learning rate", nll: "negative log-likelihood", bleu: "BLEU", chrf: "chrF", ter: "TER", f1: "F1", macro_f1: "macro F1", grad_norm: "gradient norm", tokens_per_second: "tokens per second" };
+const SMOOTH = [0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999];
 const EVERY = 3000; // milliseconds between two looks at running runs
+const CURVES = ["runs", "figures", "axis", "smooth", "logx", "from", "to"];
+
+export const figureName = (name) => NAMES[name] ?? name.replaceAll("_", " ");
+const title = (name) => figureName(name)[0].toUpperCase() + figureName(name).slice(1);
 
 export function mount({ root, side, state, studio }) {
   const names = studio.places.filter((place) => place.run).map((place) => place.name);
@@ -17,80 +30,124 @@ export function mount({ root, side, state, studio }) {
     root.append(h("p", { class: "sentence" }, "The studio was given no run. Start it with one, finished or still training: ", h("code", {}, "heedful studio run"), "."));
     return;
   }
-  const title = (name) => name[0].toUpperCase() + name.slice(1).replaceAll("_", " ");
-  const which = choice(state, "figure", { label: "Figure", options: ["loss"] });
-  const picture = figure("Loss");
-  const standing = h("div", {});
-  const differences = h("div", {});
-  const written = h("div", {});
-  const body = h("div", {}, picture.element, standing, differences);
+  const drawing = curvesOf(state, names);
+  const training = h("p", { class: "note training" });
+  const which = several(state, "figures", { label: "Figures", options: [] });
   side.append(
     panel(several(state, "runs", { label: "Runs", options: names }), which,
       choice(state, "axis", { label: "By", options: Object.entries(AXES) }),
-      slider(state, "smooth", { label: "Smoothing", min: 0, max: 0.99, step: 0.01 }),
-      check(state, "logx", { label: "Logarithmic axis" }), check(state, "logy", { label: "Logarithmic figure" })));
-  root.append(body,
-    section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written));
+      slider(state, "smooth", { label: "Smoothing", stops: SMOOTH }),
+      check(state, "logx", { label: "Logarithmic axis" }), check(state, "logy", { label: "Logarithmic figures" })));
+  const compared = comparison(state);
+  const history = textsOverTime(state);
+  const lines = typedLines(state);
+  root.append(h("div", { class: "chart-row" }, training, drawing.buttons), drawing.body, compared.element, history.element, lines.element);
 
-  let steps = "";
-  const ask = live(body, (signal) => call("runs", "curves", { runs: state.values.runs, figure: state.values.figure, axis: state.values.axis }, signal), (found) => {
-    const { figure: shown, axis, smooth, logx, logy } = state.values;
-    const offered = [...new Set([shown, ...found.figures])];
-    which.fill(offered);
-    picture.element.querySelector("h3").textContent = title(shown);
-    const colours = new Map(names.map((name, i) => [name, i]));
-    lineChart(picture.host, {
-      series: found.runs.flatMap((run) => [
-        { name: run.name, colour: colours.get(run.name), points: run.train, faint: smooth > 0 || (run.validation.length > 0 && run.train.length > 0) },
-        { name: `${run.name}, smoothed`, colour: colours.get(run.name), points: smooth > 0 ? smoothed(run.train, smooth) : [] },
-        { name: `${run.name}, validation`, colour: colours.get(run.name), points: run.validation, dots: run.validation.length < 40 },
-      ]),
-      x: { label: AXES[axis], log: logx }, y: { label: shown.replaceAll("_", " "), log: logy }, height: 360,
-      describe: `${shown} of ${found.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
-      empty: "Choose a run that has written this figure.",
-    });
-    standing.replaceChildren(found.runs.length ? table("State of the runs", ["run", "state", "step", "of", "task", "tokens a second", "newest validation"], found.runs.map((run) => [
-      run.name, run.done ?? "not finished", number(run.step), number(run.max_steps), run.task, number(run.tokens_per_second, 3),
-      Object.entries(run.newest).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ") || "–"])) : "");
-    differences.replaceChildren(found.differences.length ? table("Settings in which they differ", ["setting", ...found.runs.map((run) => run.name)], found.differences.map((row) => [row.setting, ...row.values]), { words: true }) : "");
-    const now = JSON.stringify(found.runs.map((run) => run.newest));
-    if (now !== steps) {
-      steps = now;
-      samples(); // validation may have found a better model
+  let before = {};
+  const look = live(training, (signal) => call("runs", "states", { runs: state.values.runs }, signal), (found) => {
+    training.replaceChildren(...standing(found.runs));
+    drawing.offered = [...USUAL.filter((name) => found.figures.includes(name)), ...found.figures.filter((name) => !USUAL.includes(name))];
+    which.fill(drawing.offered.map((name) => [name, figureName(name)]));
+    compared.show(found);
+    const now = { lines: found.runs.map((run) => [run.name, run.lines]), validations: found.runs.map((run) => run.newest), samples: found.runs.map((run) => [run.name, run.samples]) };
+    const differs = (part) => JSON.stringify(now[part]) !== JSON.stringify(before[part]);
+    if (differs("lines")) drawing.ask();
+    if (differs("validations")) {
+      compared.ask();
+      lines.ask(); // validation may have found a better model
     }
-  });
-  let answered = "";
-  const samples = live(written, (signal) => {
-    const lines = state.values.lines.split("\n").filter((line) => line.trim() !== "").slice(0, 5);
-    return call("runs", "samples", { runs: state.values.runs, lines }, signal);
-  }, (found) => {
-    const now = JSON.stringify(found);
-    if (now === answered) return;
-    answered = now;
-    for (const old of written.querySelectorAll(":scope > .result")) old.remove();
-    if (!found.lines.length) return;
-    written.append(h("div", { class: "result" }, table("Texts of each run's best model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
-      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]))));
+    if (differs("samples")) history.ask();
+    before = now;
   });
   state.watch((_, changed) => {
-    if (changed.some((name) => name !== "lines")) ask();
-    if (changed.includes("lines") || changed.includes("runs")) samples();
+    const touches = (...settings) => settings.some((name) => changed.includes(name));
+    if (touches("axis", "logx") && !touches("from")) state.set({ from: 0, to: 0 });
+    if (touches("runs")) look();
+    if (touches("from", "to", "logy")) drawing.draw();
+    if (touches(...CURVES)) drawing.ask();
+    if (touches("runs", "score", "target")) compared.ask();
+    if (touches("runs", "sentence")) history.ask();
+    if (touches("at")) history.draw();
+    if (touches("runs", "lines")) lines.ask();
   });
-  ask();
+  look();
   setInterval(() => {
-    if (!document.hidden) ask();
+    if (!document.hidden) look();
   }, EVERY);
 }
 
-/**
- * A moving average that forgets: each point has the weight of the one after it times `smooth`. The
- * sum of the weights so far divides it, so that the first points are not drawn towards 0.
- */
-function smoothed(points, smooth) {
-  let [sum, weight] = [0, 0];
-  return points.map(([step, value]) => {
-    sum = smooth * sum + value;
-    weight = smooth * weight + 1;
-    return [step, sum / weight];
+/** Words on which runs are in training, and how far. */
+function standing(runs) {
+  const running = runs.filter((run) => run.training);
+  if (!running.length) return [runs.length ? "None of these runs is in training. What one writes shows here as it comes." : "Choose a run."];
+  return [h("span", { class: "live-dot", "aria-hidden": "true" }), h("strong", {}, "Live: "), running.map((run) =>
+    `${run.name} is at step ${number(run.step)}${run.max_steps ? ` of ${number(run.max_steps)}` : ""}${run.left > 0 ? `, about ${duration(run.left)} left` : ""}`).join("; "), `. Read again every ${EVERY / 1000} seconds.`];
+}
+
+/** The charts of the chosen figures, which share pointer and stretch. */
+function curvesOf(state, names) {
+  const body = h("div", {});
+  const legend = h("div", {});
+  const grid = h("div", { class: "multiples" });
+  body.append(legend, grid);
+  const places = new Map();
+  let answer = null;
+
+  const spans = () => answer.runs.map((run) => run.span).filter(Boolean);
+  const whole = () => [Math.min(...spans().map(([low]) => low)), Math.max(...spans().map(([, high]) => high))];
+  const stretch = () => (state.values.to > state.values.from ? [state.values.from, state.values.to] : null);
+  const linked = linkedCharts({ whole, change: (next) => state.set(next ? { from: next[0], to: next[1] } : { from: 0, to: 0 }) });
+  const zoomed = button("Whole curves", () => state.set({ from: 0, to: 0 }), { quiet: true });
+  const buttons = h("div", { class: "row zoom" }, button("Zoom in", () => linked.step(true), { quiet: true }), button("Zoom out", () => linked.step(false), { quiet: true }), zoomed);
+  const hint = h("p", { class: "hint" }, "Drag over a chart to zoom into a stretch; a double click shows the whole again. On a chart that you have clicked, the wheel and the keys + and − zoom, and Shift with an arrow key moves on.");
+  body.append(hint);
+
+  const part = {
+    body, buttons, offered: [],
+    draw() {
+      zoomed.disabled = !stretch();
+      if (!answer) return;
+      const { figures, axis, logx, logy } = state.values;
+      const shown = part.offered.filter((name) => figures.includes(name));
+      grid.classList.toggle("one", shown.length === 1);
+      const seen = new Map();
+      const elements = shown.map((name) => {
+        if (!places.has(name)) places.set(name, figure(title(name)));
+        return places.get(name).element;
+      });
+      if (elements.some((element, i) => grid.children[i] !== element) || grid.children.length !== elements.length) grid.replaceChildren(...elements);
+      for (const name of shown) {
+        const lines = answer.runs.flatMap((run) => seriesOf(run, name, names.indexOf(run.name)));
+        for (const each of lines.filter(({ points }) => points.length)) if (!seen.has(each.name)) seen.set(each.name, { ...each, colour: colour(each.colour) });
+        lineChart(places.get(name).host, {
+          series: lines, legend: false, linked, height: shown.length === 1 ? 360 : 230,
+          x: { label: AXES[axis], log: logx, domain: stretch() ?? (spans().length ? whole() : undefined) }, y: { label: shown.length === 1 ? figureName(name) : "", log: logy },
+          describe: `${title(name)} of ${answer.runs.length} runs by ${AXES[axis]}, in training and in validation.`,
+          empty: "None of the chosen runs has written this figure.",
+        });
+      }
+      const order = answer.runs.flatMap((run) => [run.name, `${run.name}, smoothed`, `${run.name}, validation`]);
+      legend.replaceChildren(legendOf(order.filter((name) => seen.has(name)).map((name) => seen.get(name))));
+      hint.hidden = !shown.length;
+      if (!shown.length) grid.replaceChildren(h("p", { class: "note" }, answer.runs.length ? "Choose a figure." : "Choose a run."));
+    },
+  };
+  part.ask = live(body, (signal) => {
+    const { runs, figures, axis, smooth, logx } = state.values;
+    const [low, high] = stretch() ?? [null, null];
+    return call("runs", "curves", { runs, figures: figures.filter((name) => part.offered.includes(name)).slice(0, 8), axis, smooth, log: logx, low, high }, signal);
+  }, (found) => {
+    answer = found;
+    part.draw();
   });
+  return part;
+}
+
+function seriesOf(run, name, index) {
+  const { train = [], smoothed = [], validation = [] } = run.figures[name] ?? {};
+  return [
+    { name: run.name, colour: index, points: train, faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
+    { name: `${run.name}, smoothed`, colour: index, points: smoothed },
+    { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40 },
+  ];
 }

@@ -1,0 +1,296 @@
+"""The record of a run as it is written: its curves by figure, its state, and texts of its model."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import threading
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Literal, get_args
+
+from heedful.config import read_toml
+from heedful.train.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Curve = tuple[NDArray[np.float64], NDArray[np.float64]]
+    """Places on an axis, in order, and a number at each."""
+
+
+SETTINGS_FILE = "config.toml"
+METRICS_FILE = "metrics.jsonl"
+
+Axis = Literal["step", "seconds", "total_tokens"]
+Kind = Literal["train", "validation"]
+AXES: tuple[Axis, ...] = get_args(Axis)
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+PATIENCE = 120.0
+"""Seconds without a new line after which a run is taken to have stopped, if its lines come fast."""
+GAPS = 5.0
+"""As many of its own gaps between lines may pass before a slow run is taken to have stopped."""
+
+
+class _Figures:
+    """Numbers of one kind of event, a column for each figure, and where each event stands."""
+
+    def __init__(self) -> None:
+        self.places = {axis: array("d") for axis in AXES}
+        self.columns: dict[str, tuple[array[int], array[float]]] = {}
+
+    def add(self, event: dict[str, Any], place: dict[str, float]) -> None:
+        row = len(self.places["step"])
+        for axis, column in self.places.items():
+            column.append(place[axis])
+        columns = self.columns
+        for name, value in event.items():
+            if not _is_number(value):
+                continue
+            if name not in columns:
+                columns[name] = (array("q"), array("d"))
+            rows, values = columns[name]
+            rows.append(row)
+            values.append(value)
+
+
+@dataclass
+class RunState:
+    """The newest of a run's record.
+
+    Args:
+        step: updates made so far.
+        training: the newest line of training; empty before the first.
+        validations: every validation so far.
+        samples: step and texts of each validation that wrote some.
+        summary: the last line of a run that is done; None while it trains, or after it was killed.
+        gap: seconds between the two newest lines of training.
+        written: when the file was last written, in seconds since 1970; None without a file.
+        lines: number of lines so far.
+    """
+
+    step: int = 0
+    training: dict[str, Any] = field(default_factory=dict)
+    validations: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[tuple[int, list[dict[str, str]]]] = field(default_factory=list)
+    summary: dict[str, Any] | None = None
+    gap: float = 0.0
+    written: float | None = None
+    lines: int = 0
+
+    def is_training(self, now: float) -> bool:
+        """True if lines still come.
+
+        Args:
+            now: seconds since 1970.
+        """
+        if self.summary is not None or self.written is None:
+            return False
+        return now - self.written < max(PATIENCE, GAPS * self.gap)
+
+
+class RunLog:
+    """The record of one run; each call reads only the lines that were added since the last.
+
+    Args:
+        path: the run directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._forget()
+
+    def settings(self) -> RunSettings:
+        """Read the run's settings.
+
+        Raises:
+            ConfigError: when they cannot be read.
+        """
+        path = self.path / SETTINGS_FILE
+        return RunSettings.parse(read_toml(path), where=str(path))
+
+    def state(self) -> RunState:
+        """Return the newest of the record."""
+        with self._lock:
+            self._read_on()
+            state = self._state
+            kept = {"validations": list(state.validations), "samples": list(state.samples)}
+            return replace(state, **kept)
+
+    def figures(self) -> dict[Kind, list[str]]:
+        """Return the names of the numbers in training and in validation."""
+        with self._lock:
+            self._read_on()
+            return {
+                kind: [name for name in figures.columns if name != "step"]
+                for kind, figures in self._figures.items()
+            }
+
+    def curve(self, figure: str, kind: Kind = "train", axis: Axis = "step") -> Curve:
+        """Return the numbers of one figure, each with its place on an axis.
+
+        Args:
+            figure: its name.
+            kind: of event.
+            axis: steps, seconds of training, or target tokens trained on. A validation stands where
+                the training before it stood.
+        """
+        import numpy as np
+
+        with self._lock:
+            self._read_on()
+            figures = self._figures[kind]
+            rows, values = figures.columns.get(figure, (array("q"), array("d")))
+            places = np.array(figures.places[axis])[np.array(rows, dtype=np.int64)]
+            numbers = np.array(values, dtype=np.float64)
+        placed = ~np.isnan(places)
+        return places[placed], numbers[placed]
+
+    def _read_on(self) -> None:
+        try:
+            with (self.path / METRICS_FILE).open("rb") as file:
+                self._catch_up(file)
+        except FileNotFoundError:
+            self._forget()
+
+    def _catch_up(self, file: IO[bytes]) -> None:
+        facts = os.fstat(file.fileno())
+        identity = (facts.st_dev, facts.st_ino)
+        if identity != self._file or facts.st_size < self._read:  # a resumed run begins anew
+            self._forget()
+            self._file = identity
+        file.seek(self._read)
+        text = file.read()
+        whole = text[: text.rfind(b"\n") + 1]  # a line may be half written
+        self._read += len(whole)
+        for event in _events(whole):
+            self._add(event)
+        self._state.written = facts.st_mtime
+
+    def _add(self, event: dict[str, Any]) -> None:
+        state = self._state
+        state.step = event["step"]
+        state.lines += 1
+        before = self._place["seconds"]
+        for axis in self._place:
+            if _is_number(event.get(axis)):
+                self._place[axis] = float(event[axis])
+        kind = event.get("event", "train")
+        if kind in self._figures:
+            self._figures[kind].add(event, self._place)
+        if kind == "train":
+            state.gap = max(0.0, self._place["seconds"] - before) if state.training else 0.0
+            state.training, state.summary = event, None
+        elif kind == "validation":
+            state.validations.append(event)
+        elif kind == "summary":
+            state.summary = event
+        elif kind == "samples" and isinstance(event.get("samples"), list):
+            state.samples.append((event["step"], [s for s in event["samples"] if _is_sample(s)]))
+
+    def _forget(self) -> None:
+        self._read = 0
+        self._file: tuple[int, int] | None = None
+        self._state = RunState()
+        self._figures: dict[Kind, _Figures] = {kind: _Figures() for kind in KINDS}
+        self._place: dict[Axis, float] = dict.fromkeys(AXES, math.nan)
+
+
+def stretch_of(curve: Curve, low: float | None, high: float | None) -> Curve:
+    """Return the part of a curve from `low` to `high`, with a point beyond each end.
+
+    Args:
+        curve: the whole.
+        low: None: from its first point.
+        high: None: to its last point.
+    """
+    import numpy as np
+
+    places, values = curve
+    ascending = np.maximum.accumulate(places)
+    first = 0 if low is None else max(0, int(np.searchsorted(ascending, low)) - 1)
+    last = len(places) if high is None else int(np.searchsorted(ascending, high, "right")) + 1
+    return places[first:last], values[first:last]
+
+
+def smooth_curve(curve: Curve, smooth: float) -> Curve:
+    """Return a moving average that forgets: each point has the weight of the next times `smooth`.
+
+    The sum of the weights so far divides it, so that the first points are not drawn towards 0.
+
+    Args:
+        curve: the points.
+        smooth: from 0, which changes nothing, to below 1.
+    """
+    import numpy as np
+
+    places, values = curve
+    sums = itertools.accumulate(values.tolist(), lambda total, value: smooth * total + value)
+    weights = (1 - smooth ** np.arange(1, len(values) + 1)) / (1 - smooth)
+    return places, np.fromiter(sums, np.float64, len(values)) / weights
+
+
+def thin_curve(curve: Curve, most: int, *, log: bool = False) -> list[tuple[float, float]]:
+    """Thin a curve to about `most` points: of each stretch the lowest and the highest.
+
+    Args:
+        curve: the points.
+        most: number of points.
+        log: stretches are equally wide on a logarithmic axis.
+    """
+    import numpy as np
+
+    places, values = curve
+    kept = range(len(places))
+    if len(places) > most:
+        ascending = np.maximum.accumulate(places)
+        if log and ascending[-1] > 0:
+            first = max(ascending[0], float(ascending[ascending > 0][0]))
+            edges = np.geomspace(first, ascending[-1], most // 2 + 1)[1:-1]
+        else:
+            edges = np.linspace(ascending[0], ascending[-1], most // 2 + 1)[1:-1]
+        bounds = np.unique([0, *np.searchsorted(ascending, edges), len(places)]).tolist()
+        found = {0, len(places) - 1}
+        for start, end in itertools.pairwise(bounds):
+            part = values[start:end]
+            found |= {start + int(part.argmin()), start + int(part.argmax())}
+        kept = sorted(found)
+    return [(float(places[i]), float(values[i])) for i in kept]
+
+
+def _events(text: bytes) -> Iterator[dict[str, Any]]:
+    """Read whole lines; at once where all are as they should be, for that is twice as fast."""
+    lines = [line for line in text.split(b"\n") if line.strip()]
+    found: Sequence[Any]
+    try:
+        found = json.loads(b"[" + b",".join(lines) + b"]")
+    except ValueError:
+        found = [_event(line) for line in lines]
+    for event in found:
+        if isinstance(event, dict) and isinstance(event.get("step"), int):
+            yield event
+
+
+def _event(line: bytes) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:  # a line that a kill cut short
+        return None
+
+
+def _is_number(value: Any) -> bool:
+    kind = type(value)  # not isinstance: a bool is no number here, and a long record asks often
+    return kind is int or (kind is float and math.isfinite(value))
+
+
+def _is_sample(sample: Any) -> bool:
+    return isinstance(sample, dict) and all(
+        isinstance(sample.get(name), str) for name in ("source", "reference", "text")
+    )

@@ -1,0 +1,90 @@
+// Texts of the models of runs: a validation sentence as it was translated over time, and lines typed
+// here for their newest models.
+
+import { call, live } from "./api.js";
+import { choice, text } from "./controls.js";
+import { h, number, section, table } from "./dom.js";
+
+const SHORT = 90; // characters of a sentence in the list
+
+/** The words of a text; those that were not in the one before it are marked. */
+const marked = (words) => h("span", { dir: "auto", class: "sample" }, words.flatMap(([word, isNew]) => (isNew ? [h("mark", { class: "new-word" }, word.trimEnd()), word.slice(word.trimEnd().length)] : [word])));
+
+/** How the translation of a sentence changed from one validation to the next. */
+export function textsOverTime(state) {
+  const place = h("div", {});
+  const sentence = choice(state, "sentence", { label: "Sentence of the validation data", options: [[0, "…"]] });
+  const range = h("input", { type: "range", id: "history-step", min: 0, max: 0, step: 1 });
+  const said = h("output", { for: "history-step", class: "count" });
+  const sliding = h("div", { class: "field slider" }, h("label", { for: "history-step" }, "Validation at step"), range, said);
+  const now = h("div", { "aria-live": "polite" });
+  const all = h("div", {});
+  const controls = h("div", { class: "panel" }, sentence, sliding);
+  const body = h("div", {}, place, controls, now, all);
+  const element = section("Sample translations over time", h("p", { class: "about" }, "At each validation a run translates the same few sentences. Words that the validation before did not have are marked."), body);
+  let answer = null;
+
+  const steps = () => [...new Set(answer.runs.flatMap((run) => run.texts.map((each) => each.step)))].sort((a, b) => a - b);
+  range.addEventListener("input", () => {
+    const found = steps();
+    const index = Number(range.value);
+    state.set({ at: index === found.length - 1 ? -1 : found[index] });
+  });
+
+  function draw() {
+    if (!answer) return;
+    const found = answer.source === null ? [] : steps();
+    controls.hidden = !found.length;
+    place.replaceChildren(found.length ? "" : h("p", { class: "note" }, "The chosen runs have written no sample translations. A run of translation writes some at each validation that decodes."));
+    if (!found.length) {
+      now.replaceChildren();
+      all.replaceChildren();
+      return;
+    }
+    const { at } = state.values;
+    const chosen = at < 0 ? found.at(-1) : found.reduce((best, step) => (Math.abs(step - at) < Math.abs(best - at) ? step : best));
+    range.max = found.length - 1;
+    range.value = found.indexOf(chosen);
+    range.setAttribute("aria-valuetext", `step ${number(chosen)}`);
+    said.textContent = number(chosen);
+    now.replaceChildren(h("dl", { class: "history" },
+      h("dt", {}, "source"), h("dd", { dir: "auto" }, answer.source), answer.reference ? [h("dt", {}, "reference"), h("dd", { dir: "auto" }, answer.reference)] : [],
+      answer.runs.flatMap((run) => {
+        // A run that validated at other steps shows its newest text until then.
+        const text = run.texts.findLast((each) => each.step <= chosen);
+        return [h("dt", {}, run.name), h("dd", { class: "text", "data-run": run.name }, text ? marked(text.words) : "not yet validated", text ? h("span", { class: "note" }, ` step ${number(text.step)}${text.chrf === null ? "" : `, chrF ${number(text.chrf, 3)}`}`) : null)];
+      })));
+    const by = answer.runs.map((run) => new Map(run.texts.map((each) => [each.step, each])));
+    const cell = (each) => (!each ? "–" : each.changed ? h("span", {}, marked(each.words), each.chrf === null ? "" : h("span", { class: "note" }, ` ${number(each.chrf, 3)}`)) : h("span", { class: "note" }, "as before"));
+    const made = table("Translations at every validation, with their chrF", ["step", ...answer.runs.map((run) => run.name)], found.map((step) => [number(step), ...by.map((texts) => cell(texts.get(step)))]), { words: true, class: "figures wrapped" });
+    made.querySelectorAll("tbody tr")[found.indexOf(chosen)].setAttribute("aria-current", "true");
+    all.replaceChildren(made);
+  }
+
+  const ask = live(body, (signal) => call("runs", "history", { runs: state.values.runs, sentence: state.values.sentence }, signal), (found) => {
+    answer = found;
+    sentence.fill(found.sentences.map((source, i) => [i, source.length > SHORT ? `${source.slice(0, SHORT)}…` : source]));
+    draw();
+  });
+  return { element, ask, draw };
+}
+
+/** Lines typed here, as the newest model of each run translates or continues them. */
+export function typedLines(state) {
+  const written = h("div", {});
+  const element = section("Texts of the models", h("div", { class: "panel" }, text(state, "lines", { label: "Lines to translate or to continue, up to five", rows: 3 })), written);
+  let answered = "";
+  const ask = live(written, (signal) => {
+    const lines = state.values.lines.split("\n").filter((line) => line.trim() !== "").slice(0, 5);
+    return call("runs", "samples", { runs: state.values.runs, lines }, signal);
+  }, (found) => {
+    const now = JSON.stringify(found);
+    if (now === answered) return;
+    answered = now;
+    for (const old of written.querySelectorAll(":scope > .result")) old.remove();
+    if (!found.lines.length) return;
+    written.append(h("div", { class: "result" }, table("Texts of each run's best model", ["line", ...found.samples.map((each) => each.run)], found.lines.map((line, i) =>
+      [line, ...found.samples.map((each) => h("span", { dir: "auto", class: "sample" }, each.texts[i] ?? each.problem ?? "–"))]))));
+  });
+  return { element, ask };
+}

@@ -1,0 +1,89 @@
+"""A model's texts for the same sentence at each validation, and the words that changed."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Samples = Sequence[tuple[int, Sequence[Mapping[str, str]]]]
+"""Step and texts of each validation: `source`, `reference` and `text`."""
+
+
+def history(samples: Mapping[str, Samples], sentence: int) -> dict[str, Any]:
+    """Return the sentences, and for one of them its texts of each run by step.
+
+    Args:
+        samples: by run.
+        sentence: its number; past the last it is the last.
+    """
+    sentences: dict[str, str] = {}
+    for steps in samples.values():
+        for _, each in steps:
+            for sample in each:
+                sentences.setdefault(sample["source"], sample["reference"])
+    sources = list(sentences)
+    if not sources:
+        return {"sentences": [], "source": None, "reference": None, "runs": []}
+    source = sources[min(sentence, len(sources) - 1)]
+    runs = [
+        {"name": name, "texts": _texts(steps, source, sentences[source])}
+        for name, steps in samples.items()
+    ]
+    return {
+        "sentences": sources,
+        "source": source,
+        "reference": sentences[source],
+        "runs": [run for run in runs if run["texts"]],
+    }
+
+
+def words_of(text: str, *, spaced: bool) -> list[str]:
+    """Split a text into words with the space around each, or into characters.
+
+    Args:
+        text: the text.
+        spaced: True for a language that writes spaces between words.
+    """
+    if not spaced:
+        return list(text)
+    return re.findall(r"\s*\S+\s*", text) or list(text)
+
+
+def changed_words(before: str, text: str, *, spaced: bool = True) -> list[tuple[str, bool]]:
+    """Return the words of a text, each with whether it was not there before.
+
+    Args:
+        before: the text that the words are compared with, in order.
+        text: the text.
+        spaced: True for a language that writes spaces between words.
+    """
+    words = words_of(text, spaced=spaced)
+    parts = (words_of(before, spaced=spaced), words)
+    old, new = ([word.strip() or word for word in each] for each in parts)
+    is_new = [True] * len(words)
+    for block in difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks():
+        is_new[block.b : block.b + block.size] = [False] * block.size
+    return list(zip(words, is_new, strict=True))
+
+
+def _texts(steps: Samples, source: str, reference: str) -> list[dict[str, Any]]:
+    from heedful.evaluate.corpus_metrics import build_metric
+
+    metric = build_metric("chrf")
+    written = [
+        (step, sample["text"])
+        for step, each in steps
+        for sample in each
+        if sample["source"] == source
+    ]
+    spaced = any(" " in text.strip() for text in (reference, *(text for _, text in written)))
+    found: list[dict[str, Any]] = []
+    before: str | None = None
+    for step, text in written:
+        score = metric.corpus_score([text], [[reference]]).score if reference.strip() else None
+        words = [(text, False)] if before is None else changed_words(before, text, spaced=spaced)
+        found.append({"step": step, "words": words, "chrf": score, "changed": text != before})
+        before = text
+    return found
