@@ -1,10 +1,12 @@
 // Bars side by side: a distribution.
 
-import { folded, h, number, table } from "../dom.js";
+import { folded, number, table } from "../dom.js";
 import { axis, frame, leftOf, widthOf } from "./axes.js";
 import { redrawn, series } from "./colours.js";
 import { d3 } from "./d3.js";
 import { readItems } from "./items.js";
+
+export { facts } from "./facts.js";
 
 const [HEIGHT, TOP, BOTTOM] = [204, 10, 38];
 
@@ -43,8 +45,3 @@ function draw(host, chart) {
   host.replaceChildren(svg.node(), readout, folded("Numbers", () =>
     table(chart.describe, [chart.label ?? "", ""], values.map((value, i) => [names[i], number(value)]))));
 }
-
-/** Numbers with names, in a row. */
-export const facts = (pairs) =>
-  h("dl", { class: "facts" }, pairs.map(([name, value, key]) =>
-    h("div", {}, h("dt", {}, name), h("dd", { "data-fact": key ?? null }, value))));

@@ -2,7 +2,7 @@ import { call, live } from "../api.js";
 import { button, check, choice, copyable, panel, slider } from "../controls.js";
 import { engineering, figure, h, number, section, table } from "../dom.js";
 import { assemblyPicture } from "../draw/assembly.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
 import { leftOut, present, steps, TOGGLES, told, upcoming } from "../parts.js";
 import { drawRuns, liveTraining, percent } from "../small_runs.js";

@@ -1,7 +1,7 @@
 import { call, live, StudioError } from "../api.js";
 import { button, check, choice, panel } from "../controls.js";
 import { figure, h, number, refilled } from "../dom.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { pad, read, write } from "../draw/pad.js";
 import { patchPicture } from "../draw/patches.js";

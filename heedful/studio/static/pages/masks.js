@@ -1,7 +1,7 @@
 import { call, live } from "../api.js";
 import { choice, panel, slider, text } from "../controls.js";
 import { figure, h, number } from "../dom.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 
 export const defaults = () => ({

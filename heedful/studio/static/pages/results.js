@@ -1,7 +1,7 @@
 import { call, live } from "../api.js";
 import { choice, panel } from "../controls.js";
 import { figure, h, number, section, table } from "../dom.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { rankedBars } from "../draw/ranked.js";
 import { scatterChart } from "../draw/scatter.js";
 

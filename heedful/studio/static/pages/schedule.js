@@ -1,7 +1,7 @@
 import { call, live, problem } from "../api.js";
 import { button, check, choice, copyable, panel, several, slider } from "../controls.js";
 import { figure, h, number, section } from "../dom.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { lineChart } from "../draw/lines.js";
 
 export const defaults = () => ({

@@ -1,7 +1,7 @@
 import { call, live, problem } from "../api.js";
 import { button, panel, slider } from "../controls.js";
 import { figure, h, number, table } from "../dom.js";
-import { facts } from "../draw/bars.js";
+import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { shownPiece } from "../draw/links.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
