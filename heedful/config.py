@@ -138,17 +138,17 @@ def _explain(
     problems: list[str] = []
     remedy: str | None = None
     for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"]) or cls.__name__
+        key = _cut(".".join(str(part) for part in item["loc"]) or cls.__name__)
         if item["type"] == "extra_forbidden":
             problems.append(f"Unknown setting {key!r}")
             remedy = remedy or suggest(str(item["loc"][-1]), _siblings(cls, item["loc"][:-1]))
         elif item["type"] == "value_error":  # a rule of ours, said in a sentence of ours
             place = f"{key}: " if item["loc"] else ""
-            problems.append(place + item["msg"].removeprefix("Value error, "))
+            problems.append(place + _cut(item["msg"].removeprefix("Value error, "), _LONGEST_RULE))
         elif item["type"] == "missing":
             problems.append(f"Setting {key!r} is required and missing")
         else:
-            problems.append(f"Setting {key!r} = {_short(item['input'])}: {_in_words(item)}")
+            problems.append(f"Setting {key!r} = {_cut(repr(item['input']))}: {_in_words(item)}")
     shown = problems[:_MOST_PROBLEMS]
     if len(problems) > len(shown):
         shown.append(f"and {len(problems) - len(shown):,} more")
@@ -157,23 +157,57 @@ def _explain(
 
 _MOST_PROBLEMS = 5
 _LONGEST_ECHO = 60
-"""Characters of a wrong value that are repeated in its error."""
+"""Characters of a wrong value or name that are repeated in its error."""
+_LONGEST_RULE = 300
+"""Characters of a rule's own sentence, which may repeat a value too."""
+
+_WORDS = {
+    "bool_type": "must be true or false",
+    "dict_type": "must be a table of names and values",
+    "finite_number": "must be a finite number",
+    "float_type": "must be a number",
+    "greater_than": "must be greater than {gt}",
+    "greater_than_equal": "must be at least {ge}",
+    "int_from_float": "must be a whole number",
+    "int_parsing_size": "is larger than any number that is taken",
+    "int_type": "must be a whole number",
+    "less_than": "must be less than {lt}",
+    "less_than_equal": "must be at most {le}",
+    "list_type": "must be a list",
+    "literal_error": "must be {expected}",
+    "model_type": "must be a table of names and values",
+    "multiple_of": "must be a multiple of {multiple_of}",
+    "none_required": "must be left out",
+    "path_type": "must be a path",
+    "string_pattern_mismatch": "must look like {pattern}",
+    "string_too_long": "has more than {max_length} characters",
+    "string_too_short": "has fewer than {min_length} characters",
+    "string_type": "must be a text",
+    "too_long": "has {actual_length} values; at most {max_length} are taken",
+    "too_short": "has {actual_length} values; at least {min_length} are needed",
+    "tuple_type": "must be a list",
+    "union_tag_invalid": "must have {discriminator} {expected_tags}",
+    "union_tag_not_found": "lacks {discriminator}, which says its kind",
+}
+"""What is wrong with a value, for each kind of pydantic error, as a person would say it."""
 
 
-def _short(value: Any) -> str:
-    """Return a value as it was written, cut where it is long."""
-    text = repr(value)
-    return text if len(text) <= _LONGEST_ECHO else f"{text[:_LONGEST_ECHO]}…"
+def _cut(text: str, longest: int = _LONGEST_ECHO) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def _in_words(item: Any) -> str:
     """Return the reason of a pydantic error as a person would say it."""
-    facts = item.get("ctx", {})
-    if item["type"] == "too_long":
-        return f"{facts['actual_length']} values; at most {facts['max_length']} are taken"
-    if item["type"] == "too_short":
-        return f"{facts['actual_length']} values; at least {facts['min_length']} are needed"
-    return str(item["msg"])
+    words = _WORDS.get(item["type"])
+    if words is None:
+        return str(item["msg"])
+    facts = {name: _whole(value) for name, value in item.get("ctx", {}).items()}
+    return words.format(**facts)
+
+
+def _whole(value: Any) -> Any:
+    """Return a bound as it was written: pydantic makes 1 of a bound of floats 1.0."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _siblings(cls: type[pydantic.BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""`heedful demo`: generate data, train, translate and show an alignment, in about a minute."""
+"""`heedful demo`: generate data, train, translate and show an alignment, in a few minutes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def demo(
     seed: Annotated[int, Parameter(help="Random seed of the pairs and of training.")] = 1,
     output: Output = PLAIN,
 ) -> None:
-    """Train on generated dates, prices and measures in about a minute, and translate.
+    """Train on generated dates, prices and measures in a few minutes, and translate.
 
     The demo writes dates, times, prices, measures and durations in two languages by CLDR's rules,
     trains a small model on them as `heedful train` does, and translates items with dates and

@@ -25,7 +25,7 @@ from heedful.errors import RunError, UserError, suggest
 DONE, FAILED, WRONG, INTERRUPTED = 0, 1, 2, 130
 
 VERBS = {
-    "demo": "Train on generated dates, prices and measures in about a minute, and translate.",
+    "demo": "Train on generated dates, prices and measures in a few minutes, and translate.",
     "train": "Train a translator from sentence pairs, or another model from text or images.",
     "translate": "Translate text line by line.",
     "shortlist": "Learn a lexical shortlist from sentence pairs, for faster translation.",

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SUMMARY = """Train a translator on your own sentence pairs, use it, measure it.
 
-`heedful demo` shows all of it in about a minute; `heedful VERB --help` explains a verb by example.
+`heedful demo` shows all of it in a few minutes; `heedful VERB --help` explains a verb by example.
 """
 
 _FLAGS = {"--help (-h)": "Display this message and exit.", "--version": "Display the version."}

@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
-import json
-import os
 import secrets
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from heedful.cli.flags import terminal
 from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
 from heedful.errors import ConfigError
 from heedful.pretrained.catalogue import directory_of, models_at_hand
 
-if TYPE_CHECKING:
-    from heedful.events import Events
-
 _NEEDED = ("starlette", "uvicorn")
-_PAIRS, _HELD_OUT, _STEPS, _MINUTES = 50_000, 1000, 1000, 10.0
 
 
 def studio(
@@ -38,8 +31,8 @@ def studio(
     """Explore models, runs and ideas in a browser.
 
     The pages need no network, and only this machine can reach them. The address of a page holds all
-    of its settings, so a link brings back the same picture. Without a model, the studio trains the
-    demo's, or uses the one trained before.
+    of its settings, so a link brings back the same picture. The models at hand are always there; a
+    folder of another one can be dropped onto a page.
 
     For example:
 
@@ -59,10 +52,8 @@ def studio(
     from heedful.studio.guard import is_loopback
     from heedful.studio.workspace import Workspace
 
-    with closing(terminal()) as events:
-        at_hand = [each.path for each in models_at_hand().values()]
-        given = [directory_of(path) for path in models]
-        workspace = Workspace([*given, *at_hand] or [demo_run(events)])
+    given = [directory_of(path) for path in models]
+    workspace = Workspace([*given, *(each.path for each in models_at_hand().values())])
     listening = listen(host, port)
     token = secrets.token_urlsafe(24)
     address = f"{address_of(listening)}?token={token}"
@@ -70,6 +61,8 @@ def studio(
     def ready() -> None:
         if output.json:
             print_json({"address": address, "models": list(workspace.places)})
+        for young in (place for place in workspace.places.values() if not place.has_model):
+            say(f"{young.name} has no model yet; it is shown as soon as training has written one")
         say(f"The studio is at {address} (Ctrl-C stops it)")
         if not is_loopback(host):
             outside = outside_address() if host in ("0.0.0.0", "::") else None
@@ -82,34 +75,6 @@ def studio(
     with suppress(KeyboardInterrupt):  # how a studio is left
         serve(workspace, host, listening, ready, token)
     report.finish({"address": address}, summary=False)
-
-
-def demo_run(events: Events) -> Path:
-    """The run of the demo in the cache folder, trained on first use."""
-    from heedful.cli.demo_run import NOTE_FILE, DemoPlan, run_demo
-
-    out = cache_folder() / "demo-en-fr"
-    note = out / NOTE_FILE
-    if not note.is_file() or json.loads(note.read_text(encoding="utf-8")).get("training") is None:
-        events.note(f"No model given: training the demo's in {out}")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        plan = DemoPlan(
-            "en",
-            "fr",
-            pairs=_PAIRS,
-            held_out=_HELD_OUT,
-            steps=_STEPS,
-            minutes=_MINUTES,
-            seed=1,
-        )
-        run_demo(out, plan, events)
-    return out / "run"
-
-
-def cache_folder() -> Path:
-    """The folder for files that can be made again."""
-    above = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(above) / "heedful"
 
 
 def _open(address: str) -> None:

@@ -94,7 +94,7 @@ def read_facts(directory: Path) -> ModelFacts:
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise lacks(directory, CONFIG_FILE) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"Cannot be read as JSON: {error}", where=str(file), remedy="Copy the model again"
         ) from None

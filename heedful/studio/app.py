@@ -13,9 +13,9 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 from anyio import to_thread
@@ -30,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 import heedful
 from heedful.errors import RunError, UserError
 from heedful.studio.course import read_course
+from heedful.studio.dropped_models import BeginRequest, DroppedModels, EndRequest
 from heedful.studio.guard import Guard, plain_error
 from heedful.studio.pages import PAGES
 
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 
 STATIC = Path(__file__).parent / "static"
+
+Result = TypeVar("Result")
 
 AT_ONCE = 2
 """Calls that are computed at a time; torch spreads each over the processor itself."""
@@ -105,7 +108,9 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
         Mount("/static", _Scripts(directory=STATIC)),
     ]
     turns = anyio.Semaphore(AT_ONCE)
-    limits: dict[str, int] = {}
+    drops = DroppedModels(workspace)
+    routes += _drop_routes(drops, turns)
+    limits = {DROP_FILE: drops.most}
     for page in PAGES:
         routes.append(Route(f"/{page.name}", shell))
         for name, call in page.calls.items():
@@ -118,7 +123,7 @@ def build_app(workspace: Workspace, host: str = "127.0.0.1", token: str | None =
         routes=routes,
         middleware=[Middleware(Guard, host=host, limits=limits, token=token)],
         exception_handlers={HTTPException: not_found, Exception: _internal_error},
-        lifespan=partial(_lifespan, workspace),
+        lifespan=partial(_lifespan, workspace, drops),
     )
 
 
@@ -127,15 +132,68 @@ def _shell(status: int) -> Response:
     return FileResponse(STATIC / "index.html", status_code=status, headers=headers)
 
 
+DROP_FILE = "/api/dropped/file"
+
+
+def _drop_routes(drops: DroppedModels, turns: anyio.Semaphore) -> list[Route]:
+    """Return the calls of a page onto which a model is dropped: begin, each file, end."""
+
+    @_answering_errors
+    async def begin(request: Request) -> Response:
+        asked = BeginRequest.parse(await _body(request), where="the page's request")
+        drop, files, left_out = await to_thread.run_sync(drops.begin, asked)
+        return json_response({"drop": drop, "files": files, "left_out": left_out})
+
+    @_answering_errors
+    async def file(request: Request) -> Response:
+        _check_type(request, "application/octet-stream", "no file")
+        drop, name = (request.query_params.get(each, "") for each in ("drop", "name"))
+        number = int(drop) if drop.isascii() and drop.isdecimal() and len(drop) < 10 else -1
+        await drops.receive(number, name, request.stream())
+        return json_response({})
+
+    @_answering_errors
+    async def end(request: Request) -> Response:
+        asked = EndRequest.parse(await _body(request), where="the page's request")
+        async with turns:
+            place = await to_thread.run_sync(_after_loading, drops.end, asked.drop)
+        return json_response(await to_thread.run_sync(place.plain))
+
+    return [
+        Route("/api/dropped/begin", begin, methods=["POST"]),
+        Route(DROP_FILE, file, methods=["POST"]),
+        Route("/api/dropped/end", end, methods=["POST"]),
+    ]
+
+
+def _answering_errors(
+    endpoint: Callable[[Request], Awaitable[Response]],
+) -> Callable[[Request], Awaitable[Response]]:
+    @wraps(endpoint)
+    async def answered(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except UserError as error:
+            return error_response(error)
+
+    return answered
+
+
 @asynccontextmanager
-async def _lifespan(workspace: Workspace, app: Starlette) -> AsyncIterator[None]:
-    """Load the library once the first page has been served; stop a training in the end."""
+async def _lifespan(
+    workspace: Workspace, drops: DroppedModels, app: Starlette
+) -> AsyncIterator[None]:
+    """Load the library once the first page has been served.
+
+    At the end a training is stopped, and dropped models are removed.
+    """
     loading = threading.Timer(FIRST_PAGE, load_library)
     loading.daemon = True
     loading.start()
     yield
     loading.cancel()
     await to_thread.run_sync(workspace.training.stop)
+    drops.close()
 
 
 _LOADING = threading.Lock()
@@ -151,9 +209,9 @@ def load_library() -> None:
         import heedful.inspect  # noqa: F401
 
 
-def _answer(call: Call, settings: Any, workspace: Workspace) -> Mapping[str, Any]:
+def _after_loading(work: Callable[..., Result], *arguments: Any) -> Result:
     load_library()
-    return call.answer(settings, workspace)
+    return work(*arguments)
 
 
 def json_response(content: Mapping[str, Any], status: int = 200) -> Response:
@@ -173,17 +231,15 @@ def error_response(error: UserError, status: int | None = None) -> Response:
 def _endpoint(
     call: Call, workspace: Workspace, turns: anyio.Semaphore
 ) -> Callable[[Request], Awaitable[Response]]:
+    @_answering_errors
     async def endpoint(request: Request) -> Response:
-        try:
-            settings = call.request.parse(await _body(request), where="the page's request")
-            async with turns:
-                # A slider that moves on hangs up on its last call.
-                if await request.is_disconnected():
-                    return Response(status_code=_HUNG_UP)
-                answer = await to_thread.run_sync(partial(_answer, call, settings, workspace))
-            return json_response(answer)
-        except UserError as error:
-            return error_response(error)
+        settings = call.request.parse(await _body(request), where="the page's request")
+        async with turns:
+            # A slider that moves on hangs up on its last call.
+            if await request.is_disconnected():
+                return Response(status_code=_HUNG_UP)
+            answer = await to_thread.run_sync(_after_loading, call.answer, settings, workspace)
+        return json_response(answer)
 
     return endpoint
 
@@ -201,9 +257,7 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request) -> Mapping[str, Any]:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip()
-    if kind != "application/json":  # a form of another site cannot send it
-        raise UserError("The request is no JSON", where=f"Content-Type: {kind[:80]}")
+    _check_type(request, "application/json", "no JSON")
     try:
         values = json.loads(await request.body())
     except (ValueError, RecursionError):
@@ -211,6 +265,13 @@ async def _body(request: Request) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise UserError("The request is no JSON object", where="the request's body")
     return values
+
+
+def _check_type(request: Request, wanted: str, otherwise: str) -> None:
+    """Refuse other types of content: a form of another site cannot send these."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip()
+    if kind != wanted:
+        raise UserError(f"The request is {otherwise}", where=f"Content-Type: {kind[:80]}")
 
 
 def listen(host: str, port: int) -> socket.socket:

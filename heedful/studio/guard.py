@@ -189,9 +189,18 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+LONGEST_WORDS = 600
+"""Characters of each part of an error: a message may repeat what was sent, which may be long."""
+
+
 def plain_error(error: UserError) -> dict[str, str | None]:
-    """Return an error as JSON data."""
-    return {"what": error.what, "where": error.where, "remedy": error.remedy}
+    """Return an error as JSON data, its parts cut where they are long."""
+    parts = {"what": error.what, "where": error.where, "remedy": error.remedy}
+    return {name: text and _cut(text) for name, text in parts.items()}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST_WORDS else f"{text[:LONGEST_WORDS]}…"
 
 
 _NO_TOKEN = UserError(
@@ -212,6 +221,8 @@ def _cookie(headers: Mapping[bytes, str], name: str) -> str:
 
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Heedful studio</title>
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<script src="/static/theme.js"></script>
 <link rel="stylesheet" href="/static/style.css"></head>
 <body><main class="refusal"><h1>Heedful studio</h1>
 <div class="problem"><p><strong>{what}.</strong></p><p>{where}</p><p>{remedy}.</p></div>

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -197,6 +198,26 @@ class Workspace:
         }
         self.recent = Recent()
         self.training = LiveTraining()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, path: Path) -> Place:
+        """Add a directory that has come while the studio runs, once its model is loaded.
+
+        Args:
+            name: on pages; with a number behind it where it is taken.
+            path: of a model or a run.
+
+        Raises:
+            ModelError: when it is neither, or its model cannot be read.
+        """
+        place = Place(name, path)
+        if place.has_model:
+            place.load()
+        with self._lock:
+            place.name = _free(name, self.places)
+            # A new mapping, for others go through the old one meanwhile.
+            self.places = {**self.places, place.name: place}
+        return place
 
     def place(self, name: str) -> Place:
         """Return the place of a name.
@@ -244,6 +265,13 @@ class Workspace:
                 remedy="Start the studio with the run directory",
             )
         return log
+
+
+def _free(name: str, known: Collection[str]) -> str:
+    """Return the name, with the first number behind it that makes it a new one."""
+    if name not in known:
+        return name
+    return next(new for i in itertools.count(2) if (new := f"{name} ({i})") not in known)
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

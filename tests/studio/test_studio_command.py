@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -16,8 +17,6 @@ from typing import Any
 import pytest
 
 from heedful.cli.main import main
-from heedful.cli.studio import cache_folder, demo_run
-from heedful.events import Events, Recorder
 
 
 def test_it_serves_until_it_is_interrupted(given: Any) -> None:
@@ -76,19 +75,32 @@ def test_without_the_extra(given: Any, monkeypatch: Any, capsys: Any) -> None:
     assert "pip install 'heedful[studio]'" in capsys.readouterr().err
 
 
-def test_the_demo_is_trained_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    trained: list[Path] = []
+def only_say(workspace: Any, host: str, listening: Any, ready: Any, token: str) -> None:
+    """A server that stops as soon as it is up."""
+    with listening:
+        ready()
 
-    def train(out: Path, plan: Any, events: Events) -> None:
-        trained.append(out)
-        out.mkdir()
-        note = {"settings": plan.plain(), "training": {"steps": plan.steps}}
-        (out / "demo.json").write_text(json.dumps(note), encoding="utf-8")
 
-    monkeypatch.setattr("heedful.cli.demo_run.run_demo", train)
-    told = Recorder()
-    first, second = demo_run(Events([told])), demo_run(Events([told]))
-    assert first == second == cache_folder() / "demo-en-fr" / "run"
-    assert trained == [tmp_path / "heedful" / "demo-en-fr"]
-    assert len(told.events) == 1
+def test_the_addresses_for_this_machine_and_for_others(
+    given: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("heedful.studio.app.outside_address", lambda: "192.0.2.7")
+    monkeypatch.setattr("heedful.studio.app.serve", only_say)
+    words = ["studio", str(given.run), "--host", "0.0.0.0", "--port", "0", "--no-browser"]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    found = re.findall(r"http://([\d.]+):(\d+)/\?token=(\S+)", said)
+    assert [host for host, _, _ in found] == ["127.0.0.1", "192.0.2.7"]
+    assert found[0][1:] == found[1][1:]
+    assert "Everyone who has this address" in said
+
+
+def test_a_run_that_has_only_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The studio may be started first; it says that the model is still to come."""
+    (tmp_path / "young").mkdir()
+    (tmp_path / "young" / "config.toml").write_text("", encoding="utf-8")
+    monkeypatch.setattr("heedful.studio.app.serve", only_say)
+    assert main(["studio", str(tmp_path / "young"), "--port", "0", "--no-browser"]) == 0
+    assert "young has no model yet" in capsys.readouterr().err

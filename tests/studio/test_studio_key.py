@@ -8,6 +8,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from heedful.studio.app import address_of, build_app, listen, outside_address
+from heedful.studio.pages import PAGES
 from heedful.studio.workspace import Workspace
 
 HOME = "http://127.0.0.1:8765"
@@ -32,6 +33,16 @@ def test_a_wrong_key_opens_nothing(client: TestClient, value: str) -> None:
     assert client.get("/", params={"token": value}).status_code == 401
     headers = {b"cookie": f"heedful-8765={value}".encode()}
     assert client.get("/api/studio", headers=headers).status_code == 401
+
+
+def test_every_route_but_the_static_files_needs_it(workspace: Workspace) -> None:
+    app = build_app(workspace, token=KEY)
+    paths = [route.path for route in app.routes if route.path != "/static"]
+    assert len(paths) > 2 * len(PAGES)
+    with TestClient(app, base_url=HOME, follow_redirects=False) as client:
+        for path in paths:
+            assert client.get(path).status_code == 401, path
+            assert client.post(path, json={}).status_code == 401, path
 
 
 def test_the_address_lets_in_and_leaves_no_key_behind(client: TestClient) -> None:
@@ -66,6 +77,31 @@ def test_a_browser_reads_a_refusal_as_a_page(client: TestClient, workspace: Work
     assert foreign.status_code == 403
     assert "<b>evil" not in foreign.text
     assert "&lt;b&gt;evil" in foreign.text
+
+
+def test_every_refusal_of_a_page_is_a_page(client: TestClient) -> None:
+    """Without the key, under a wrong host, from another site, of no page: for a person to read."""
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    asked = {
+        "no key": ("/tour", {}, 401),
+        "wrong key": ("/tour?token=wrong", {}, 401),
+        "wrong host": ("/", {"host": "evil.example"}, 403),
+        "other site": ("/", {"origin": "https://evil.example"}, 403),
+        "a call": ("/api/studio", {}, 401),
+    }
+    for name, (path, headers, status) in asked.items():
+        answer = client.get(path, headers=browser | headers)
+        assert answer.status_code == status, name
+        assert answer.headers["content-type"].startswith("text/html"), name
+        assert answer.text.count("<p>") >= 3, name  # what, where, remedy
+        assert "viewport" in answer.text
+        script = client.post(path, headers={"accept": "*/*"} | headers)
+        assert set(script.json()) == {"what", "where", "remedy"}, name
+    client.get("/", params={"token": KEY})
+    unknown = client.get("/nothing", headers=browser)
+    assert unknown.status_code == 404
+    assert "<main" in unknown.text  # the studio's own frame, whose script says it and lists pages
+    assert client.post("/api/nothing", json={}).json()["remedy"]
 
 
 def test_other_machines_are_told_an_address_they_can_use() -> None:

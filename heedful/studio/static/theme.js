@@ -19,6 +19,7 @@
   addEventListener("storage", apply);
   addEventListener("DOMContentLoaded", () => {
     const select = document.getElementById("theme");
+    if (!select) return; // a page that only says why it refuses
     select.value = chosen();
     select.addEventListener("change", () => {
       try {
