@@ -7,6 +7,7 @@ import json
 import math
 import os
 import threading
+import time
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -123,6 +124,12 @@ class RunLog:
             state = self._state
             kept = {"validations": list(state.validations), "samples": list(state.samples)}
             return replace(state, **kept)
+
+    def progress(self) -> dict[str, Any]:
+        """Return the last step and its loss, and the seconds since then, as JSON data."""
+        state = self.state()
+        ago = None if state.written is None else max(0.0, time.time() - state.written)
+        return {"step": state.step, "loss": state.training.get("loss"), "seconds_ago": ago}
 
     def figures(self) -> dict[Kind, list[str]]:
         """Return the names of the numbers in training and in validation."""

@@ -124,6 +124,8 @@ class Place:
         if card is not None:
             examples = [each.plain() for each in card.examples]
             return facts | {"summary": card.summary, "examples": examples}
+        if self.log is not None:
+            facts["training"] = self.log.progress()
         return facts | {"examples": examples_of(facts["kind"], self._settings())}
 
     def sentences(self) -> list[str]:

@@ -1,6 +1,8 @@
 // The start page: the chapters of the course with a small drawing each, and the models at hand.
 
-import { h } from "./dom.js";
+import { studioFacts } from "./api.js";
+import { h, number } from "./dom.js";
+import { dropArea } from "./drop_model.js";
 import { thumbnail } from "./thumbnails.js";
 
 const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder" };
@@ -14,7 +16,8 @@ export function startPage(studio) {
     h("p", { class: "row" }, h("a", { class: "begin", href: `/${first.name}` }, "Begin the tour")),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),
     h("h2", {}, "Models and runs"),
-    studio.places.length ? h("ul", { class: "places" }, studio.places.map(place)) : h("p", {}, "None was given."),
+    placeList(studio),
+    dropArea(),
     h("p", { class: "note" }, `Heedful ${studio.version}. The address of a page holds all of its settings: copy it to show somebody else the same picture.`),
   ];
 }
@@ -30,8 +33,39 @@ function card(studio, chapter, index) {
     count ? h("p", { class: "note" }, count === 1 ? "1 question" : `${count} questions`) : null);
 }
 
+const LIVE = 3000; // milliseconds between two looks at a run that trains
+const STILL = 120; // seconds without a new line after which a run no longer counts as training
+
+/** The models and runs; those that train say how far they are, as long as the page is open. */
+function placeList(studio) {
+  const list = h("ul", { class: "places" });
+  const fill = (places) => list.replaceChildren(...places.map(place));
+  fill(studio.places);
+  const refresh = async () => {
+    const { places } = await studioFacts().catch(() => studio); // away for a moment: as before
+    fill(places);
+    return places;
+  };
+  addEventListener("modeldropped", refresh);
+  const watch = async (places) => {
+    if (!places.some((each) => each.training)) return;
+    await new Promise((resolve) => setTimeout(resolve, LIVE));
+    watch(await refresh());
+  };
+  watch(studio.places);
+  return list;
+}
+
 function place(each) {
   const about = each.problem ? h("span", { class: "problem" }, each.problem)
     : [each.kind ? KINDS[each.kind] ?? each.kind : "no model yet", each.run ? ", with its run" : ""].join("");
-  return h("li", {}, h("strong", {}, each.name), " ", about, each.summary ? h("span", { class: "note" }, ` – ${each.summary}`) : null);
+  return h("li", {}, h("strong", {}, each.name), " ", about, each.summary ? h("span", { class: "note" }, ` – ${each.summary}`) : null,
+    each.training ? h("span", { class: "note training" }, ` – ${progressOf(each)}`) : null);
+}
+
+function progressOf({ training, kind }) {
+  if (training.seconds_ago === null) return "training has not begun";
+  const far = `step ${number(training.step)}${training.loss === null ? "" : `, loss ${number(training.loss, 3)}`}`;
+  if (training.seconds_ago > STILL) return `${far}; nothing new for ${number(Math.round(training.seconds_ago / 60))} minutes`;
+  return `training now: ${far}${kind ? "" : "; its model comes with the first validation"}`;
 }

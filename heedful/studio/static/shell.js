@@ -4,6 +4,7 @@ import { problem, studioFacts, StudioError } from "./api.js";
 import { startPage } from "./course.js";
 import { lessonOf } from "./lesson.js";
 import { h } from "./dom.js";
+import { acceptDrops } from "./drop_model.js";
 import { carried, openState } from "./state.js";
 
 const main = document.getElementById("page");
@@ -84,4 +85,5 @@ async function start() {
   main.setAttribute("aria-busy", "false");
 }
 
+acceptDrops();
 start();
