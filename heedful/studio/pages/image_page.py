@@ -115,8 +115,8 @@ Pixel = Annotated[int, Field(ge=0, le=255)]
 Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
 
 
-class LookRequest(Config):
-    """A picture, drawn, uploaded or an example, and the patch whose attention to show."""
+class PictureRequest(Config):
+    """A model, and a picture: drawn, uploaded or an example."""
 
     model: str
     drawing: Annotated[tuple[Row, ...], Field(min_length=1, max_length=MOST_DRAWN)] | None = Field(
@@ -124,12 +124,6 @@ class LookRequest(Config):
     )
     upload: str | None = Field(None, description="a PNG or JPEG file in base64")
     example: str = Field("", description="the name of one")
-    patch: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="the patch of the query; the whole image if unset"
-    )
-    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="the last if unset")
-    head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
-    rollout: bool = Field(False, description="through all layers up to this one, heads averaged")
 
     @model_validator(mode="after")
     def _one_picture(self) -> Self:
@@ -139,6 +133,17 @@ class LookRequest(Config):
         if self.drawing is not None and len({len(row) for row in self.drawing}) > 1:
             raise ValueError("the rows of the drawing are not of the same length")
         return self
+
+
+class LookRequest(PictureRequest):
+    """A picture, and the patch whose attention to show."""
+
+    patch: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="the patch of the query; the whole image if unset"
+    )
+    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="the last if unset")
+    head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
+    rollout: bool = Field(False, description="through all layers up to this one, heads averaged")
 
 
 class AboutRequest(Config):
@@ -151,7 +156,7 @@ def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the sizes of a model and the examples, before there is a picture."""
     from heedful.inspect.attention_maps import attentions, num_heads
 
-    model = _pipeline(request.model, workspace).model
+    model = image_pipeline(request.model, workspace).model
     spec, layers = model.spec, attentions(model, "encoder")
     return {
         "side": spec.image_size,
@@ -172,9 +177,9 @@ def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
 
     from heedful.nn.patches import cut
 
-    pipeline = _pipeline(request.model, workspace)
+    pipeline = image_pipeline(request.model, workspace)
     spec = pipeline.model.spec
-    picture = _picture(request, pipeline)
+    picture = picture_of(request, pipeline)
     square = pipeline.squares([picture])
     patches = cut(torch.from_numpy(square), spec.patch_size)[0]
     labels = pipeline.classify([picture])[0]
@@ -191,7 +196,13 @@ def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def _pipeline(name: str, workspace: Workspace) -> ImagePipeline:
+def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
+    """Return the model of a name, which must read images.
+
+    Raises:
+        UserError: when there is none of this name.
+        ModelError: when it reads something else.
+    """
     from heedful.pipelines.image_classification import ImagePipeline
 
     model: Any = workspace.place(name).load().model
@@ -204,7 +215,12 @@ def _pipeline(name: str, workspace: Workspace) -> ImagePipeline:
     return ImagePipeline(model)
 
 
-def _picture(request: LookRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
+def picture_of(request: PictureRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
+    """Return the picture of a request as the model's data loader would give it.
+
+    Raises:
+        DataError: when there is no such example, or the upload is no picture or too large.
+    """
     import numpy as np
 
     from heedful.data.image_files import read_image

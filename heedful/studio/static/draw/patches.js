@@ -54,6 +54,49 @@ function draw(host, picture) {
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
 }
 
+const STRIP = 22; // pixels of a patch in a strip
+
+/**
+ * Draw patches in reading order, one after the other like words.
+ * @param picture as of `patchPicture`, without shares
+ */
+export function patchStrip(host, picture) {
+  redrawn(host, () => {
+    const count = (picture.side / picture.patch) ** 2;
+    const step = STRIP + 3;
+    const across = Math.max(1, Math.min(count, Math.floor((Math.max(200, host.clientWidth) + 3) / step)));
+    const [width, height] = [across * step, Math.ceil(count / across) * step];
+    const ratio = devicePixelRatio || 1;
+    const canvas = h("canvas", { role: "img", tabindex: "0", class: "choosable", "aria-label": `${picture.describe} Arrow keys choose a patch.` });
+    [canvas.width, canvas.height] = [Math.round(width * ratio), Math.round(height * ratio)];
+    [canvas.style.width, canvas.style.height] = [`${width}px`, `${height}px`];
+    const pen = canvas.getContext("2d");
+    pen.scale(ratio, ratio);
+    for (let i = 0; i < count; i += 1) {
+      const [x, y] = [(i % across) * step, Math.floor(i / across) * step];
+      pixels(pen, picture, i, x + 1, y + 1, STRIP / picture.patch);
+      if (i !== picture.chosen) continue;
+      pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--glow");
+      pen.lineWidth = 2.5;
+      pen.strokeRect(x + 1, y + 1, STRIP, STRIP);
+    }
+    canvas.addEventListener("click", (event) => {
+      const box = canvas.getBoundingClientRect();
+      const at = Math.floor((event.clientY - box.top) / step) * across + Math.floor((event.clientX - box.left) / step);
+      if (at < count) picture.choose(at);
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const move = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: across, ArrowUp: -across }[event.key];
+      if (!move) return;
+      event.preventDefault();
+      picture.choose(Math.min(count - 1, Math.max(0, picture.chosen + move)));
+    });
+    const focused = host.contains(document.activeElement);
+    host.replaceChildren(canvas);
+    if (focused) canvas.focus({ preventScroll: true });
+  });
+}
+
 function pixels(pen, { pixels: bytes, patch, channels }, i, x, y, unit) {
   const area = patch * patch;
   const start = i * area * channels;

@@ -1,0 +1,62 @@
+// Notes in time: a bar for each note, low ones below; what a chosen event does is marked.
+
+import { s } from "../dom.js";
+import { redrawn } from "./colours.js";
+
+const HEIGHT = 128;
+const ROOM = 4;
+
+/** The name of a pitch, with its octave: 60 is C4. */
+export const pitchName = (pitch) => ["C", "C♯", "D", "D♯", "E", "F", "F♯", "G", "G♯", "A", "A♯", "B"][pitch % 12] + (Math.floor(pitch / 12) - 1);
+
+/**
+ * Draw a piano roll.
+ * @param roll {notes: [[start, pitch, end]], chosen: {kind, value, time} or null, choose: called with the number of a
+ *   note, describe}
+ * @returns a function that moves the line of the player to a step, or hides it at null
+ */
+export function pianoRoll(host, roll) {
+  let place = null;
+  let head = null;
+  const at = { x: null };
+  const move = (step) => {
+    place = step;
+    if (!head) return;
+    head.setAttribute("visibility", step === null ? "hidden" : "visible");
+    if (step !== null) head.setAttribute("transform", `translate(${at.x(step)} 0)`);
+  };
+  redrawn(host, () => {
+    head = draw(host, roll, at);
+    move(place);
+  });
+  return move;
+}
+
+function draw(host, { notes, chosen, choose, describe }, at) {
+  const width = Math.max(200, host.clientWidth);
+  const last = Math.max(...notes.map((note) => note[2]));
+  const pitches = notes.map((note) => note[1]);
+  const [low, high] = [Math.min(...pitches), Math.max(...pitches)];
+  const tall = (HEIGHT - 2 * ROOM) / (high - low + 1);
+  const x = (step) => ROOM + (step / last) * (width - 2 * ROOM);
+  at.x = x;
+  const svg = s("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": describe });
+  svg.append(s("rect", { class: "plate", x: 0.5, y: 0.5, width: width - 1, height: HEIGHT - 1, rx: 6 }));
+  if (chosen?.kind === "time_shift") {
+    svg.append(s("rect", { class: "roll-time", x: x(chosen.time), y: 1, width: Math.max(2, x(chosen.time + chosen.value) - x(chosen.time)), height: HEIGHT - 2 }));
+  }
+  notes.forEach(([start, pitch, end], i) => {
+    const on = chosen && chosen.value === pitch && ((chosen.kind === "note_on" && chosen.time === start) || (chosen.kind === "note_off" && chosen.time === end));
+    const bar = s("rect", { class: on ? "roll-note on" : "roll-note", x: x(start) + 0.5, y: ROOM + (high - pitch) * tall, width: Math.max(2, x(end) - x(start) - 1), height: Math.max(2, tall - 0.5), rx: 1.5 });
+    bar.append(s("title", {}, pitchName(pitch)));
+    bar.addEventListener("click", () => choose(i));
+    svg.append(bar);
+  });
+  if (chosen && chosen.kind !== "time_shift") {
+    svg.append(s("line", { class: "roll-mark", x1: x(chosen.time), x2: x(chosen.time), y1: 1, y2: HEIGHT - 1 }));
+  }
+  const head = s("line", { class: "roll-head", x1: 0, x2: 0, y1: 1, y2: HEIGHT - 1, visibility: "hidden" });
+  svg.append(head);
+  host.replaceChildren(svg);
+  return head;
+}

@@ -1,0 +1,248 @@
+import { call, live, problem } from "../api.js";
+import { button, choice, text } from "../controls.js";
+import { h, number, s, section, table } from "../dom.js";
+import { redrawn } from "../draw/colours.js";
+import { lineChart } from "../draw/lines.js";
+import { shownPiece } from "../draw/links.js";
+import { pad, read, write } from "../draw/pad.js";
+import { patchStrip } from "../draw/patches.js";
+import { pianoRoll, pitchName } from "../draw/piano_roll.js";
+import { vectorPicture } from "../draw/vectors.js";
+import { play } from "../player.js";
+import { placesOf, subjectDefaults, subjectFields } from "../subject.js";
+
+export const kinds = ["translator", "causal_lm", "encoder"];
+
+const visions = (studio) => placesOf(studio, ["vision"]).map((place) => place.name);
+
+export const defaults = (studio) => ({
+  ...subjectDefaults(studio, kinds), vision: visions(studio)[0] ?? "", picture: "", drawing: "", tune: "round",
+  piece: 0, patch: 24, event: 0,
+});
+
+const KINDS = { note_on: "on", note_off: "off", time_shift: "+" };
+
+export async function mount({ root, state, studio }) {
+  const facts = { text: null, image: null, music: null };
+  const rows = h("div", {});
+  const sameness = () => compare(rows, facts);
+  const domains = h("div", { class: "domains" });
+  const joint = h("div", { class: "drawing joint" });
+  const more = h("div", {});
+  root.append(h("div", { class: "drawing everywhere-picture" }, domains, joint),
+    section("What differs, and what does not", rows), section("Distance in music", more));
+  const told = (name) => (found) => {
+    facts[name] = found;
+    sameness();
+    drawJoint(joint, facts);
+  };
+  domains.append(ofText(state, studio, told("text")), ofImage(state, studio, told("image")));
+  const { tunes } = await call("everywhere", "tunes");
+  domains.append(ofMusic(state, tunes, told("music"), more));
+  drawJoint(joint, facts);
+}
+
+/** A column: its title, what is cut, its tokens, their vectors. */
+function column(title, raw, tokens) {
+  const vectors = h("div", { class: "drawing" });
+  const said = h("p", { class: "note chosen-token", role: "status" });
+  const size = h("p", { class: "shape-line" });
+  const body = h("div", { class: "column-body" }, tokens, vectors);
+  const element = h("section", { class: "domain" }, h("h2", {}, title), h("div", { class: "raw" }, raw), body, said, size);
+  return {
+    element, body, vectors, said,
+    sized(found) {
+      size.replaceChildren(h("strong", {}, `[${number(found.vectors.length)}]`), " tokens → ", h("strong", {}, `[${number(found.vectors.length)}, ${number(found.width)}]`), " vectors");
+    },
+  };
+}
+
+/** Draw again when only the chosen token has changed; ask again when anything else has. */
+function follow(state, names, chosen, ask, show) {
+  state.watch((_, changed) => {
+    if (names.some((name) => changed.includes(name))) ask();
+    else if (changed.includes(chosen)) show();
+  });
+}
+
+const chip = (content, pressed, press, kind = null) => h("button", { type: "button", class: kind ? `token ${kind}` : "token", "aria-pressed": String(pressed), onclick: press }, content);
+
+function ofText(state, studio, told) {
+  if (!placesOf(studio, kinds).length) return missing("Text", "reads text");
+  const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Pieces" });
+  const own = column("Text into pieces of words", subjectFields(state, studio, kinds, { rows: 2 }), tokens);
+  let found = null;
+  const choose = (piece) => state.set({ piece }, { step: true });
+  const show = () => {
+    const at = Math.min(state.values.piece, found.pieces.length - 1);
+    tokens.replaceChildren(...found.pieces.map((piece, i) => chip([shownPiece(piece), h("small", {}, found.ids[i])], i === at, () => choose(i))));
+    vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.pieces.length} pieces.` });
+    own.said.textContent = `Token ${at}: “${shownPiece(found.pieces[at])}” is number ${number(found.ids[at])} of ${number(found.vocabulary)} pieces. That row of a table, and its position, make vector ${at}.`;
+    own.sized(found);
+  };
+  const ask = live(own.body, async (signal) => {
+    const { model, text: written } = state.values;
+    return written.trim() === "" ? null : call("everywhere", "text", { model, text: written }, signal);
+  }, (answer) => {
+    if (answer === null) return; // an empty text leaves the last picture
+    found = answer;
+    show();
+    told(found);
+  });
+  follow(state, ["model", "text"], "piece", ask, () => found && show());
+  ask();
+  return own.element;
+}
+
+function ofImage(state, studio, told) {
+  if (!visions(studio).length) return missing("A picture", "reads pictures");
+  const examples = choice(state, "picture", { label: "Picture", options: [["", "…"]] });
+  const easel = h("div", { class: "easel" });
+  const strip = h("div", { class: "drawing" });
+  const own = column("A picture into patches", [easel, h("div", {}, examples, button("Clear and draw", () => state.set({ picture: "drawing", drawing: "" }, { step: true }), { quiet: true }))], strip);
+  let found = null;
+  let board = null;
+  const choose = (patch) => state.set({ patch }, { step: true });
+  const show = () => {
+    const count = found.side / found.patch;
+    const at = Math.min(Math.max(0, state.values.patch), count * count - 1);
+    const bytes = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
+    patchStrip(strip, { pixels: bytes, side: found.side, patch: found.patch, channels: found.channels, chosen: at, choose, describe: `${count * count} patches in reading order.` });
+    vectorPicture(own.vectors, { values: found.vectors, chosen: at + found.first, choose: (row) => choose(row - found.first), describe: `The vectors of ${count * count} patches.` });
+    own.said.textContent = `Patch ${at}: row ${Math.floor(at / count) + 1}, column ${(at % count) + 1} of the picture, ${number(found.patch ** 2 * found.channels)} numbers. A matrix, and its position, make vector ${at + found.first}. The model reads “${found.label}”.`;
+    own.sized(found);
+  };
+  const ask = live(own.body, async (signal) => {
+    const { vision: model, picture, drawing } = state.values;
+    const asked = picture === "drawing" ? { model, drawing: read(drawing, board?.side ?? 28) } : { model, example: picture || "two" };
+    return call("everywhere", "image", asked, signal);
+  }, (answer) => {
+    found = answer;
+    if (!board) {
+      const made = pad({ side: answer.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
+      board = { side: answer.canvas, ...made };
+      easel.replaceChildren(made.element);
+      examples.fill([["", "example: two"], ...answer.examples.filter((name) => name !== "two").map((name) => [name, `example: ${name}`]), ["drawing", "your drawing"]]);
+    }
+    board.set(grey(answer, board.side));
+    show();
+    told(found);
+  });
+  follow(state, ["vision", "picture", "drawing"], "patch", ask, () => found && show());
+  ask();
+  return own.element;
+}
+
+/** The picture on the pad: the patches put together again, at the size of the pad. */
+function grey({ patches, side, patch, channels }, size) {
+  const bytes = Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
+  const count = side / patch;
+  const at = (y, x) => bytes[(Math.floor(y / patch) * count + Math.floor(x / patch)) * patch * patch * channels + (y % patch) * patch + (x % patch)];
+  return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(Math.floor((y * side) / size), Math.floor((x * side) / size))));
+}
+
+function ofMusic(state, tunes, told, more) {
+  const roll = h("div", { class: "drawing" });
+  const player = button("Play", () => (stop ? stop() : start()));
+  const tokens = h("div", { class: "tokens", role: "group", "aria-label": "Events" });
+  const own = column("Music into events", [h("div", { class: "row" }, choice(state, "tune", { label: "Tune", options: tunes }), player), roll], tokens);
+  let found = null;
+  let stop = null;
+  let move = () => {};
+  function start() {
+    try {
+      stop = play(found.notes, found.seconds_per_step, (step) => {
+        move(step);
+        if (step !== null) return;
+        stop = null;
+        player.textContent = "Play";
+      });
+      player.textContent = "Stop";
+    } catch (error) {
+      own.said.replaceChildren(problem(error));
+    }
+  }
+  const choose = (event) => state.set({ event }, { step: true });
+  const show = () => {
+    const at = Math.min(state.values.event, found.events.length - 1);
+    const [kind, value, id] = found.events[at];
+    const focused = tokens.contains(document.activeElement);
+    tokens.replaceChildren(...found.events.map(([each, amount], i) => chip(each === "time_shift" ? `+${number(amount / 100)} s` : `${KINDS[each]} ${pitchName(amount)}`, i === at, () => choose(i), each)));
+    const pressed = tokens.children[at];
+    if (focused) pressed.focus({ preventScroll: true });
+    tokens.scrollTop = Math.max(0, pressed.offsetTop - tokens.offsetTop - tokens.clientHeight / 2);
+    move = pianoRoll(roll, {
+      notes: found.notes, chosen: { kind, value, time: found.times[at] }, describe: `${found.title}: ${found.notes.length} notes.`,
+      choose: (note) => choose(found.events.findIndex(([each, pitch], i) => each === "note_on" && pitch === found.notes[note][1] && found.times[i] === found.notes[note][0])),
+    });
+    vectorPicture(own.vectors, { values: found.vectors, chosen: at, choose, describe: `The vectors of ${found.events.length} events.` });
+    const meaning = kind === "time_shift" ? `${number(value / 100)} seconds go by` : `${pitchName(value)} ${kind === "note_on" ? "begins" : "ends"}`;
+    own.said.textContent = `Token ${at}: ${meaning}; number ${number(id)} of ${number(found.vocabulary)} events. No music model is at hand: these vectors are as they are before training.`;
+    own.sized(found);
+  };
+  const ask = live(own.body, (signal) => call("everywhere", "music", { tune: state.values.tune }, signal), (answer) => {
+    stop?.();
+    found = answer;
+    show();
+    told(found);
+    again(more, found);
+  });
+  follow(state, ["tune"], "event", ask, () => found && show());
+  state.watch((_, changed) => changed.includes("tune") && state.values.event && state.set({ event: 0 }));
+  addEventListener("pagehide", () => stop?.());
+  ask();
+  return own.element;
+}
+
+function missing(title, does) {
+  return h("section", { class: "domain" }, h("h2", {}, title), h("p", { class: "note" }, `None of the models at hand ${does}. Drop one onto the start page.`));
+}
+
+/** After which distance the notes of the tune come again. */
+function again(host, found) {
+  const chart = h("div", { class: "drawing" });
+  host.replaceChildren(h("p", {}, h("strong", {}, found.title), ` (${found.origin}). ${found.about}`),
+    h("p", {}, "Two choruses may start at bar 1 and at bar 40. An absolute position says “bar 40”, which training may never have seen with this tune; the distance “eight beats ago” is the same in both. So the Music Transformer learns a vector for each distance between query and key, and adds its product with the query to the score."),
+    h("figure", {}, h("h3", {}, "Notes that come again"), chart, h("figcaption", {}, "The share of notes that begin again so many beats later, in any octave. Peaks are distances that are worth a head.")));
+  lineChart(chart, {
+    series: [{ name: "share of notes", points: found.recurrence, dots: true }], x: { label: "beats later" }, y: { label: "share", zero: true },
+    describe: `${found.title}: the share of notes that begin again, by the distance in beats.`, height: 260,
+  });
+}
+
+function compare(host, { text: words, image, music }) {
+  const cell = (found, value) => (found ? value(found) : "–");
+  const three = (name, a, b, c) => [name, cell(words, a), cell(image, b), cell(music, c)];
+  host.replaceChildren(table("Text, picture and music side by side", ["", "text", "picture", "music"], [
+    three("a token is", () => "a piece of a word", (x) => `a square of ${x.patch} × ${x.patch} pixels`, () => "a note's begin or end, or time"),
+    three("vocabulary", (x) => number(x.vocabulary), () => "none: any pixels", (x) => number(x.vocabulary)),
+    three("a token becomes a vector by", () => "a row of a table", (x) => `a matrix, ${x.patch ** 2 * x.channels} × ${x.width}`, () => "a row of a table"),
+    three("tokens L", (x) => number(x.vectors.length), (x) => number(x.vectors.length), (x) => number(x.vectors.length)),
+    three("width D", (x) => number(x.width), (x) => number(x.width), (x) => number(x.width)),
+    three("a block of it", (x) => x.parts.join(", then "), (x) => x.parts.join(", then "), () => "the same, with relative positions (Huang 2018)"),
+    three("blocks of this model", (x) => number(x.layers), (x) => number(x.layers), () => "no model at hand"),
+  ], { words: true }));
+}
+
+/** Three ways into one block. */
+function drawJoint(host, facts) {
+  redrawn(host, () => {
+    const width = Math.max(240, host.clientWidth);
+    const columns = width > 700 ? 3 : 1; // as the columns above stand
+    const [top, height] = [26, 44];
+    const svg = s("svg", { width, height: top + height + 30, viewBox: `0 0 ${width} ${top + height + 30}`, role: "img", "aria-label": "Text, picture and music enter the same block." });
+    const arrow = (x, y1, y2) => svg.append(s("path", { class: "flow stream", d: `M${x} ${y1}L${x} ${y2 - 5}` }), s("path", { class: "joint-tip", d: `M${x - 6} ${y2 - 7}L${x + 6} ${y2 - 7}L${x} ${y2}Z` }));
+    const names = [facts.text, facts.image, facts.music].map((found) => (found ? `[${found.vectors.length}, ${found.width}]` : ""));
+    for (let i = 0; i < columns; i += 1) {
+      const x = ((i + 0.5) * width) / columns;
+      arrow(x, 0, top);
+      arrow(x, top + height, top + height + 22);
+      const shape = columns === 3 ? names[i] : "[L, D]";
+      svg.append(s("text", { class: "tick", x: x + 10, y: 15 }, shape), s("text", { class: "tick", x: x + 10, y: top + height + 16 }, shape));
+    }
+    svg.append(s("rect", { class: "joint-block", x: 1, y: top, width: width - 2, height, rx: 8 }),
+      s("text", { class: "joint-name", x: width / 2, y: top + 19, "text-anchor": "middle" }, "The same block"),
+      s("text", { class: "tick", x: width / 2, y: top + 35, "text-anchor": "middle" }, width > 700 ? "self-attention mixes the tokens, a feed-forward network works on each; [L, D] in, [L, D] out" : "self-attention, feed-forward; [L, D] in and out"));
+    host.replaceChildren(svg);
+  });
+}
