@@ -42,18 +42,17 @@ class StepsRequest(Config):
     kernel: Annotated[int, Field(ge=2, le=9)] = 3
 
 
-class MeasureRequest(Config):
-    """New networks to measure."""
+NewNetwork = Literal["rnn", "lstm", "gru", "transformer", "window"]
 
+
+class MeasureRequest(Config):
+    """A new network to measure, once: a page asks for each network and draw by itself."""
+
+    network: NewNetwork = "transformer"
     length: Length = 64
     width: Width = 64
     num_layers: Layers = 2
     window: Window = 4
-    cells: Annotated[tuple[Literal["rnn", "lstm", "gru"], ...], Field(max_length=3)] = (
-        "rnn",
-        "lstm",
-        "gru",
-    )
     keep_bias: Annotated[float, Field(ge=-4, le=10)] = 1.0
     norm_placement: Literal["post", "pre"] = "post"
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
@@ -83,42 +82,33 @@ def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return gradients by distance of recurrent networks and of Transformers on the same input."""
+    """Return gradients by distance of one draw of a network; all read the same input."""
     from heedful.inspect.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
     from heedful.models.shape import TranslatorShape
 
-    seeds = range(request.seed, request.seed + 3)
     few = _NEW_NUMBERS // (request.length * request.width)
     directions = max(_FEWEST, min(DIRECTIONS, few))
-    recurrent = [
-        recurrent_reach(
-            cell,
+    if request.network in ("rnn", "lstm", "gru"):
+        return recurrent_reach(
+            request.network,
             request.length,
             width=request.width,
             num_layers=request.num_layers,
             keep_bias=request.keep_bias,
-            seeds=seeds,
+            seeds=[request.seed],
             directions=directions,
-        )
-        for cell in dict.fromkeys(request.cells)
-    ]
+        ).plain()
     shape = TranslatorShape(
         width=request.width,
         num_heads=_HEADS,
         feedforward=4 * request.width,
         encoder_layers=request.num_layers,
         norm_placement=request.norm_placement,
+        window=request.window if request.network == "window" else None,
     )
-    near = shape.model_copy(update={"window": request.window})
-    full, windowed = (
-        transformer_reach(request.length, each, seeds=seeds, directions=directions)
-        for each in (shape, near)
-    )
-    return {
-        "recurrent": [each.plain() for each in recurrent],
-        "transformer": full.plain(),
-        "window": windowed.plain(),
-    }
+    return transformer_reach(
+        request.length, shape, seeds=[request.seed], directions=directions
+    ).plain()
 
 
 def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:

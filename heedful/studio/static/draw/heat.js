@@ -13,7 +13,8 @@ const FLAT = 380; // height of a map whose cells need not be square
  * @param host where
  * @param map {values, rows, columns, kind, describe, hidden, cell, readout}
  *   rows and columns: {label, names}; kind: "share" from 0 to 1, "sequence" from 0 to the largest,
- *   "diverging" around 0; hidden: cells to leave out; cell: largest size of a cell in pixels
+ *   "diverging" around 0; hidden: cells to leave out; cell: largest size of a cell in pixels; tall: height of a row;
+ *   shade: from a number to its share of the ramp, whose ends are then named by `ends`
  */
 export function heatMap(host, map) {
   redrawn(host, () => draw(host, map));
@@ -33,12 +34,12 @@ function draw(host, map) {
     return;
   }
   const most = span(map);
-  const colour = (value) => css(map.kind === "diverging" ? diverging(value / most) : sequence(value / most));
+  const colour = (value) => css(map.shade ? sequence(map.shade(value)) : map.kind === "diverging" ? diverging(value / most) : sequence(value / most));
   const named = { rows: map.rows.names, columns: map.columns.names };
   const left = named.rows ? (map.rows.label ? 32 : 20) + 7 * Math.min(12, Math.max(...named.rows.map((name) => String(name).length))) : 46;
   const width = Math.max(240, host.clientWidth);
   const cell = Math.min(map.cell ?? 26, (width - left - 2) / columns);
-  const tall = map.flat ? Math.min(14, Math.max(3, FLAT / rows)) : Math.max(cell, 4);
+  const tall = map.tall ?? (map.flat ? Math.min(14, Math.max(3, FLAT / rows)) : Math.max(cell, 4));
   const slanted = isSlanted(map, cell);
   const sizes = { left, top: 2, cell, tall, right: left + cell * columns, bottom: 2 + tall * rows };
   const canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `${map.describe} Arrow keys read the cells.` });
@@ -140,10 +141,10 @@ function isSlanted(map, cell) {
 function key(map, most, colour) {
   if (map.binary) return "";
   const low = map.kind === "diverging" ? -most : 0;
-  const stops = Array.from({ length: 9 }, (_, i) => colour(low + ((most - low) * i) / 8));
+  const stops = Array.from({ length: 9 }, (_, i) => (map.shade ? css(sequence(i / 8)) : colour(low + ((most - low) * i) / 8)));
   const bar = h("span", { class: "ramp" });
   bar.style.background = `linear-gradient(to right, ${stops.join(", ")})`;
-  return h("p", { class: "key" }, number(low, 3), bar, number(most, 3));
+  return h("p", { class: "key" }, map.ends?.[0] ?? number(low, 3), bar, map.ends?.[1] ?? number(most, 3));
 }
 
 function listen(canvas, readout, map, sizes, pen, clean) {

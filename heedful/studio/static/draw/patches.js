@@ -54,6 +54,15 @@ function draw(host, picture) {
   if (focused && picture.choose) canvas.focus({ preventScroll: true });
 }
 
+/** Patches put together again, the first of their colours, as rows of so many pixels: for a pad to draw on. */
+export function greyPicture({ patches, side, patch, channels }, size) {
+  const bytes = Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
+  const count = side / patch;
+  const at = (y, x) => bytes[(Math.floor(y / patch) * count + Math.floor(x / patch)) * patch * patch * channels + (y % patch) * patch + (x % patch)];
+  const near = (i) => Math.floor((i * side) / size);
+  return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(near(y), near(x))));
+}
+
 const STRIP = 22; // pixels of a patch in a strip
 
 /**

@@ -5,7 +5,7 @@ import { redrawn } from "../draw/colours.js";
 import { lineChart } from "../draw/lines.js";
 import { shownPiece } from "../draw/links.js";
 import { pad, read, write } from "../draw/pad.js";
-import { patchStrip } from "../draw/patches.js";
+import { greyPicture, patchStrip } from "../draw/patches.js";
 import { pianoRoll, pitchName } from "../draw/piano_roll.js";
 import { vectorPicture } from "../draw/vectors.js";
 import { play } from "../player.js";
@@ -124,21 +124,13 @@ function ofImage(state, studio, told) {
       easel.replaceChildren(made.element);
       examples.fill([["", "example: two"], ...answer.examples.filter((name) => name !== "two").map((name) => [name, `example: ${name}`]), ["drawing", "your drawing"]]);
     }
-    board.set(grey(answer, board.side));
+    board.set(greyPicture(answer, board.side));
     show();
     told(found);
   });
   follow(state, ["vision", "picture", "drawing"], "patch", ask, () => found && show());
   ask();
   return own.element;
-}
-
-/** The picture on the pad: the patches put together again, at the size of the pad. */
-function grey({ patches, side, patch, channels }, size) {
-  const bytes = Uint8Array.from(atob(patches), (letter) => letter.charCodeAt(0));
-  const count = side / patch;
-  const at = (y, x) => bytes[(Math.floor(y / patch) * count + Math.floor(x / patch)) * patch * patch * channels + (y % patch) * patch + (x % patch)];
-  return Array.from({ length: size }, (_, y) => Array.from({ length: size }, (__, x) => at(Math.floor((y * side) / size), Math.floor((x * side) / size))));
 }
 
 function ofMusic(state, tunes, told, more) {

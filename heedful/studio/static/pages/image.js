@@ -4,7 +4,7 @@ import { figure, h, number, refilled } from "../dom.js";
 import { facts } from "../draw/facts.js";
 import { heatMap } from "../draw/heat.js";
 import { pad, read, write } from "../draw/pad.js";
-import { patchPicture } from "../draw/patches.js";
+import { greyPicture, patchPicture } from "../draw/patches.js";
 
 const able = (studio) => studio.places.filter((place) => place.kind === "vision").map((place) => place.name);
 
@@ -23,15 +23,20 @@ export function mount({ root, side, state, studio }) {
   const layer = choice(state, "layer", { label: "Layer", options: [[0, "the last"]] });
   const head = choice(state, "head", { label: "Head", options: [[0, "the mean of all"]] });
   const easel = h("div", {});
+  const cutting = figure("The patches of the model");
+  const looking = figure("Attention over the picture");
+  const map = figure("Attention to each patch");
+  const numbers = h("div", {});
   const verdict = h("div", {});
-  const rest = h("div", {});
-  const body = h("div", { class: "result" }, h("div", { class: "columns" }, verdict, easel), rest);
+  const body = h("div", { class: "result" }, h("div", { class: "easel-row" }, easel, cutting.element, looking.element),
+    h("div", { class: "columns" }, verdict, h("div", {}, map.element, numbers)));
   const whole = button("Attention from the whole image", () => state.set({ patch: -1 }, { step: true }), { quiet: true });
   side.append(
     panel(models.length > 1 ? choice(state, "model", { label: "Model", options: models }) : null, picture,
       h("div", { class: "field" }, h("label", { for: "file" }, "Upload a PNG or JPEG"), file), layer, head,
       check(state, "rollout", { label: "Rollout: through all layers" })));
   root.append(body);
+  cutting.element.append(whole);
 
   let upload = null;
   let known = null;
@@ -53,8 +58,8 @@ export function mount({ root, side, state, studio }) {
     fill(layer, state, "layer", found.layers, "the last");
     fill(head, state, "head", found.heads, "the mean of all");
     board = pad({ side: found.canvas, changed: (rows) => state.set({ picture: "drawing", drawing: write(rows) }) });
-    const clean = button("Clear", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
-    easel.replaceChildren(h("h3", {}, "Draw"), board.element, h("p", { class: "row" }, clean),
+    const clean = button("Clear and draw", () => state.set({ drawing: "", picture: "drawing" }, { step: true }), { quiet: true });
+    easel.replaceChildren(h("h3", {}, "Draw here"), board.element, h("p", { class: "row" }, clean),
       h("p", { class: "note" }, "White on black. A model of digits expects them in the middle of the picture, two thirds of its height."));
     board.set(read(state.values.drawing, found.canvas));
   }
@@ -72,22 +77,20 @@ export function mount({ root, side, state, studio }) {
     return call("image", "look", asked, signal);
   }, (found) => {
     refilled(verdict, () => showClasses(verdict, found));
-    refilled(rest, () => show(found));
+    if (state.values.picture !== "drawing") board.set(greyPicture(found, known.canvas));
+    show(found);
   });
 
   function show(found) {
     const { patch, layer: l, head: a, rollout } = state.values;
     const count = found.side / found.patch;
-    const numbers = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
-    const own = { pixels: numbers, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
+    const pixels = Uint8Array.from(atob(found.patches), (letter) => letter.charCodeAt(0));
+    const own = { pixels, side: found.side, patch: found.patch, channels: found.channels, chosen: patch };
     const from = patch >= 0 ? `the patch in row ${Math.floor(patch / count) + 1}, column ${(patch % count) + 1}` : found.whole === null ? "all patches, whose mean stands for the image" : "[CLS], which stands for the image";
     const where = rollout ? `layers 1 to ${l || known.layers}, followed through` : `layer ${l || known.layers}, ${a ? `head ${a}` : "the mean of its heads"}`;
-    const cutting = figure("The patches of the model", `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels${found.channels === 3 ? " and three colours" : ""}. Click one for its attention.`);
-    const looking = figure("Attention over the picture", `From ${from}: ${where}. The strongest patch has ${number(Math.max(...found.shares), 3)}${found.whole === null ? "" : `, [CLS] itself ${number(found.whole, 3)}`}.`);
-    const map = figure("Attention to each patch");
-    rest.append(facts([["patches", number(count * count), "patches"], ["numbers in a patch", number(found.patch ** 2 * found.channels), "numbers"]]),
-      h("div", { class: "columns" }, cutting.element, looking.element, map.element));
-    cutting.element.append(whole);
+    cutting.words.textContent = `${count} × ${count} patches of ${found.patch} × ${found.patch} pixels${found.channels === 3 ? " and three colours" : ""}. Click one for its attention.`;
+    looking.words.textContent = `From ${from}: ${where}. The strongest patch has ${number(Math.max(...found.shares), 3)}${found.whole === null ? "" : `, [CLS] itself ${number(found.whole, 3)}`}.`;
+    numbers.replaceChildren(facts([["patches", number(count * count), "patches"], ["numbers in a patch", number(found.patch ** 2 * found.channels), "numbers"]]));
     whole.disabled = patch < 0;
     const choose = (chosen) => state.set({ patch: chosen }, { step: true });
     patchPicture(cutting.host, { ...own, shares: null, choose, describe: "The picture in patches." });

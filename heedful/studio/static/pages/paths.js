@@ -2,6 +2,7 @@ import { call, live, problem } from "../api.js";
 import { button, choice, panel, several, slider, text } from "../controls.js";
 import { engineering, figure, folded, h, number, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
+import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { networkPicture } from "../draw/network.js";
 
@@ -15,6 +16,10 @@ const KINDS = {
   dilated: ["Dilated convolution", "The same, with gaps that grow from layer to layer."],
 };
 const CELLS = { rnn: "RNN", lstm: "LSTM", gru: "GRU" };
+const COLOURS = { rnn: 1, lstm: 2, gru: 4, transformer: 0, window: 5 };
+const DRAWS = 3; // of weights and tokens, whose mean is drawn
+const DECADES = 5; // of a signal that are told apart by shades
+const KEPT = 200; // measured pieces that are not asked for again
 
 export const defaults = () => ({
   length: 64, width: 64, layers: 2, window: 4, kernel: 3, cells: ["rnn", "lstm", "gru"], keep: 1, norms: "post", seed: 1,
@@ -25,13 +30,15 @@ export function mount({ root, side, state, studio }) {
   const models = studio.places.filter((place) => READERS.includes(place.kind));
   const drawings = h("div", {});
   const charts = h("div", {});
+  const bar = progressBar();
   side.append(
     panel(slider(state, "length", { label: "Tokens", stops: [2, 4, ...SIZES] }),
       slider(state, "width", { label: "Width", stops: SIZES }),
       slider(state, "layers", { label: "Layers", min: 1, max: 4 }),
       slider(state, "window", { label: "Window, to each side", min: 2, max: 32 }),
-      slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })));
-  root.append(section("Steps from the first token to the last", drawings), section("What arrives", measured(state, models, charts), charts));
+      slider(state, "kernel", { label: "Kernel size of the convolution", min: 2, max: 9 })),
+    h("h2", {}, "What is measured"), measured(state, models));
+  root.append(section("Steps from the first token to the last", drawings), section("What arrives", bar.element, charts));
 
   const draw = stepped(drawings);
   const steps = live(drawings, (signal) => {
@@ -39,33 +46,99 @@ export function mount({ root, side, state, studio }) {
     return call("paths", "steps", { length, width, num_layers: layers, window, kernel }, signal);
   }, draw);
   steps();
-  const known = {};
-  /** An answer, asked for anew only when what is asked has changed. */
-  async function kept(name, asked, signal) {
-    const key = JSON.stringify(asked);
-    if (known[name]?.key !== key) known[name] = { key, found: await call("paths", name, asked, signal) };
-    return known[name].found;
-  }
-  async function ofOwn(signal) {
-    const { model, stack, text: written } = state.values;
-    if (!model || written.trim() === "") return null;
-    try {
-      return await kept("own", { model, stack, text: written }, signal);
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      return { error }; // the new networks can be shown all the same
-    }
-  }
-  const measure = live(charts, async (signal) => {
-    const { length, width, layers, window, cells, keep, norms, seed } = state.values;
-    const found = await kept("measure", { length, width, num_layers: layers, window, cells, keep_bias: keep, norm_placement: norms, seed }, signal);
-    return { found, own: await ofOwn(signal) };
-  }, arrived(charts, state));
+  const { measure, stop } = measuring(state, charts);
+  bar.stop.addEventListener("click", () => (bar.running ? stop() : measure()));
   state.watch((_, changed) => {
     if (changed.some((name) => ["length", "width", "layers", "window", "kernel"].includes(name))) steps();
     if (changed.some((name) => name !== "kernel")) measure();
   });
   measure();
+
+  /** Measures piece by piece: every network, draw by draw, then the model of one's own. */
+  function measuring(settings, host) {
+    const pieces = new Map();
+    let halt = new AbortController();
+    const show = arrived(host, settings);
+    async function piece(name, asked, signal) {
+      const key = JSON.stringify([name, asked]);
+      if (!pieces.has(key)) {
+        pieces.set(key, await call("paths", name, asked, signal));
+        if (pieces.size > KEPT) pieces.delete(pieces.keys().next().value);
+      }
+      return pieces.get(key);
+    }
+    const ask = live(host, async (signal) => {
+      const { length, width, layers, window, cells, keep, norms, seed, model, stack, text: written } = settings.values;
+      halt = new AbortController();
+      const either = AbortSignal.any([signal, halt.signal]);
+      const networks = [...Object.keys(CELLS).filter((cell) => cells.includes(cell)), "transformer", "window"];
+      const found = { reaches: new Map(), own: null, length };
+      const withOwn = Boolean(model && written.trim());
+      const all = DRAWS * networks.length + (withOwn ? 1 : 0);
+      let done = 0;
+      bar.begin();
+      try {
+        for (let draw = 0; draw < DRAWS; draw += 1) {
+          for (const network of networks) {
+            bar.tell(done, all, `${named(network, window)}, draw ${draw + 1} of ${DRAWS}`);
+            const asked = { network, length, width, num_layers: layers, seed: seed + draw };
+            if (network === "window") asked.window = window;
+            if (network in CELLS) asked.keep_bias = keep;
+            else asked.norm_placement = norms;
+            const reach = await piece("measure", asked, either);
+            found.reaches.set(network, [...(found.reaches.get(network) ?? []), reach]);
+            done += 1;
+            show(found);
+          }
+        }
+        if (withOwn) {
+          bar.tell(done, all, model);
+          found.own = await piece("own", { model, stack, text: written }, either).catch((error) => {
+            if (error.name === "AbortError" || error.away) throw error;
+            return { error }; // the new networks can be shown all the same
+          });
+        }
+        bar.end("");
+      } catch (error) {
+        if (error.name === "AbortError" && halt.signal.aborted && !signal.aborted) bar.end(`Stopped after ${done} of ${all}.`, "Measure the rest");
+        else {
+          if (!signal.aborted) bar.end("");
+          throw error;
+        }
+      }
+      return found;
+    }, show);
+    return { measure: ask, stop: () => halt.abort() };
+  }
+}
+
+const named = (network, window) => CELLS[network] ?? (network === "window" ? `Transformer, window ${window}` : "Transformer");
+
+/** How far the measuring is, and a button that stops it. */
+function progressBar() {
+  const line = h("progress", { max: 1, value: 0, "aria-label": "Measured so far" });
+  const words = h("span", { class: "note", role: "status" });
+  const press = button("Stop", () => {}, { quiet: true });
+  const element = h("p", { class: "row measuring" }, line, words, press);
+  return {
+    element, stop: press, running: false,
+    begin() {
+      this.running = true;
+      element.hidden = false;
+      press.textContent = "Stop";
+    },
+    tell(done, all, what) {
+      line.value = done / all;
+      words.textContent = `Measuring ${what} (${done + 1} of ${all})`;
+    },
+    /** Say how it ended; without words there is nothing more to see. */
+    end(said, again = null) {
+      this.running = false;
+      element.hidden = !said;
+      words.textContent = said;
+      if (again) press.textContent = again;
+    },
+  };
 }
 
 function stepped(host) {
@@ -109,7 +182,7 @@ function stepped(host) {
 }
 
 /** The controls of what is measured. */
-function measured(state, models, charts) {
+function measured(state, models) {
   const stack = choice(state, "stack", { label: "Its", options: [["", "last stack"], ["encoder", "encoder"], ["decoder", "decoder"]] });
   const sentences = text(state, "text", { label: "Sentences for your model", rows: 2, hint: "Up to 8, a line each; the curve is their mean." });
   const arrange = () => {
@@ -132,25 +205,38 @@ function measured(state, models, charts) {
   return controls;
 }
 
+/** The mean of some samples, number by number. */
+const mean = (rows) => rows[0].map((_, i) => rows.reduce((sum, row) => sum + row[i], 0) / rows.length);
+
 function arrived(host, state) {
+  const signal = figure("The signal of each token that reaches the last one", "As a share of the last token's own signal, each step of the ramp a tenth of the one before. It fades on its way through a recurrent network; attention brings near and far alike.");
   const picture = figure("Gradient of the last token's output by each token's embedding",
     "The Frobenius norm of the Jacobian, estimated from some directions of the output; the mean of three draws of weights and tokens. These networks are untrained: training moves all these curves. Exact zeros are not drawn.");
   const numbers = h("div", {});
   const written = h("div", { class: "own" });
-  host.append(numbers, picture.element, written,
+  host.append(signal.element, numbers, picture.element, written,
     h("p", { class: "note" }, "The state of a plain RNN goes through one matrix and one tanh at each step, so that the gradient shrinks by about the same factor each time; an LSTM and a GRU have a gate that can let it through. The last token of a Transformer depends mostly on itself, through the residual stream, and on far tokens as much as on near ones."));
-  return ({ found, own }) => {
-    const { shown, model } = state.values;
-    const series = found.recurrent.map((each) => ({ name: CELLS[each.name], colour: { rnn: 1, lstm: 2, gru: 4 }[each.name], reach: each }));
-    series.push({ name: "Transformer", colour: 0, reach: found.transformer },
-      { name: `Transformer, window ${state.values.window}`, colour: 5, dashed: true, reach: found.window });
-    if (own?.reach) series.push({ name: `${own.stack} of ${model}`, colour: 3, reach: own.reach });
+  return ({ reaches, own, length }) => {
+    const { shown, model, window } = state.values;
+    const series = [...reaches].map(([network, samples]) => ({
+      name: named(network, window), fact: network === "window" ? "transformer-window" : network, colour: COLOURS[network], dashed: network === "window",
+      reach: { relative: mean(samples.map((each) => each.relative)), mean: mean(samples.map((each) => each.mean)) },
+    }));
+    if (own?.reach) series.push({ name: `${own.stack} of ${model}`, fact: own.reach.name, colour: 3, reach: own.reach });
     for (const each of series) each.points = each.reach[shown].map((value, distance) => [distance, value]);
-    const far = found.transformer.relative.length - 1;
-    numbers.replaceChildren(facts(series.filter((each) => each.reach.relative.length > far).map((each) => [`at distance ${far}, ${each.name}`, number(each.reach[shown][far], 3), `far-${each.reach.name}${each.dashed ? "-window" : ""}`])));
+    const far = length - 1;
+    numbers.replaceChildren(facts(series.filter((each) => each.reach.relative.length > far).map((each) => [`at distance ${far}, ${each.name}`, number(each.reach[shown][far], 3), `far-${each.fact}`])));
     const texts = own?.targets?.filter((target) => target) ?? [];
     written.replaceChildren(own?.error ? problem(own.error) : h("p", { class: "note", dir: "auto" },
       texts.length ? `${model} wrote: ${texts.join(" / ")}` : model && !own ? "Type some sentences, and the curve of your model is drawn too." : ""));
+    const fading = series.filter((each) => each.reach.relative.length === length);
+    heatMap(signal.host, {
+      values: fading.map((each) => [...each.reach.relative].reverse()), kind: "sequence", cell: 40, tall: 26,
+      shade: (value) => (value > 0 ? 1 + Math.log10(Math.min(1, value)) / DECADES : 0), ends: [`10⁻${"⁰¹²³⁴⁵⁶⁷⁸⁹"[DECADES]} or less`, "1"],
+      rows: { label: "", names: fading.map((each) => (each.dashed ? `window ${window}` : each.name)) }, columns: { label: "token", names: Array.from({ length }, (_, i) => i + 1) },
+      describe: "The gradient of the last token's output by each token, against the last token's own.",
+      readout: (i, j, value) => `${fading[i].name}: token ${j + 1} arrives with ${number(value, 3)} of the last token's own`,
+    });
     lineChart(picture.host, {
       series, x: { label: "distance" }, y: { label: shown === "relative" ? "against its own" : "norm", log: true }, height: 380,
       describe: "Size of the gradient by distance from the last token, on a logarithmic axis.",
