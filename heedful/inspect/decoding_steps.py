@@ -13,7 +13,7 @@ from torch import Tensor
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect.attention_maps import visible_positions
 from heedful.inspect.readings import LONGEST, Reading, Tokens, read, tensors
-from heedful.inspect.subject import Subject, inference, sublayers
+from heedful.inspect.subject import Subject, array, inference, sublayers
 from heedful.pipelines.streamed_text import RunningText
 from heedful.search.beam import SearchTrace, Step, places
 from heedful.search.constraints import Constraints, Moment, build_constraints
@@ -57,6 +57,7 @@ class NextToken:
         reading: the input of encoder and decoder, for `attention`; its last row is this step's.
         text: the text so far.
         chosen_scores: log-probability of each token that was chosen.
+        logits: [V] scores of the next token before the softmax, as the model gives them.
         scores: [V] log-probabilities of the next token as a search has them; −∞ for tokens that
             are never written.
         names: [V] pieces for display.
@@ -72,6 +73,7 @@ class NextToken:
     reading: Reading
     text: str
     chosen_scores: tuple[float, ...]
+    logits: np.ndarray
     scores: np.ndarray
     names: tuple[str, ...]
     end: int
@@ -145,6 +147,7 @@ def next_token(
         reading=writer.reading_of(written),
         text=writer.text(written),
         chosen_scores=tuple(float(own[token]) for own, token in zip(scores, chosen, strict=False)),
+        logits=array(logits[0, 0].to(torch.float32)),
         scores=scores[-1].cpu().numpy(),
         names=writer.names(),
         end=writer.specials.eos,

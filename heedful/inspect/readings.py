@@ -16,6 +16,7 @@ from heedful.errors import DataError, ModelError
 from heedful.inspect.subject import Subject, inference
 from heedful.pipelines.batching import plan_batches
 from heedful.pipelines.encoder_input import check_length, frame
+from heedful.pipelines.text_encoding import MASK
 from heedful.pipelines.text_generation import generate, prompt_ids
 from heedful.pipelines.text_splitting import clean
 from heedful.search.dispatch import search as search_for
@@ -314,16 +315,23 @@ def _encoder_texts(
     readings = []
     for number, text in enumerate(texts):
         second = None if seconds is None else seconds[number]
-        ids = tokenizer.encode(text)
+        ids = _encode(tokenizer, text)
         where = f"text {number + 1}"
         _check_not_empty(ids, where)
-        item = frame(tokenizer, ids, None if second is None else tokenizer.encode(second))
+        item = frame(tokenizer, ids, None if second is None else _encode(tokenizer, second))
         check_length(spec, item, where)
         _check_length(len(item.ids), None, where)
         both = text if second is None else f"{text}\t{second}"
         tokens = Tokens.of(tokenizer, item.ids)
         readings.append(Reading(text=both, encoder=tokens, second=item.second))
     return readings
+
+
+def _encode(tokenizer: TextTokenizer, text: str) -> list[int]:
+    """Return ids of a text, [MASK] as the token that hides another where there is one."""
+    if tokenizer.mask is None or MASK not in text:
+        return tokenizer.encode(text)
+    return tokenizer.encode_masked(text, MASK)
 
 
 def _autocast(subject: Subject) -> AbstractContextManager[object]:

@@ -200,6 +200,9 @@ def sublayers(block: Any) -> dict[str, SubLayer]:
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
     """Put a model into evaluation mode, and back into its mode afterwards."""
+    if not any(module.training for module in model.modules()):
+        yield  # switching the mode of each module takes longer than a pass of a small model
+        return
     training = model.training
     model.eval()
     try:

@@ -1,4 +1,4 @@
-"""One text through a model, tensor by tensor, from its pieces to the next token."""
+"""One text through a model, tensor by tensor, from its pieces to the token it predicts."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from heedful.errors import ModelError
+from heedful.errors import DataError, ModelError
 from heedful.inspect.attention_maps import choose
 from heedful.inspect.decoding_steps import NextToken, next_token
-from heedful.inspect.readings import Tokens, stack_positions, tensors
+from heedful.inspect.readings import Reading, Tokens, read, stack_positions, tensors
 from heedful.inspect.subject import Subject, array, capture, inference, stack_of, sublayers
+from heedful.pipelines.text_encoding import MASK
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,11 +31,30 @@ class CrossAttention:
 
 
 @dataclass(frozen=True, eq=False)
-class Walkthrough:
-    """The tensors of a pass that lead from a text to the next token.
+class HiddenToken:
+    """The predictions of a masked language model for the first token that a text hides.
 
-    Those of one block are of the stack that reads the text: a translator's encoder, a language
-    model's decoder.
+    Args:
+        reading: the text.
+        row: index of the hidden token.
+        logits: [V] scores before the softmax.
+        scores: [V] log-probabilities.
+        names: [V] pieces for display.
+    """
+
+    reading: Reading
+    row: int
+    logits: np.ndarray
+    scores: np.ndarray
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Walkthrough:
+    """The tensors of a pass that lead from a text to the token that the model predicts.
+
+    Those of one block are of the stack that reads the text: the encoder, or a language model's
+    decoder.
 
     Args:
         stack: `encoder` or `decoder`.
@@ -57,8 +77,8 @@ class Walkthrough:
         inner: [L, F] of the feed-forward network; None where experts take its place.
         feedforward_output: [L, D].
         output: [L, D], the stream after the block.
-        cross: None for a language model.
-        next: predictions of the next token.
+        cross: None for a model without cross-attention.
+        next: predictions of the next token, or of the one that the text hides.
     """
 
     stack: str
@@ -82,76 +102,163 @@ class Walkthrough:
     feedforward_output: np.ndarray
     output: np.ndarray
     cross: CrossAttention | None
-    next: NextToken
+    next: NextToken | HiddenToken
+
+
+@dataclass(frozen=True, eq=False)
+class TextPass:
+    """A pass of one text through a model, of which any block and head can be opened.
+
+    Args:
+        subject: the model.
+        next: predictions of the next token, or of the one that the text hides.
+        stack: that reads the text.
+        inputs: arguments of the model's `forward`.
+        tensors: of the stack by their addresses, without the batch of one.
+        cross: None for a model without cross-attention.
+    """
+
+    subject: Subject
+    next: NextToken | HiddenToken
+    stack: str
+    inputs: Sequence[Any]
+    tensors: dict[str, np.ndarray]
+    cross: CrossAttention | None
+
+    def open(self, layer: int = 0, head: int = 0) -> Walkthrough:
+        """Return the tensors of a block and a head.
+
+        Args:
+            layer: number of the block, from 0.
+            head: number of the head, from 0.
+
+        Raises:
+            ModelError: when the block has no softmax attention.
+            ConfigError: when there is no such layer or head.
+        """
+        blocks = stack_of(self.subject.model, self.stack).blocks
+        (layer,) = choose([layer], len(blocks), "layer")
+        parts = sublayers(blocks[layer])
+        if "self" not in parts or not parts["self"].has_softmax:
+            raise ModelError(
+                f"Block {layer + 1} of the {self.stack} has no attention with a softmax to follow",
+                remedy="Choose another block, or another model",
+            )
+        module = parts["self"].module
+        (head,) = choose([head], module.num_heads, "head")
+        found, block = self.tensors, f"{self.stack}.{layer}"
+        shared = head // (module.num_heads // module.num_kv_heads)
+        heads = {"query": head, "key": shared, "value": shared}
+        heads |= dict.fromkeys(("scores", "weights", "context"), head)
+        embedding = found[f"{self.stack}.embedding"]
+        token_vectors, position_vectors = _summands(self, embedding)
+        return Walkthrough(
+            stack=self.stack,
+            tokens=self.next.reading.tokens(self.stack),
+            token_vectors=token_vectors,
+            position_vectors=position_vectors,
+            embedding=embedding,
+            layer=layer,
+            layers=len(blocks),
+            head=head,
+            heads=module.num_heads,
+            factor=module.scale,
+            attention_output=found[f"{block}.self.output"],
+            inner=found.get(f"{block}.feedforward.inner"),
+            feedforward_output=found[f"{block}.feedforward.output"],
+            output=found[f"{block}.output"],
+            cross=self.cross,
+            next=self.next,
+            **{name: found[f"{block}.self.{name}"][each] for name, each in heads.items()},
+        )
+
+
+def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPass:
+    """Send a text through a model of language.
+
+    Args:
+        subject: a translator, a language model or a masked language model.
+        text: the source, the beginning of a text, or a text with [MASK] for a hidden token.
+        chosen: ids written so far; none for a masked language model.
+
+    Raises:
+        ModelError: when the model predicts no token.
+        DataError: when there is no text, it is too long, it hides no token where the model predicts
+            hidden ones, or an id is no token.
+    """
+    result: NextToken | HiddenToken
+    if subject.model.spec.generates:
+        result = next_token(subject, text, chosen)
+    else:
+        result = hidden_token(subject, text)
+    reading = result.reading
+    stack = "decoder" if reading.encoder is None else "encoder"
+    wanted = [
+        f"{stack}.{part}" for part in ("embedding", "*.output", "*.feedforward.*", "*.self.*")
+    ]
+    layer = None if stack == "decoder" or reading.decoder is None else _last_cross(subject)
+    if layer is not None:
+        wanted.append(f"decoder.{layer}.cross.weights")
+    inputs = tensors(subject, [reading])
+    found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
+    cross = None
+    if layer is not None:
+        cross = CrossAttention(layer, found[f"decoder.{layer}.cross.weights"][:, -1])
+    return TextPass(subject, result, stack, inputs, found, cross)
 
 
 def walk_through(
     subject: Subject, text: str, chosen: Sequence[int] = (), *, layer: int = 0, head: int = 0
 ) -> Walkthrough:
-    """Follow a text through a translator or a language model to its next token.
+    """Follow a text through a model of language to the token that it predicts.
 
     Args:
-        subject: the model.
-        text: the source, or the beginning of a text.
+        subject: see `pass_text`, as for `text` and `chosen`.
+        text: of one line.
         chosen: ids written so far.
         layer: number of the block to open, from 0.
         head: number of the head to open, from 0.
 
     Raises:
-        ModelError: when the model does not write, or the block has no softmax attention.
-        DataError: when there is no text, it is too long, or an id is no token.
-        ConfigError: when there is no such layer or head.
+        UserError: as `pass_text` and `TextPass.open` do.
     """
-    result = next_token(subject, text, chosen)
-    reading = result.reading
-    stack = "decoder" if reading.encoder is None else "encoder"
-    blocks = stack_of(subject.model, stack).blocks
-    (layer,) = choose([layer], len(blocks), "layer")
-    parts = sublayers(blocks[layer])
-    if "self" not in parts or not parts["self"].has_softmax:
+    return pass_text(subject, text, chosen).open(layer, head)
+
+
+def hidden_token(subject: Subject, text: str) -> HiddenToken:
+    """Predict the first token that a text hides.
+
+    Args:
+        subject: a masked language model.
+        text: with [MASK] for a hidden token.
+
+    Raises:
+        ModelError: when the model predicts no hidden tokens.
+        DataError: when there is no text, it is too long, or it hides no token.
+    """
+    model: Any = subject.model
+    if "masked_lm" not in getattr(model, "heads", ()):
         raise ModelError(
-            f"Block {layer} of the {stack} has no attention with a softmax to follow",
-            remedy="Choose another block, or another model",
+            "This model predicts no words: it was trained for another task",
+            remedy="Take a translator, a language model, or one that fills masks",
         )
-    module = parts["self"].module
-    (head,) = choose([head], module.num_heads, "head")
-    block = f"{stack}.{layer}"
-    wanted = [f"{stack}.embedding", f"{block}.output", f"{block}.feedforward.*", f"{block}.self.*"]
-    cross = _last_cross(subject) if stack == "encoder" else None
-    if cross is not None:
-        wanted.append(f"decoder.{cross}.cross.weights")
-    inputs = tensors(subject, [reading])
-    found = {name: value[0] for name, value in capture(subject.model, inputs, wanted).items()}
-    own = {
-        name: found[f"{block}.self.{name}"][head]
-        for name in ("query", "scores", "weights", "context")
-    }
-    shared = head // (module.num_heads // module.num_kv_heads)
-    own |= {name: found[f"{block}.self.{name}"][shared] for name in ("key", "value")}
-    embedding = found[f"{stack}.embedding"]
-    token_vectors, position_vectors = _summands(subject, stack, inputs, reading, embedding)
-    return Walkthrough(
-        stack=stack,
-        tokens=reading.tokens(stack),
-        token_vectors=token_vectors,
-        position_vectors=position_vectors,
-        embedding=embedding,
-        layer=layer,
-        layers=len(blocks),
-        head=head,
-        heads=module.num_heads,
-        factor=module.scale,
-        attention_output=found[f"{block}.self.output"],
-        inner=found.get(f"{block}.feedforward.inner"),
-        feedforward_output=found[f"{block}.feedforward.output"],
-        output=found[f"{block}.output"],
-        cross=(
-            None
-            if cross is None
-            else CrossAttention(cross, found[f"decoder.{cross}.cross.weights"][:, -1])
-        ),
-        next=result,
-        **own,
+    reading = read(subject, text)
+    ids = reading.tokens("encoder").ids
+    if subject.source.mask not in ids:
+        raise DataError(
+            "The text hides no word", where="text", remedy=f"Write {MASK} in place of a word"
+        )
+    row = ids.index(subject.source.mask)
+    with inference(model):
+        states = model(*tensors(subject, [reading]))
+        logits = model.masked_lm_logits(states[0, row]).to(torch.float32)
+    known = subject.source.pieces(range(min(subject.source.size, len(logits))))
+    return HiddenToken(
+        reading=reading,
+        row=row,
+        logits=array(logits),
+        scores=array(logits.log_softmax(-1)),
+        names=(*known, *(f"<{id}>" for id in range(len(known), len(logits)))),
     )
 
 
@@ -162,15 +269,13 @@ def _last_cross(subject: Subject) -> int | None:
     return numbers[-1] if numbers else None
 
 
-def _summands(
-    subject: Subject, stack: str, inputs: Sequence[Any], reading: Any, embedding: np.ndarray
-) -> tuple[np.ndarray | None, np.ndarray | None]:
+def _summands(own: TextPass, embedding: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Split the embedding into the vectors of tokens and of positions [L, D]."""
-    model: Any = subject.model
-    module = model.input_modules()[stack]
+    model: Any = own.subject.model
+    module = model.input_modules()[own.stack]
     if module.positions is None:
         return (embedding if module.norm is None else None), None
     with inference(model):
-        positions = stack_positions([reading], inputs, stack)
+        positions = stack_positions([own.next.reading], own.inputs, own.stack)
         vectors = array(module.positions(positions).to(torch.float32))[0]
     return (embedding - vectors if module.norm is None else None), vectors

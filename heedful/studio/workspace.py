@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
@@ -20,11 +20,11 @@ from heedful.studio.run_log import RunLog
 from heedful.train.run_settings import RunSettings
 
 if TYPE_CHECKING:
-    from heedful.inspect.readings import Reading
     from heedful.models.build import AnyModel
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.text.tokenizer_pair import TokenizerPair
-    from heedful.train.run_settings import RunSettings
+
+Result = TypeVar("Result")
 
 
 _CONFIG = "config.json"
@@ -164,24 +164,24 @@ class Place:
 
 
 class Recent:
-    """The last readings, so that another layer of a translation needs no new search."""
+    """The last readings and passes, so that another layer or head needs no new one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._readings: OrderedDict[Hashable, Reading] = OrderedDict()
+        self._results: OrderedDict[Hashable, Any] = OrderedDict()
 
-    def get(self, key: Hashable, make: Callable[[], Reading]) -> Reading:
-        """Return the reading of a key, which is made if it is not kept."""
+    def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
+        """Return the result of a key, which is made if it is not kept."""
         with self._lock:
-            reading = self._readings.get(key)
-        if reading is None:
-            reading = make()
+            result: Result | None = self._results.get(key)
+        if result is None:
+            result = make()
         with self._lock:
-            self._readings[key] = reading
-            self._readings.move_to_end(key)
-            while len(self._readings) > _KEPT:
-                self._readings.popitem(last=False)
-        return reading
+            self._results[key] = result
+            self._results.move_to_end(key)
+            while len(self._results) > _KEPT:
+                self._results.popitem(last=False)
+        return result
 
 
 class Workspace:

@@ -78,20 +78,26 @@ def test_wrong_requests_are_refused_in_words(
     assert words in f"{content['what']} {content['where']} {content['remedy']}"
 
 
+STOPS = [
+    "Text", "Pieces", "Embedding", "Block, one of 1", "Head", "Scores", "Softmax", "Values",
+    "Feed-forward", "Decoder", "Logits", "Next word",
+]  # fmt: skip
+
+
 def test_the_way_is_walked(visit: Any, axe: str) -> None:
     page = visit.open(f"tour?text={TEXT.replace(' ', '+')}")
-    names = page.locator(".map button").all_inner_texts()
-    assert len(names) == 11
-    for number in range(1, 11):
+    assert sorted(page.locator(".map button").all_inner_texts()) == sorted(STOPS)
+    for number, name in enumerate(STOPS[1:], start=1):
         page.get_by_role("button", name="Next", exact=True).click()
         visit.idle()
-        assert page.locator(".map [aria-current]").inner_text().startswith(f"{number + 1} ")
+        assert page.locator(".map [aria-current]").inner_text() == name
+        assert page.locator(".told h2").inner_text().startswith(f"{number + 1}. ")
         parts = page.locator(".drawing svg [data-part]").count()
         assert parts == min(number + 1, 10)
     assert page.get_by_role("button", name="Next", exact=True).is_disabled()
     page.go_back()
     visit.idle()
-    assert page.locator(".map [aria-current]").inner_text() == "10 Writing"
+    assert page.locator(".map [aria-current]").inner_text() == "Logits"
     assert visit.serious(axe) == []
 
 
@@ -103,12 +109,13 @@ def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:
     reading = inspect.read(subject, TEXT, "")
     weights = inspect.attention(subject, reading, "encoder", layers=[0], heads=[0]).weights[0, 0]
     shown = page.locator("[data-part='weights'] .way-value").all_text_contents()
+    assert len(shown) == weights.shape[1]
     large = [i for i, value in enumerate(weights[2]) if value > 1e-3]  # others have powers of ten
     assert [shown[i] for i in large] == [visit.shown(float(weights[2, i]), 2) for i in large]
 
 
 def test_a_word_is_chosen(visit: Any) -> None:
-    page = visit.open(f"tour?stop=10&text={TEXT.replace(' ', '+')}")
+    page = visit.open(f"tour?stop=11&text={TEXT.replace(' ', '+')}")
     second = page.locator(".way-next button").nth(1)
     second.click()
     visit.until("location.search.includes('chosen=')")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from heedful.inspect.readings import Tokens
     from heedful.inspect.subject import Subject
     from heedful.studio.workspace import Workspace
+    from heedful.text.tokenizer import TextTokenizer
 
 MOST_WEIGHTS = 1 << 22
 """Weights in an answer: 16 MiB, all heads of a layer for 256 tokens and 64 heads."""
@@ -83,8 +84,8 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
         "part": part,
         "layer": layer,
         "heads": list(result.heads),
-        "rows": _plain(rows),
-        "columns": _plain(columns),
+        "rows": _plain(subject.source if part == "encoder" else subject.target, rows),
+        "columns": _plain(subject.target if part == "decoder" else subject.source, columns),
         "weights": encode_array(result.weights[0]),
     }
 
@@ -246,8 +247,34 @@ def encode_array(weights: np.ndarray) -> dict[str, Any]:
     return {"shape": list(weights.shape), "float32": base64.b64encode(data).decode("ascii")}
 
 
-def _plain(tokens: Tokens) -> dict[str, Any]:
-    return {"pieces": list(tokens.pieces), "special": list(tokens.special)}
+def _plain(tokenizer: TextTokenizer, tokens: Tokens) -> dict[str, Any]:
+    return {
+        "pieces": list(tokens.pieces),
+        "special": list(tokens.special),
+        "words": word_numbers(tokenizer, tokens),
+    }
+
+
+def word_numbers(tokenizer: TextTokenizer, tokens: Tokens) -> list[int]:
+    """Return the number of each token's word, from 0; a special token is one by itself."""
+    from heedful.search.alignment import token_words
+
+    numbers: list[int] = []
+    alone = [
+        special or id == tokenizer.mask
+        for id, special in zip(tokens.ids, tokens.special, strict=True)
+    ]
+    start = 0
+    while start < len(tokens):
+        stop = start + 1
+        while not alone[start] and stop < len(tokens) and not alone[stop]:
+            stop += 1
+        next_word = numbers[-1] + 1 if numbers else 0
+        own = [0] if alone[start] else token_words(tokenizer, tokens.ids[start:stop], "")[1]
+        # Tokens without any character, such as parts of a damaged one, have no word.
+        numbers += [next_word + each for each in own or range(stop - start)]
+        start = stop
+    return numbers
 
 
 def _pairs(corpus: str, subject: Subject) -> tuple[list[str], list[str] | None]:

@@ -177,6 +177,7 @@ def _stages(steps: AttentionSteps) -> dict[str, Any]:
         "biased": steps.bias is not None,
         "mask": steps.mask,
         "hidden": int((~steps.visible).sum()),
+        "query": steps.query.tolist(),
         "query_length": float(np.linalg.norm(steps.query)),
         "keys": keys,
         "sum": float(steps.exponentials.sum()),
@@ -188,6 +189,7 @@ def _stages(steps: AttentionSteps) -> dict[str, Any]:
         },
         "channels": channels.tolist(),
         "context": steps.context[channels].tolist(),
+        "mixed": steps.context.tolist(),
     }
 
 
@@ -202,6 +204,9 @@ def _key(steps: AttentionSteps, key: int) -> dict[str, Any]:
     visible = bool(steps.visible[key])
     return {
         "key": key,
+        "vector": own.tolist(),
+        "products": products.tolist(),
+        "value": steps.values[key].tolist(),
         "length": float(np.linalg.norm(own)),
         "cosine": float(query @ own) / lengths if lengths else 0.0,
         "value_length": float(np.linalg.norm(steps.values[key])),

@@ -1,8 +1,9 @@
-"""Page "Tour": one sentence from its text to the next word, as one drawing."""
+"""Page "Tour": one sentence from its text to the word that a model predicts, as one drawing."""
 
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -41,13 +42,15 @@ class WalkRequest(Config):
 
 def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the tensors of each stop of the tour."""
-    from heedful.inspect.walkthrough import walk_through
+    from heedful.inspect.walkthrough import pass_text
 
     check_length(request.text, LONGEST, where="text")
     subject = subject_of(request.model, workspace)
-    way = walk_through(
-        subject, request.text, request.chosen, layer=request.layer, head=request.head
-    )
+    text = request.text if subject.model.spec.generates else hide_a_word(request.text)
+    version = workspace.place(request.model).load().version
+    key = ("tour", request.model, version, text, request.chosen)
+    passed = workspace.recent.get(key, lambda: pass_text(subject, text, request.chosen))
+    way = passed.open(request.layer, request.head)
     if len(way.tokens) > MOST_PIECES:
         raise DataError(
             f"The text has {len(way.tokens)} pieces, and the tour has room for {MOST_PIECES}",
@@ -55,6 +58,7 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
             remedy="Shorten it; the page Attention takes longer ones",
         )
     return {
+        "text": text,
         "stack": way.stack,
         "pieces": list(way.tokens.pieces),
         "special": list(way.tokens.special),
@@ -81,32 +85,48 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
+def hide_a_word(text: str) -> str:
+    """Return a text with a hidden word; without one in it, its last word is hidden."""
+    from heedful.pipelines.text_encoding import MASK
+
+    words = list(re.finditer(r"\w+(?:['’]\w+)*", text))
+    if MASK in text or not words:
+        return text
+    return text[: words[-1].start()] + MASK + text[words[-1].end() :]
+
+
 def _written(subject: Subject, way: Walkthrough, request: WalkRequest) -> dict[str, Any]:
-    """Return the text so far, the attention to the source, and the next candidates."""
+    """Return the text so far, the attention to the source, and the candidates for a word."""
+    from heedful.inspect.walkthrough import HiddenToken
+
     step = way.next
     best = step.scores.argsort(kind="stable")[::-1][:CANDIDATES].tolist()
-    decoder = step.reading.tokens("decoder")
+    hidden = isinstance(step, HiddenToken)
+    end = None if hidden else step.end
     cross = None
     if way.cross is not None:
         mean = way.cross.weights.mean(0)
         cross = {"layer": way.cross.layer, "weights": round_digits(_tensor(mean))}
     return {
-        "written": step.text,
-        "written_pieces": [step.names[token] for token in request.chosen],
-        "read": list(decoder.pieces),
-        "ended": step.ended,
+        "predicts": "hidden" if hidden else "next",
+        "from": step.row if hidden else len(way.tokens) - 1,
+        "written": "" if hidden else step.text,
+        "read": [] if hidden else list(step.reading.tokens("decoder").pieces),
+        "ended": not hidden and step.ended,
         "cross": cross,
         "candidates": [
             {
                 "id": token,
                 "piece": step.names[token],
-                "score": float(step.scores[token]),
+                "word": subject.target.decode([token]).strip() if token != end else "",
+                "logit": float(step.logits[token]),
                 "probability": math.exp(step.scores[token]),
-                "end": token == step.end,
+                "end": token == end,
             }
             for token in best
             if step.scores[token] > -math.inf
         ],
+        "others": max(0.0, 1 - float(sum(math.exp(step.scores[token]) for token in best))),
     }
 
 
@@ -148,8 +168,8 @@ PAGE = Page(
     title="The tour",
     summary="One sentence from its text to the next word.",
     about=(
-        "Follow one sentence through the model at hand, stop by stop. Every colour is a number "
-        "that the model computed for your sentence."
+        "Follow one sentence through a model, stop by stop. Every colour is a number that the "
+        "model computed for your sentence."
     ),
     calls={"walk": Call(WalkRequest, walk)},
 )

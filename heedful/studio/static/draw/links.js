@@ -9,10 +9,14 @@ const BINS = 4096;
 
 /** A piece of text that can be seen: what would move a line or show nothing gets a sign. */
 export function shownPiece(piece) {
-  const signs = { "\n": "↵", "\r": "↵", "\t": "⇥" };
-  const seen = piece.replace(/[\n\r\t]/g, (sign) => signs[sign]).replace(/[\p{Cc}\p{Cn}\p{Cs}]/gu, "\ufffd");
-  return seen.trim() === "" ? "␣" : seen;
+  const signs = { "\n": "↵", "\r": "↵", "\t": "⇥", "\u2581": "·" };
+  const seen = piece.replace(/[\n\r\t\u2581]/g, (sign) => signs[sign]).replace(/[\p{Cc}\p{Cn}\p{Cs}]/gu, "\ufffd");
+  // Also what has letters of no width: a joiner, a soft hyphen, a mark of direction.
+  return seen.replace(/[\p{Cf}\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\ufe00-\ufe0f]/gu, "").trim() === "" ? "␣" : seen;
 }
+
+/** A piece in a sentence: without the sign of the space before it, unless it is nothing else. */
+export const spokenPiece = (piece) => shownPiece(piece.replace(/^\u2581+(?=.)/u, ""));
 
 /** The colour of a head among so many. */
 export const headColour = (head, count) => (count <= 6 ? series(head)

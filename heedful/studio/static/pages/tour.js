@@ -2,13 +2,15 @@ import { call, live } from "../api.js";
 import { button, choice, panel } from "../controls.js";
 import { h, number, refilled } from "../dom.js";
 import { redrawn } from "../draw/colours.js";
-import { shownPiece } from "../draw/links.js";
-import { drawWay, STOPS } from "../draw/way.js";
+import { shownPiece, spokenPiece } from "../draw/links.js";
+import { drawWay, STOPS, titleOf } from "../draw/way.js";
+import { tourMap } from "../draw/way_map.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
-export const kinds = ["translator", "causal_lm"];
+export const kinds = ["translator", "causal_lm", "encoder"];
 
-const SECONDS = 4; // between two stops when the tour plays
+const SECONDS = 6; // between two stops when the tour plays
+const FLOWS = 3; // seconds in which the flow is seen after a step
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), stop: 0, layer: 0, head: 0, query: -1, chosen: [],
@@ -16,7 +18,7 @@ export const defaults = (studio) => ({
 
 export function mount({ root, side, state, studio }) {
   if (!placesOf(studio, kinds).length) {
-    root.append(noModel("a translator or a language model"));
+    root.append(noModel("a translator, a language model or a text encoder"));
     return;
   }
   const last = STOPS.length - 1;
@@ -27,21 +29,26 @@ export function mount({ root, side, state, studio }) {
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(state.values.head + 1)]] });
   side.append(panel(...subjectFields(state, studio, kinds, { hint: "Up to 20 pieces, so that all fit side by side." }), layer, head));
 
-  const map = h("ol", { class: "map", "aria-label": "Stops of the tour" });
+  const map = tourMap(STOPS, go);
   const told = h("div", { class: "told", role: "status" });
   const back = button("Back", () => go(stop() - 1), { quiet: true });
   const next = button("Next", () => go(stop() + 1));
   const play = button("Play", () => (timer ? halt() : start()), { quiet: true });
   const drawing = h("div", { class: "drawing", role: "group", "aria-label": "The sentence on its way through the model" });
   const candidates = h("div", {});
-  const body = h("div", {}, map, h("p", { class: "walk" }, back, next, play), told, drawing, candidates);
+  const body = h("div", {}, map.element, h("div", { class: "tour-head" }, told, h("p", { class: "walk" }, back, next, play)), drawing, candidates);
   root.append(body);
 
-  let timer = null;
+  let timer = null; // while the tour plays
+  let flowing = null; // while a step lets the flow be seen
   let found = null;
   function start() {
     if (stop() === last) go(0);
-    timer = setInterval(() => (stop() < last ? go(stop() + 1) : halt()), SECONDS * 1000);
+    timer = setInterval(() => {
+      if (!drawing.isConnected) halt();
+      else go(stop() + 1);
+      if (stop() === last) halt();
+    }, SECONDS * 1000);
     arrange();
   }
   function halt() {
@@ -49,16 +56,28 @@ export function mount({ root, side, state, studio }) {
     timer = null;
     arrange();
   }
+  /** Let the data flow for a moment, or as long as the tour plays. */
+  function flow() {
+    clearTimeout(flowing);
+    flowing = setTimeout(() => {
+      flowing = null;
+      arrange();
+    }, FLOWS * 1000);
+  }
   const chosen = () => state.values.chosen.map(Number);
+  const guesses = () => found?.predicts === "hidden";
   const ask = live(body, async (signal) => {
     const { model, text, layer: l, head: a } = state.values;
-    return text.trim() === "" ? null : call("tour", "walk", { model, text, chosen: chosen(), layer: l, head: a }, signal);
+    if (text.trim() === "") return null;
+    const hidden = placesOf(studio, ["encoder"]).some((place) => place.name === model);
+    return call("tour", "walk", { model, text, chosen: hidden ? [] : chosen(), layer: l, head: a }, signal);
   }, (answer) => {
-    found = answer && { ...answer, text: state.values.text };
+    found = answer && { ...answer, hides: answer.predicts === "hidden" };
     if (found) {
       layer.fill(count(found.layers));
       head.fill(count(found.heads));
     }
+    arrange();
     show();
   });
 
@@ -66,17 +85,18 @@ export function mount({ root, side, state, studio }) {
     back.disabled = stop() === 0;
     next.disabled = stop() === last;
     play.textContent = timer ? "Stop" : "Play";
-    drawing.classList.toggle("moving", timer !== null);
-    map.replaceChildren(...STOPS.map(({ name }, i) => h("li", { class: i < stop() ? "passed" : null },
-      h("button", { type: "button", "aria-current": i === stop() ? "step" : null, onclick: () => go(i) }, `${i + 1} ${name}`))));
+    play.setAttribute("aria-label", timer ? "Stop the tour" : "Play the tour by itself");
+    drawing.classList.toggle("moving", timer !== null || flowing !== null);
+    map.mark(stop(), found);
   }
 
-  /** The query whose row is followed: the one that was clicked, else the last word. */
+  /** The query whose row is followed: the one that was clicked, else a word near the end. */
   function query() {
     const asked = state.values.query;
     if (asked >= 0 && asked < found.pieces.length) return asked;
+    if (found.stack === "decoder" || guesses()) return found.from;
     const words = found.special.map((special, i) => (special ? -1 : i)).filter((i) => i >= 0);
-    return found.stack === "encoder" ? words[Math.max(0, words.length - 3)] ?? 0 : found.pieces.length - 1;
+    return words[Math.max(0, words.length - 3)] ?? 0;
   }
 
   function show() {
@@ -87,24 +107,49 @@ export function mount({ root, side, state, studio }) {
       return;
     }
     const at = STOPS[stop()];
-    told.replaceChildren(h("h2", {}, `${stop() + 1}. ${at.title}`), h("p", {}, at.tell(found, query())));
-    redrawn(drawing, () => drawWay(drawing, found, { stop: stop(), query: query(), choose: (index) => state.set({ query: index }, { step: true }) }));
-    refilled(candidates, () => stop() === last && candidates.append(...words()));
+    told.replaceChildren(h("h2", {}, `${stop() + 1}. ${titleOf(at, found)}`), h("p", {}, at.tell(found, query())));
+    redrawn(drawing, () => drawWay(drawing, found, {
+      stop: stop(), query: query(),
+      choose: (index) => state.set({ query: index }, { step: true }),
+      openBlock: (index) => state.set({ layer: index }, { step: true }),
+    }));
+    refilled(candidates, () => {
+      if (stop() === last) candidates.append(written(), probabilities());
+      else if (at.name === "Logits") candidates.append(logits());
+    });
   }
 
-  /** The candidates for the next word, to be clicked. */
-  function words() {
-    const write = (each) => state.set({ chosen: [...chosen(), each.id].map(String) }, { step: true });
-    const undo = button("Take the last word back", () => state.set({ chosen: state.values.chosen.slice(0, -1) }, { step: true }), { quiet: true });
-    const list = found.ended ? h("p", { class: "sentence" }, "The model has ended its text.")
-      : h("ol", { class: "way-next" }, found.candidates.map((each) => {
-        const bar = h("span", { class: "bar" });
-        bar.style.width = `${(100 * each.probability) / found.candidates[0].probability}%`;
-        return h("li", {}, h("button", { type: "button", onclick: () => write(each) },
-          h("span", { dir: "auto" }, each.end ? "(the end)" : shownPiece(each.piece)), h("span", {}, bar), h("span", { class: "count" }, `${number(100 * each.probability, 3)} %`)));
-      }));
-    return [h("p", { class: "text", dir: "auto", id: "written" }, found.written || h("span", { class: "note" }, "Nothing is written yet.")), list,
-      h("p", { class: "row" }, state.values.chosen.length ? undo : null)];
+  /** The words so far; a click on one goes back to it, to choose another. */
+  function written() {
+    const pick = (ids) => state.set({ chosen: ids.map(String) }, { step: true });
+    if (guesses()) {
+      const word = found.candidates.find((each) => each.id === chosen()[0])?.word;
+      return h("p", { class: "text", dir: "auto", id: "written" }, found.text.replace("[MASK]", word ?? "___"));
+    }
+    const ids = chosen();
+    const pieces = found.read.slice(found.read.length - ids.length + Number(found.ended));
+    const before = found.read.slice(0, found.read.length - pieces.length).filter((_, i) => !(i === 0 && found.cross));
+    return h("p", { class: "row written", dir: "auto", id: "written" },
+      before.length ? h("span", { class: "note" }, before.map(shownPiece).join("").replaceAll("·", " ")) : null,
+      ids.length ? ids.map((_, i) => h("button", { type: "button", class: "quiet", title: "Go back to this word and choose another", onclick: () => pick(ids.slice(0, i)) },
+        pieces[i] === undefined ? "(the end)" : spokenPiece(pieces[i]))) : h("span", { class: "note" }, "Nothing is written yet."),
+      ids.length ? button("Take the last word back", () => pick(ids.slice(0, -1)), { quiet: true }) : null);
+  }
+
+  const name = (each) => h("span", { dir: "auto" }, each.end ? "(the end)" : spokenPiece(each.piece));
+
+  function logits() {
+    const most = Math.max(...found.candidates.map((each) => Math.abs(each.logit)), 1e-9);
+    return h("ol", { class: "way-next" }, found.candidates.map((each) => h("li", { class: "logit" }, name(each), h("span", {}, bar(Math.abs(each.logit) / most, each.logit < 0)), h("span", { class: "count" }, number(each.logit, 3)))));
+  }
+
+  /** The candidates, to be clicked. */
+  function probabilities() {
+    if (found.ended) return h("p", { class: "sentence" }, "The model has ended its text.");
+    const press = (each) => state.set({ chosen: [...(guesses() ? [] : chosen()), each.id].map(String) }, { step: true });
+    return h("ol", { class: "way-next" }, found.candidates.map((each) => h("li", {}, h("button", {
+      type: "button", "aria-pressed": guesses() ? String(each.id === chosen()[0]) : null, onclick: () => press(each),
+    }, name(each), h("span", {}, bar(each.probability / found.candidates[0].probability)), h("span", { class: "count" }, `${number(100 * each.probability, 3)} %`)))));
   }
 
   body.addEventListener("keydown", (event) => {
@@ -117,10 +162,18 @@ export function mount({ root, side, state, studio }) {
   state.watch((_, changed) => {
     if (changed.includes("model") && !changed.includes("layer")) state.set({ layer: 0, head: 0, query: -1, chosen: [] });
     else if (changed.includes("text") && !changed.includes("chosen")) state.set({ query: -1, chosen: [] });
+    if (changed.includes("stop")) flow();
     arrange();
-    if (changed.some((name) => ["model", "text", "layer", "head", "chosen"].includes(name))) ask();
+    const again = ["model", "text", "layer", "head", ...(guesses() ? [] : ["chosen"])];
+    if (changed.some((each) => again.includes(each))) ask();
     else show();
   });
   arrange();
   ask();
+}
+
+function bar(share, below = false) {
+  const made = h("span", { class: below ? "bar below" : "bar" });
+  made.style.width = `${100 * share}%`;
+  return made;
 }

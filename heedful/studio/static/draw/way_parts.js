@@ -1,0 +1,179 @@
+// The parts of the tour's drawing. Each draws itself into a group, open or folded to a strip, and
+// returns its height.
+
+import { number, s } from "../dom.js";
+import { css, diverging, ink, sequence } from "./colours.js";
+import { shownPiece, spokenPiece } from "./links.js";
+
+const STRIP = 12; // height of a part that is folded
+const VECTOR = 96; // height of a vector that is open
+const ROW = 22; // of a matrix, at most
+
+const title = (text, y, colour = null) => s("text", { class: "way-name", x: 0, y, style: colour ? { fill: `var(--series-${colour})`, fontWeight: 650 } : {} }, text);
+const share = (value) => `${number(Number((100 * value).toFixed(0)))} %`;
+const cut = (text, room) => (text.length > room ? `${text.slice(0, Math.max(1, room - 1))}…` : text);
+
+/** A row of vectors: a column of coloured cells for each. */
+function vectors(rows, { middle, cell }, { y = 0, height }) {
+  const most = rows.flat().reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
+  return rows.flatMap((row, i) => row.map((value, j) => s("rect", {
+    x: middle(i) - cell / 2, y: y + (j * height) / row.length, width: cell, height: height / row.length + 0.4, fill: css(diverging(value / most)),
+  })));
+}
+
+function folded(own, name, values, place) {
+  own.append(title(name, 10), ...vectors(values, place, { height: STRIP }));
+  return STRIP;
+}
+
+/** Something in the drawing that can be clicked, and pressed with the keyboard. */
+function pressable(group, press, neighbour) {
+  group.addEventListener("click", press);
+  group.addEventListener("keydown", (event) => {
+    const way = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (way) {
+      event.preventDefault();
+      event.stopPropagation();
+      neighbour(way)?.focus();
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      press();
+    }
+  });
+  return group;
+}
+
+/** The pieces as buttons: the one that is pressed is followed. */
+function pieces(found, view, { middle, step }, y) {
+  const room = Math.max(2, Math.floor((step - 7) / 8));
+  return found.pieces.map((piece, i) => {
+    const chosen = i === view.query;
+    const group = s("g", {
+      class: `way-piece${chosen ? " chosen" : ""}`, role: "button", tabindex: chosen ? "0" : "-1", "aria-pressed": String(chosen), "aria-label": `Follow ${spokenPiece(piece)}`, "data-column": i,
+    }, s("rect", { x: middle(i) - step / 2 + 2, y, width: step - 4, height: 26, rx: 5 }),
+    s("text", { x: middle(i), y: y + 17.5 }, cut(shownPiece(piece), room)), s("title", {}, shownPiece(piece)));
+    return pressable(group, () => view.choose(i), (way) => group.parentNode.querySelector(`[data-column="${i + way}"]`));
+  });
+}
+
+/** A matrix of queries and keys, whose columns stand under the pieces. */
+function matrix(own, found, view, place, values, colour, caption) {
+  const fill = (value) => (value === null ? null : css(colour(value)));
+  if (!view.open) {
+    own.append(title(caption, 10), ...values[view.query].map((value, j) => s("rect", {
+      class: value === null ? "way-hidden" : null, x: place.middle(j) - place.cell / 2, y: 0, width: place.cell, height: STRIP, fill: fill(value) })));
+    return STRIP;
+  }
+  const tall = Math.min(ROW, 270 / values.length);
+  const top = 30;
+  values.forEach((row, i) => {
+    const name = spokenPiece(found.pieces[i]);
+    const line = s("g", { class: "way-row" }, s("text", { class: "way-name", x: place.left - 8, y: top + i * tall + tall * 0.7, "text-anchor": "end" }, cut(name, place.left < 100 ? 8 : 14)),
+      ...row.map((value, j) => s("rect", { class: value === null ? "way-hidden" : null, x: place.left + j * place.step + 1, y: top + i * tall, width: place.step - 2, height: tall - 1.5, rx: 2, fill: fill(value), "data-cell": `${i},${j}` },
+        s("title", {}, `${name} → ${spokenPiece(found.pieces[j])}: ${value === null ? "hidden" : number(value, 3)}`))));
+    line.addEventListener("click", () => view.choose(i));
+    own.append(line);
+  });
+  const numbers = values[view.query].map((value, j) => {
+    const y = top + view.query * tall + tall * 0.72;
+    const text = value === null ? "–" : number(value, 2);
+    return s("text", { class: "way-value", x: place.middle(j), y, style: { fill: value === null ? "var(--soft)" : ink(colour(value)) } }, text);
+  });
+  own.append(...pieces(found, view, place, 0), s("rect", { class: "way-mark", x: place.left, y: top - 1 + view.query * tall, width: place.step * found.pieces.length, height: tall, rx: 3 }), ...numbers);
+  return top + tall * values.length;
+}
+
+/** A curve that carries a share from one column to a place below. */
+function carried(place, j, at, [from, to], weight) {
+  const bend = (to - from) * 0.55;
+  return s("path", { class: "way-flow carried", d: `M${place.middle(j)} ${from}C${place.middle(j)} ${from + bend} ${at} ${to - bend} ${at} ${to}`,
+    style: { strokeWidth: `${(0.6 + 11 * weight).toFixed(1)}px`, opacity: String(Math.min(0.9, 0.25 + weight)) }, "data-share": weight });
+}
+
+export const PARTS = {
+  text(own, found, { open }, place) {
+    const largest = (1.8 * (place.width - place.left)) / found.text.length; // a letter is about half as wide as high
+    const size = Math.max(5, Math.min(open ? 24 : 13, largest));
+    own.append(title("Text", open ? 34 : 14), s("text", { class: "way-name", x: place.left, y: open ? 36 : 14, style: { fontSize: `${size}px`, fill: "var(--ink)" } }, found.text));
+    return open ? 56 : 18;
+  },
+  pieces(own, found, view, place) {
+    own.append(title("Pieces", 17), ...pieces(found, view, place, 0));
+    if (view.open) own.append(title("Numbers", 44), ...found.ids.map((id, i) => s("text", { class: "way-value", x: place.middle(i), y: 44 }, String(id))));
+    return view.open ? 52 : 26;
+  },
+  embedding(own, found, { open }, place) {
+    if (!open) return folded(own, "Embedding", found.embedding, place);
+    const rows = [["Token", found.tokens], ["+ position", found.positions], ["= input", found.embedding]].filter(([, values]) => values);
+    rows.forEach(([name, values], i) => own.append(title(name, i * 108 + 50), ...vectors(values, place, { y: i * 108, height: VECTOR })));
+    return rows.length * 108 - 8;
+  },
+  blocks(own, found, view, place) {
+    if (!view.open) return folded(own, `Block ${found.layer + 1}`, found.attention_output, place);
+    const tall = Math.min(56, 300 / found.layers);
+    const right = place.step * found.pieces.length;
+    for (let i = 0; i < found.layers; i += 1) {
+      const y = i * (tall + 12);
+      const is = i === found.layer;
+      const words = place.width < 560 ? "attention → feed-forward" : "attention between the columns → feed-forward in each column";
+      const group = s("g", { class: "way-block", role: "button", tabindex: is ? "0" : "-1", "aria-pressed": String(is), "aria-label": `Open block ${i + 1}`, "data-block": i },
+        s("rect", { class: `way-frame${is ? " open" : ""}`, x: place.left, y, width: right, height: tall, rx: 8 }),
+        s("text", { class: "way-name", x: place.left + right / 2, y: y + tall / 2 + 4, "text-anchor": "middle" }, words));
+      own.append(title(`Block ${i + 1}`, y + tall / 2 + 4), pressable(group, () => view.openBlock(i), (way) => own.querySelector(`[data-block="${i + way}"]`)));
+      if (i) own.append(...found.pieces.map((_, j) => s("path", { class: "way-flow", d: `M${place.middle(j)} ${y - 12}L${place.middle(j)} ${y}` })));
+    }
+    return found.layers * (tall + 12) - 12;
+  },
+  head(own, found, { open, query }, place) {
+    if (!open) return folded(own, `Head ${found.head + 1}`, found.query, place);
+    [["Query", found.query], ["Key", found.key], ["Value", found.value]].forEach(([name, values], i) => own.append(title(name, i * 108 + 50, String(i)), ...vectors(values, place, { y: i * 108, height: VECTOR })));
+    own.append(s("rect", { class: "way-mark", x: place.middle(query) - place.cell / 2 - 2, y: -2, width: place.cell + 4, height: VECTOR + 4, rx: 3 }));
+    return 312;
+  },
+  scores(own, found, view, place) {
+    const most = found.scores.flat().reduce((best, value) => (value === null ? best : Math.max(best, Math.abs(value))), 1e-9);
+    return matrix(own, found, view, place, found.scores, (value) => diverging(value / most), "Scores");
+  },
+  weights(own, found, view, place) {
+    return matrix(own, found, view, place, found.weights, (value) => sequence(value), "Shares");
+  },
+  values(own, found, view, place) {
+    if (!view.open) return folded(own, "Values", found.context, place);
+    const at = place.middle(view.query);
+    own.append(...pieces(found, view, place, 0), title("Value", 75, "2"), ...vectors(found.value, place, { y: 34, height: 72 }), title("× share", 124));
+    found.weights[view.query].forEach((weight, j) => own.append(carried(place, j, at, [132, 196], weight),
+      s("text", { class: "way-value", x: place.middle(j), y: 124 }, number(weight, 2))));
+    const only = found.context.map((row, i) => (i === view.query ? row : []));
+    own.append(title("Mixed value", 240), ...vectors(only, place, { y: 198, height: 72 }),
+      title("All heads", 302), ...vectors(found.attention_output, place, { y: 282, height: 32 }));
+    return 314;
+  },
+  feedforward(own, found, view, place) {
+    if (!view.open) return folded(own, "Feed-forward", found.feedforward_output, place);
+    own.append(...pieces(found, view, place, 0));
+    let y = 34;
+    if (found.inner) {
+      own.append(title("Neurons", y + 70), ...vectors(found.inner, place, { y, height: 136 }), title("active", y + 150),
+        ...found.active.map((value, i) => s("text", { class: "way-value", x: place.middle(i), y: y + 150 }, share(value))));
+      y += 160;
+    }
+    own.append(title("Added", y + 30), ...vectors(found.feedforward_output, place, { y, height: 48 }), title("After the block", y + 88), ...vectors(found.output, place, { y: y + 58, height: 48 }));
+    return y + 106;
+  },
+  writing(own, found, view, place) {
+    own.append(...pieces(found, view, place, 0));
+    const room = 92;
+    const width = Math.min(220, place.width - place.left);
+    const at = found.cross ? place.left + (place.step * found.pieces.length) / 2
+      : Math.min(place.width - width / 2 - 4, Math.max(place.left + width / 2, place.middle(found.from)));
+    const weights = found.cross ? found.cross.weights : found.pieces.map((_, i) => (i === found.from ? 0.6 : 0));
+    weights.forEach((weight, j) => {
+      if (found.cross || weight) own.append(carried(place, j, at, [found.cross ? 44 : 28, room], weight));
+      if (found.cross) own.append(s("text", { class: "way-value", x: place.middle(j), y: 40 }, number(weight, 2)));
+    });
+    const words = found.predicts === "hidden" ? "the hidden word: ?" : "the next word: ?";
+    own.append(title(found.cross ? "Attention" : "", 40), s("rect", { class: "way-frame open", x: at - width / 2, y: room, width, height: 28, rx: 14 }),
+      s("text", { class: "way-next-name", x: at, y: room + 18.5 }, words));
+    return room + 30;
+  },
+};
