@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from heedful.config import Config
-from heedful.errors import DataError
+from heedful.studio.head_labels import LabelsRequest, labels
 from heedful.studio.page import (
     AttentionRequest,
     Call,
     Page,
     TextRequest,
     attentions_of,
-    check_length,
     read_text,
-    subject_of,
 )
 
 if TYPE_CHECKING:
@@ -26,15 +23,11 @@ if TYPE_CHECKING:
 
     from heedful.inspect.attention_maps import AttentionPart
     from heedful.inspect.readings import Tokens
-    from heedful.inspect.subject import Subject
     from heedful.studio.workspace import Workspace
     from heedful.text.tokenizer import TextTokenizer
 
 MOST_WEIGHTS = 1 << 22
 """Weights in an answer: 16 MiB, all heads of a layer for 256 tokens and 64 heads."""
-MOST_SENTENCES = 200
-LONGEST_CORPUS = 20_000
-"""Characters of the sentences that heads are measured on."""
 
 Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(max_length=1000)]
 
@@ -45,14 +38,6 @@ class ShowRequest(AttentionRequest):
     """A text, and the attention to show."""
 
     heads: Indices | None = Field(None, description="from 0; all that fit in an answer if unset")
-
-
-class LabelsRequest(Config):
-    """Sentences to measure a part's heads on: a line each; a tab before a second text."""
-
-    model: str
-    corpus: str = Field("", description="sentences of the model's card or run if empty")
-    part: Annotated[str, Field(max_length=20)] = ""
 
 
 def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
@@ -177,37 +162,6 @@ def neurons(request: NeuronsRequest, workspace: Workspace) -> dict[str, Any]:
     }
 
 
-def labels(request: LabelsRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return labels of heads with a clear pattern on some sentences, with the evidence."""
-    from heedful.inspect.head_measures import FEWEST_ROWS, FEWEST_SENTENCES, measure
-    from heedful.inspect.readings import read_all
-    from heedful.search.search_settings import SearchSettings
-
-    corpus = request.corpus
-    if not corpus.strip():
-        corpus = "\n".join(workspace.place(request.model).sentences())
-    check_length(corpus, LONGEST_CORPUS, where="sentences")
-    subject = subject_of(request.model, workspace)
-    part, _, _ = attentions_of(subject, request.part)
-    texts, seconds = _pairs(corpus, subject)
-    translates = subject.model.spec.reads == "pairs"
-    search = SearchSettings(beam=1) if translates else None
-    measures = measure(subject, read_all(subject, texts, seconds, search=search), part)
-    return {
-        "part": part,
-        "sentences": measures.sentences,
-        "rows": measures.rows,
-        "enough": measures.sentences >= FEWEST_SENTENCES and measures.rows >= FEWEST_ROWS,
-        "fewest": [FEWEST_SENTENCES, FEWEST_ROWS],
-        "count": len(measures.heads),
-        "labels": [
-            {"layer": head.layer, "head": head.head, **head.label.plain()}
-            for head in measures.heads
-            if head.label is not None
-        ],
-    }
-
-
 class PictureRequest(TextRequest):
     """A text, the attention to draw, and the kind of file."""
 
@@ -275,30 +229,6 @@ def word_numbers(tokenizer: TextTokenizer, tokens: Tokens) -> list[int]:
         numbers += [next_word + each for each in own or range(stop - start)]
         start = stop
     return numbers
-
-
-def _pairs(corpus: str, subject: Subject) -> tuple[list[str], list[str] | None]:
-    """Return the lines of a text that are not empty, split at the tab where all have one."""
-    lines = [line for line in corpus.splitlines() if line.strip()]
-    if not lines:
-        raise DataError("There is no sentence to measure heads on", where="sentences")
-    if len(lines) > MOST_SENTENCES:
-        raise DataError(
-            f"Heads are measured here on at most {MOST_SENTENCES} sentences, not {len(lines):,}",
-            where="sentences",
-            remedy="For more: heedful.inspect.measure in a notebook",
-        )
-    tabs = {"\t" in line for line in lines}
-    if tabs == {False} or subject.model.spec.stacks().keys() == {"decoder"}:
-        return lines, None
-    if tabs == {True, False}:
-        raise DataError(
-            "Some lines have a second text after a tab, others have none",
-            where="sentences",
-            remedy="Give all of them one, or none",
-        )
-    parts = [line.partition("\t") for line in lines]
-    return [before for before, _, _ in parts], [after for _, _, after in parts]
 
 
 PAGE = Page(

@@ -7,10 +7,26 @@ import { redrawn, sequence } from "./colours.js";
  * Draw the thumbnails as buttons.
  * @param found {shape: [layers, heads, rows, columns], shades: base64 of numbers from 0 to 255}
  * @param open called with the layer and head that were clicked
+ * @param nameOf gives the name of a head, where it has one
  */
-export function headGrid(host, found, open) {
+export function headGrid(host, found, open, nameOf) {
   const shades = Uint8Array.from(atob(found.shades), (letter) => letter.charCodeAt(0));
-  redrawn(host, () => draw(host, found.shape, shades, open));
+  redrawn(host, () => {
+    draw(host, found.shape, shades, open);
+    nameHeads(host, nameOf);
+  });
+}
+
+/** Say the names of heads, which may be measured after they are drawn. */
+export function nameHeads(host, nameOf) {
+  for (const each of host.querySelectorAll("[data-head]")) {
+    const [layer, head] = [Number(each.dataset.layer), Number(each.dataset.head)];
+    const name = nameOf(layer, head);
+    const words = `Layer ${layer + 1}, head ${head + 1}${name ? `: ${name}` : ""}`;
+    each.title = words;
+    each.setAttribute("aria-label", words);
+    each.classList.toggle("named", name !== undefined);
+  }
 }
 
 /** Mark the heads of a layer that are open. */
@@ -39,7 +55,7 @@ function draw(host, [layers, heads, rows, columns], shades, open) {
       pen.putImageData(image, 0, 0);
       const key = `${layer},${head}`;
       cells.push(h("button", {
-        type: "button", class: "quiet thumb", "aria-label": `Layer ${layer + 1}, head ${head + 1}`, title: `Layer ${layer + 1}, head ${head + 1}`,
+        type: "button", class: "quiet thumb",
         "aria-pressed": String(pressed.has(key)), "data-layer": layer, "data-head": head, tabindex: cells.length === 1 ? "0" : "-1", onclick: () => open(layer, head),
       }, canvas));
     }

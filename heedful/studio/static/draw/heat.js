@@ -14,7 +14,9 @@ const FLAT = 380; // height of a map whose cells need not be square
  * @param map {values, rows, columns, kind, describe, hidden, cell, readout}
  *   rows and columns: {label, names}; kind: "share" from 0 to 1, "sequence" from 0 to the largest,
  *   "diverging" around 0; hidden: cells to leave out; cell: largest size of a cell in pixels; tall: height of a row;
- *   shade: from a number to its share of the ramp, whose ends are then named by `ends`
+ *   shade: from a number to its share of the ramp, whose ends are then named by `ends`;
+ *   choose: called with the row and column of a cell that is clicked, or read and entered;
+ *   marked: {side: "row" or "column", index} with a frame around it
  */
 export function heatMap(host, map) {
   redrawn(host, () => draw(host, map));
@@ -42,7 +44,7 @@ function draw(host, map) {
   const tall = map.tall ?? (map.flat ? Math.min(14, Math.max(3, FLAT / rows)) : Math.max(cell, 4));
   const slanted = isSlanted(map, cell);
   const sizes = { left, top: 2, cell, tall, right: left + cell * columns, bottom: 2 + tall * rows };
-  const canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `${map.describe} Arrow keys read the cells.` });
+  const canvas = h("canvas", { role: "img", tabindex: "0", "aria-label": `${map.describe} Arrow keys read the cells${map.choose ? ", Enter chooses a row" : ""}.` });
   const height = sizes.bottom + (slanted ? slanted.room : 38);
   const ratio = devicePixelRatio || 1;
   canvas.width = Math.round((sizes.right + 2) * ratio);
@@ -77,6 +79,16 @@ function paint(pen, map, sizes, colour) {
     pen.fillRect(gap ? x : Math.floor(x), gap ? y : Math.floor(y),
       gap ? sizes.cell - gap : Math.ceil(sizes.cell) + 0.5, gap ? sizes.tall - gap : Math.ceil(sizes.tall) + 0.5);
   }));
+  frame(pen, map, sizes);
+}
+
+/** A frame around the row or column that is chosen. */
+function frame(pen, { marked, values }, { left, top, cell, tall }) {
+  if (!marked) return;
+  pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--glow");
+  pen.lineWidth = 2.5;
+  if (marked.side === "row") pen.strokeRect(left, top + marked.index * tall, cell * values[0].length, tall);
+  else pen.strokeRect(left + marked.index * cell, top, cell, tall * values.length);
 }
 
 function hatch(pen, x, y, sizes, gap) {
@@ -170,7 +182,16 @@ function listen(canvas, readout, map, sizes, pen, clean) {
     if (x < sizes.left || y > sizes.bottom) return;
     show(Math.floor((y - sizes.top) / sizes.tall), Math.floor((x - sizes.left) / sizes.cell), false);
   });
+  if (map.choose) {
+    canvas.classList.add("choosable");
+    canvas.addEventListener("click", () => row >= 0 && map.choose(row, column));
+  }
   canvas.addEventListener("keydown", (event) => {
+    if (map.choose && row >= 0 && (event.key === "Enter" || event.key === " ")) {
+      event.preventDefault();
+      map.choose(row, column);
+      return;
+    }
     const step = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowDown: [1, 0], ArrowUp: [-1, 0] }[event.key];
     if (!step) return;
     event.preventDefault();

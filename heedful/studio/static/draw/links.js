@@ -6,6 +6,8 @@ import { redrawn, series } from "./colours.js";
 const LINE = 26; // height of a word in pixels, as in the style sheet
 const MOST = 1200; // lines at a time; more are a blot, and slow
 const BINS = 4096;
+const STRIP = 7; // pixels of a head's strip beside a word
+const MOST_STRIPS = 12;
 
 /** A piece of text that can be seen: what would move a line or show nothing gets a sign. */
 export function shownPiece(piece) {
@@ -35,6 +37,8 @@ export function linkPicture(host, picture) {
   const said = h("p", { class: "readout", role: "status" });
   const note = h("p", { class: "note" });
   const words = { row: side(picture, "row", look, keep), column: side(picture, "column", look, keep) };
+  const strips = picture.heads.length > 1 && picture.heads.length <= MOST_STRIPS ? picture.heads.length * STRIP : 0;
+  for (const { element } of Object.values(words)) element.style.setProperty("--strips", `${strips}px`);
   const most = Math.max(picture.rows.pieces.length, picture.columns.pieces.length);
   // What is said stands below: above, its lines would move the words under the pointer.
   host.replaceChildren(h("div", { class: "links" },
@@ -154,6 +158,7 @@ function glow(words, picture, now) {
   for (const each of Object.values(words)) {
     for (const button of each.buttons) {
       button.style.removeProperty("--weight");
+      button.style.removeProperty("background-image");
       button.classList.remove("looked");
     }
   }
@@ -161,12 +166,26 @@ function glow(words, picture, now) {
   words[now.side].buttons[now.index]?.classList.add("looked");
   const other = words[now.side === "row" ? "column" : "row"].buttons;
   means(picture, now).forEach((weight, i) => other[i].style.setProperty("--weight", weight.toFixed(4)));
+  if (picture.heads.length < 2 || picture.heads.length > MOST_STRIPS) return;
+  other.forEach((button, i) => {
+    button.style.backgroundImage = stripes(picture, now.side === "row" ? [now.index, i] : [i, now.index]);
+  });
+}
+
+/** A strip for each head, in its colour: the fuller, the more weight. */
+function stripes({ heads, columns, colour }, [row, column]) {
+  const each = 100 / heads.length;
+  const stops = heads.flatMap(({ head, weights }, i) => {
+    const shade = `color-mix(in srgb, ${colour(head)} ${(100 * weights[row * columns.pieces.length + column]).toFixed(0)}%, transparent)`;
+    return [`${shade} ${(i * each).toFixed(2)}%`, `${shade} ${((i + 1) * each).toFixed(2)}%`];
+  });
+  return `linear-gradient(to right, ${stops.join(", ")})`;
 }
 
 function sentence(picture, now) {
   const own = (now.side === "row" ? picture.rows : picture.columns).pieces[now.index];
   const other = (now.side === "row" ? picture.columns : picture.rows).pieces;
   const found = means(picture, now).map((weight, i) => [weight, i]).sort((a, b) => b[0] - a[0]).slice(0, 5)
-    .map(([weight, i]) => `${shownPiece(other[i])} ${number(weight, 3)}`);
-  return `“${shownPiece(own)}” ${now.side === "row" ? "looks at" : "is looked at by"} ${found.join(", ")} (mean of the heads that are on)`;
+    .map(([weight, i]) => `“${spokenPiece(other[i])}” ${number(weight, 3)}`);
+  return `“${spokenPiece(own)}” ${now.side === "row" ? "looks at" : "is looked at by"} ${found.join(", ")} (the mean of the heads that are on).`;
 }

@@ -1,8 +1,8 @@
-// One query against the keys, channel by channel: q, k, q × k, their sum, and the weight.
+// One query against the keys, channel by channel: q, k, q × k, their sum, the weight and the value.
 
-import { number, s } from "../dom.js";
+import { h, number, s } from "../dom.js";
 import { css, diverging, redrawn, sequence } from "./colours.js";
-import { shownPiece } from "./links.js";
+import { shownPiece, spokenPiece } from "./links.js";
 
 const ROW = 26;
 
@@ -15,29 +15,34 @@ export function neuronPicture(host, found) {
 }
 
 function draw(host, found) {
-  const width = Math.max(320, host.clientWidth);
+  const width = Math.max(480, host.clientWidth);
   const left = 84;
-  const [sum, share] = [58, 64];
-  const strip = (width - left - sum - share - 24) / 2;
+  const [sum, share] = [52, 56];
+  const strip = (width - left - sum - share - 32) / 3;
   const most = (rows) => rows.flat().reduce((best, value) => Math.max(best, Math.abs(value)), 1e-9);
-  const [mostVector, mostProduct] = [most([found.query, ...found.keys.map((each) => each.key)]), most(found.keys.map((each) => each.products))];
+  const mostVector = most([found.query, ...found.keys.map((each) => each.key)]);
+  const mostProduct = most(found.keys.map((each) => each.products));
+  const mostValue = most([found.context, ...found.keys.map((each) => each.value)]);
   const height = (found.keys.length + 4) * ROW + 8;
   const svg = s("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": describe(found) });
-  const cells = (values, x, y, room, largest) => values.map((value, i) => s("rect", { x: x + (i * room) / values.length, y: y + 3, width: room / values.length + 0.3, height: ROW - 6, fill: css(diverging(value / largest)) }, s("title", {}, `channel ${i + 1}: ${number(value, 3)}`)));
-  const text = (words, x, y, anchor = "start") => s("text", { class: "tick", x, y: y + 17, "text-anchor": anchor }, words);
+  const cells = (values, x, y, largest) => values.map((value, i) => s("rect", { x: x + (i * strip) / values.length, y: y + 3, width: strip / values.length + 0.3, height: ROW - 6, fill: css(diverging(value / largest)) }, s("title", {}, `channel ${i + 1}: ${number(value, 3)}`)));
+  const text = (words, x, y, { end = false, colour = null } = {}) => s("text", { class: "tick", x, y: y + 17, "text-anchor": end ? "end" : "start", style: colour === null ? {} : { fill: `var(--series-${colour})`, fontWeight: 650 } }, words);
   const name = (piece) => (shownPiece(piece).length > 10 ? `${shownPiece(piece).slice(0, 9)}…` : shownPiece(piece));
-  const x = { vector: left, product: left + strip + 8, sum: left + 2 * strip + 16 + sum, share: width - share };
-  svg.append(text("query q", 0, 0), ...cells(found.query, x.vector, 0, strip, mostVector), text(name(found.word), x.product, 0),
-    text("key k", x.vector, ROW), text("q × k, channel by channel", x.product, ROW), text("score", x.sum, ROW, "end"), text("weight", x.share + 6, ROW));
+  const x = { key: left, product: left + strip + 8, sum: left + 2 * strip + 12 + sum };
+  x.share = x.sum + 10;
+  x.value = x.share + share;
+  svg.append(text("query q", 0, 0, { colour: 0 }), ...cells(found.query, x.key, 0, mostVector), text(`of “${spokenPiece(found.word)}”`, x.product, 0),
+    text("key k", x.key, ROW, { colour: 1 }), text("q × k", x.product, ROW), text("score", x.sum, ROW, { end: true }), text("weight", x.share, ROW), text("value v", x.value, ROW, { colour: 2 }));
   found.keys.forEach((each, i) => {
     const y = (i + 2) * ROW;
-    svg.append(text(name(each.piece), 0, y), ...cells(each.key, x.vector, y, strip, mostVector), ...cells(each.products, x.product, y, strip, mostProduct),
-      text(each.score === null ? "hidden" : number(each.score, 3), x.sum, y, "end"),
-      s("rect", { x: x.share + 6, y: y + 3, width: Math.max(1, (share - 8) * each.weight), height: ROW - 6, fill: css(sequence(0.35 + 0.65 * each.weight)), "data-weight": each.weight }, s("title", {}, number(each.weight, 3))));
+    svg.append(text(name(each.piece), 0, y), ...cells(each.key, x.key, y, mostVector), ...cells(each.products, x.product, y, mostProduct),
+      text(each.score === null ? "hidden" : number(each.score, 3), x.sum, y, { end: true }),
+      s("rect", { x: x.share, y: y + 3, width: Math.max(1, (share - 8) * each.weight), height: ROW - 6, fill: css(sequence(0.35 + 0.65 * each.weight)), "data-weight": each.weight }, s("title", {}, number(each.weight, 3))),
+      s("g", { opacity: (0.15 + 0.85 * each.weight).toFixed(2), "data-value": i }, ...cells(each.value, x.value, y, mostValue)));
   });
   const y = (found.keys.length + 2) * ROW;
-  svg.append(text("mixed value", 0, y), ...cells(found.context, x.vector, y, strip, most([found.context])), text("all values, each times its weight", x.product, y));
-  host.replaceChildren(svg);
+  svg.append(text("The values, each times its weight, add up to:", x.key, y), ...cells(found.context, x.value, y, mostValue));
+  host.replaceChildren(svg, h("p", { class: "note" }, `Blue is above zero, ochre below; ${found.query.length} channels. Each product is the query's channel times the key's; their sum, times ${number(found.factor, 3)}${found.left_out ? `, is the score. The ${found.keys.length} keys with the most weight are drawn, ${found.left_out} are left out.` : ", is the score."} A value is the fainter, the less weight it has.`));
 }
 
 function describe({ word, keys }) {

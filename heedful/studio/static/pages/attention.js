@@ -1,12 +1,13 @@
 import { call, live, problem, StudioError } from "../api.js";
-import { button, choice, panel, slider } from "../controls.js";
-import { figure, h, number, section, table } from "../dom.js";
+import { button, check, choice, panel, slider } from "../controls.js";
+import { figure, folded, h, number, section, table } from "../dom.js";
 import { heatMap } from "../draw/heat.js";
-import { headGrid, markHead } from "../draw/head_grid.js";
-import { headColour, linkPicture, shownPiece } from "../draw/links.js";
+import { headGrid, markHead, nameHeads } from "../draw/head_grid.js";
+import { headColour, linkPicture, shownPiece, spokenPiece } from "../draw/links.js";
 import { neuronPicture } from "../draw/neurons.js";
 import { secondText } from "../second_text.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
+import { joinWords, wordRow } from "../words.js";
 
 export const kinds = ["translator", "causal_lm", "encoder"];
 const ALL = "all";
@@ -26,7 +27,7 @@ const SIDES = {
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
-  heads: [ALL], view: "lines", least: 0.02, row: -1, column: -1, corpus: "",
+  heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "",
 });
 
 /** Numbers from base64, row after row, a head at a time. */
@@ -54,9 +55,9 @@ export function mount({ root, side, state, studio }) {
   side.append(
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
       ...second.elements, part, layer,
-      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] }),
-    slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), heads));
-  root.append(h("div", { class: "pair" }, body, whole.element));
+      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["strips", "a strip for each head"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] })));
+  root.append(h("div", { class: "pair" }, body, h("div", {}, whole.element, heads,
+    slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }))));
   const named = labelled(root, state);
 
   let last = null;
@@ -110,7 +111,7 @@ export function mount({ root, side, state, studio }) {
     whole.element.hidden = found === null;
     if (found === null) return;
     whole.words.textContent = `A row for each layer, a column for each head: ${found.shape[0]} × ${found.shape[1]}. Dark is much attention. Click one to open it.`;
-    headGrid(whole.host, found, (l, head) => state.set({ layer: l, heads: [String(head)] }, { step: true }));
+    headGrid(whole.host, found, (l, head) => state.set({ layer: l, heads: [String(head)] }, { step: true }), nameOf);
     if (last) mark();
   });
 
@@ -118,12 +119,20 @@ export function mount({ root, side, state, studio }) {
     if (clicked) return;
     state.set(begun(changed));
     second.arrange();
-    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least"].includes(name));
+    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words"].includes(name));
     if (local && last && on().every((head) => last.maps.has(head))) show();
     else ask();
     if (changed.some((name) => ["model", "text", "second", "given", "part"].includes(name))) oversee();
   });
-  named.watch(() => last && show());
+  const nameOf = (l, head) => {
+    const answer = named.found();
+    const label = answer && answer.part === (last?.part ?? answer.part) ? answer.labels.find((each) => each.layer === l && each.head === head) : null;
+    return label ? (label.clear ? label.kind : `leans to “${label.kind}”`) : undefined;
+  };
+  named.watch(() => {
+    nameHeads(whole.host, nameOf);
+    if (last) show();
+  });
   second.arrange();
   ask();
   oversee();
@@ -151,72 +160,82 @@ function headButtons(place, { state, own, on, last, named }) {
     return h("button", {
       type: "button", class: "quiet head", "aria-pressed": String(on.includes(head)), title: label?.why, "data-head": head,
       onclick: (event) => set(event.detail === 2 ? [head] : all.filter((each) => on.includes(each) !== (each === head))),
-    }, swatch, String(head + 1), label ? h("span", { class: "label" }, label.kind) : null);
+    }, swatch, String(head + 1), label ? h("span", { class: label.clear ? "label" : "label leaning" }, label.kind) : null);
   }), button("All", () => state.set({ heads: [ALL] }, { step: true }), { quiet: true }), button("None", () => set([]), { quiet: true }));
   if (focused > 0) place.children[focused]?.focus();
 }
 
 function draw(body, { state, last, own, on, choose }) {
-  const { row, column, view } = state.values;
-  const [rows, columns] = [last.rows.pieces, last.columns.pieces];
+  const { view } = state.values;
+  const shown = state.values.words && view !== "neurons" ? joinWords(last) : last;
+  const [rows, columns] = [shown.rows.pieces, shown.columns.pieces];
   const [looking, lookedAt] = SIDES[last.part];
-  const stack = last.part === "cross" ? "decoder" : last.part;
-  const address = `${stack}.${last.layer}.${last.part === "cross" ? "cross" : "self"}.weights`;
-  const heads = on.map((head) => ({ head, weights: last.maps.get(head) }));
+  const heads = on.map((head) => ({ head, weights: shown.maps.get(head) }));
   const picture = figure(`${PARTS[last.part][0]}, layer ${last.layer + 1}`);
-  picture.asked = last.asked;
-  picture.words.append(`${PARTS[last.part][1]} `, h("code", {}, address), `, ${rows.length} × ${columns.length}; where layers and heads are counted from 0.`);
   const left = own.heads - last.maps.size;
+  picture.words.textContent = `${PARTS[last.part][1]} ${rows.length} × ${columns.length} weights for each head.`;
   body.append(last.answer, left && state.values.heads.includes(ALL)
-    ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others above.`) : "", picture.element);
-  if (view === "neurons") {
-    if (!heads.length) picture.host.append(h("p", { class: "note" }, "All heads are off."));
-    else neurons(picture, state, on[0], rows);
+    ? h("p", { class: "note" }, `Of ${own.heads} heads the first ${last.maps.size} are shown, as the text is long; choose others beside it.`) : "", picture.element, folded("In Python", () => inPython(last)));
+  if (!heads.length && view !== "lines") {
+    picture.host.append(h("p", { class: "note" }, "All heads are off."));
     return;
   }
-  if (view === "matrix") {
-    const mean = rows.map((_, i) => Array.from(columns, (_, j) => heads.reduce((sum, { weights }) => sum + weights[i * columns.length + j], 0) / (heads.length || 1)));
-    if (!heads.length) picture.host.append(h("p", { class: "note" }, "All heads are off."));
-    else {
-      heatMap(picture.host, {
-        values: mean, kind: "sequence", cell: 30, rows: { label: looking, names: rows.map(shownPiece) }, columns: { label: lookedAt, names: columns.map(shownPiece) },
-        describe: `Attention, ${heads.length === 1 ? `head ${on[0]}` : `mean of ${heads.length} heads`}.`,
-      });
-    }
-    return;
+  const chosen = chosenWord(state.values, shown);
+  // Settings name a piece; of a word that is the first.
+  const pick = (next) => choose(next && { side: next.side, index: shown === last ? next.index : last[`${next.side}s`].words.indexOf(next.index) });
+  const query = chosen?.side === "row" ? chosen.index : 0;
+  const words = () => wordRow({ pieces: rows, chosen: query, choose: (row) => state.set({ row: state.values.words && shown !== last ? last.rows.words.indexOf(row) : row, column: -1 }, { step: true }), label: "Click a word to make it the query" });
+  const names = { rows: { label: looking, names: rows.map(shownPiece) }, columns: { label: lookedAt, names: columns.map(shownPiece) } };
+  if (view === "neurons") neurons(picture, state, { head: on[0], query, words, asked: last.asked });
+  else if (view === "strips") strips(picture, { heads, query, words, columns, own, names });
+  else if (view === "matrix") matrixOf(picture, { heads, rows, columns, names, chosen, pick });
+  else {
+    linkPicture(picture.host, {
+      rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, chosen,
+      colour: (head) => headColour(head, own.heads), choose: pick, least: state.values.least,
+    });
   }
-  const chosen = row >= 0 && row < rows.length ? { side: "row", index: row } : column >= 0 && column < columns.length ? { side: "column", index: column } : null;
-  linkPicture(picture.host, {
-    rows: { pieces: rows, label: looking }, columns: { pieces: columns, label: lookedAt }, heads, chosen,
-    colour: (head) => headColour(head, own.heads),
-    choose,
-    least: state.values.least,
-  });
-  if (chosen?.side === "row") body.append(strips(heads, chosen.index, { rows, columns, own, lookedAt }));
 }
 
-/** What each head gives the chosen word: a strip of colours for each. */
-function strips(heads, row, { rows, columns, own, lookedAt }) {
-  const picture = figure(`Each head alone, for “${shownPiece(rows[row])}”`);
-  queueMicrotask(() => heatMap(picture.host, {
-    values: heads.map(({ weights }) => [...weights.subarray(row * columns.length, (row + 1) * columns.length)]), kind: "share", cell: 30,
-    rows: { label: "head", names: heads.map(({ head }) => `head ${head + 1}`) }, columns: { label: lookedAt, names: columns.map(shownPiece) },
-    describe: `The attention of ${heads.length} of ${own.heads} heads to each key.`,
-  }));
-  return picture.element;
+/** The word that is chosen, by its index among those that are shown. */
+function chosenWord({ row, column }, { rows, columns }) {
+  const index = (side, piece) => (side.pieces.length === side.words.length ? piece : side.words[piece]);
+  if (row >= 0 && row < rows.words.length) return { side: "row", index: index(rows, row) };
+  return column >= 0 && column < columns.words.length ? { side: "column", index: index(columns, column) } : null;
+}
+
+function inPython(last) {
+  const stack = last.part === "cross" ? "decoder" : last.part;
+  return h("p", {}, "These numbers are ", h("code", {}, `${stack}.${last.layer}.${last.part === "cross" ? "cross" : "self"}.weights`),
+    ` of heedful.inspect, ${last.rows.pieces.length} × ${last.columns.pieces.length} for each head. Python counts layers and heads from 0.`);
+}
+
+/** The mean of the heads as a matrix; a click on a row makes its word the query. */
+function matrixOf(picture, { heads, rows, columns, names, chosen, pick }) {
+  const mean = rows.map((_, i) => Array.from(columns, (_, j) => heads.reduce((sum, { weights }) => sum + weights[i * columns.length + j], 0) / heads.length));
+  heatMap(picture.host, {
+    values: mean, kind: "sequence", cell: 30, ...names, marked: chosen, choose: (i) => pick({ side: "row", index: i }),
+    describe: `Attention, ${heads.length === 1 ? `head ${heads[0].head + 1}` : `mean of ${heads.length} heads`}.`,
+  });
+}
+
+/** What each head gives the query: a strip of colours for each. */
+function strips(picture, { heads, query, words, columns, own, names }) {
+  const host = h("div", { class: "drawing" });
+  picture.host.append(h("p", { class: "note" }, "Each head alone. Click a word to make it the query."), words(), host);
+  heatMap(host, {
+    values: heads.map(({ weights }) => [...weights.subarray(query * columns.length, (query + 1) * columns.length)]), kind: "share", cell: 34,
+    rows: { label: "head", names: heads.map(({ head }) => `head ${head + 1}`) }, columns: names.columns,
+    describe: `What ${heads.length} of ${own.heads} heads give “${spokenPiece(names.rows.names[query])}”.`,
+  });
 }
 
 /** Query, keys and products of one head, for the word that is chosen. */
-function neurons(picture, state, head, rows) {
-  const row = Math.min(rows.length - 1, Math.max(0, state.values.row));
-  const word = h("select", { "aria-label": "The word to follow" }, rows.map((piece, i) => h("option", { value: i }, `${i + 1}: ${shownPiece(piece)}`)));
-  word.value = String(row);
-  word.addEventListener("change", () => state.set({ row: Number(word.value), column: -1 }, { step: true }));
+function neurons(picture, state, { head, query, words, asked }) {
   const host = h("div", { class: "drawing" });
-  picture.host.append(h("p", { class: "row" }, h("label", {}, `Head ${head + 1}, the query of `, word)), host);
+  picture.host.append(h("p", { class: "note" }, `Head ${head + 1}. Click a word to make it the query.`), words(), host);
   const { part, layer } = state.values;
-  const region = picture.element;
-  live(region, (signal) => call("attention", "neurons", { ...picture.asked, part, layer, head, row }, signal),
+  live(picture.element, (signal) => call("attention", "neurons", { ...asked, part, layer, head, row: query }, signal),
     (found) => neuronPicture(host, found))();
 }
 
@@ -250,27 +269,32 @@ async function unlessRefused(ask) {
   }
 }
 
-/** Names of heads, from sentences that a person gives. */
+/** Names of heads, from sentences of the model or of the person. */
 function labelled(root, state) {
   const area = h("textarea", { id: "corpus", rows: 5, spellcheck: "false", dir: "auto" });
   area.value = state.values.corpus;
   const measure = button("Measure the heads", () => state.set({ corpus: area.value }, { step: true }));
   const host = h("div", {});
-  const place = section("Labels of the heads",
-    h("p", {}, "A head gets a name where its pattern is clear over at least ten sentences and a hundred words: for example if most of its attention is on the word before. Most heads do several things and get none. With no sentences of yours, those that come with the model are taken."),
-    h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences, one a line; a tab before a translation or second text"), area),
+  const place = section("Names of the heads",
+    h("p", {}, "What does a head look at? Its attention is measured on sentences that come with the model, or on yours. A head gets a name where its pattern is clear: for example “previous”, if most of its attention is on the word before. Many heads only lean to a pattern, and most do several things."),
+    h("div", { class: "field wide" }, h("label", { for: "corpus" }, "Sentences of your own, one a line; a tab before a translation or second text"), area),
     h("p", { class: "row" }, measure), host);
   root.append(place);
   let found = null;
   let tell = () => {};
+  const clear = () => {
+    for (const old of [...host.children]) if (!old.classList.contains("problem")) old.remove();
+  };
   const ask = live(host, (signal) => {
     const { corpus, model, part } = state.values;
+    clear();
+    host.append(h("p", { class: "note", role: "status" }, "Measuring the heads on the sentences …"));
     const measured = () => call("attention", "labels", { corpus, model, part }, signal);
     return corpus.trim() ? measured() : unlessRefused(measured); // a model may have no sentences
   }, (answer) => {
     found = answer;
-    for (const old of [...host.children]) if (!old.classList.contains("problem")) old.remove();
-    if (answer) host.append(...evidence(answer));
+    clear();
+    host.append(...(answer ? evidence(answer) : [h("p", { class: "note" }, "This model comes with no sentences: type ten or more.")]));
     tell();
   });
   state.watch((values, changed) => {
@@ -289,7 +313,9 @@ function evidence(answer) {
   if (!answer.enough) {
     return [h("p", { class: "sentence" }, `${read}: too few to name a head. It takes ${answer.fewest[0]} sentences and ${answer.fewest[1]} rows.`)];
   }
-  return [h("p", { class: "sentence" }, `${read}: ${number(answer.labels.length)} of ${number(answer.count)} heads of this part have a clear pattern.`),
-    answer.labels.length ? table(`Heads with a name, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
-      answer.labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.kind, number(each.evidence, 2), each.why])) : ""];
+  const clear = answer.labels.filter((each) => each.clear).length;
+  const lean = answer.labels.length - clear;
+  return [h("p", { class: "sentence" }, `${read}: of ${number(answer.count)} heads of this part ${number(clear)} ${clear === 1 ? "has" : "have"} a clear pattern, and ${number(lean)} ${lean === 1 ? "leans" : "lean"} to one.`),
+    answer.labels.length ? table(`Heads with a pattern, ${PARTS[answer.part][0].toLowerCase()}`, ["layer.head", "name", "evidence", "why"],
+      answer.labels.map((each) => [`${each.layer + 1}.${each.head + 1}`, each.clear ? each.kind : `leans to “${each.kind}”`, number(each.evidence, 2), each.why])) : ""];
 }
