@@ -12,6 +12,7 @@ from heedful.config import Config
 from heedful.errors import DataError, ModelError
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from heedful.inspect.attention_maps import AttentionPart
@@ -137,9 +138,7 @@ def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Read
     for name, text in (("text", request.text), ("second", request.second)):
         check_length(text, LONGEST, where=name)
     subject = subject_of(request.model, workspace)
-    version = workspace.place(request.model).load().version
-    key = (request.model, request.text, request.second, request.given, version)
-    reading = workspace.recent.get(key, lambda: _read(subject, request))
+    reading = workspace.recent.get(reading_key(request, workspace), lambda: _read(subject, request))
     if reading.length > MOST_TOKENS:
         raise DataError(
             f"{reading.length:,} tokens are more than the {MOST_TOKENS} that are drawn",
@@ -147,6 +146,45 @@ def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Read
             remedy="Shorten it; `heedful inspect MODEL TEXT -o FILE` writes those of longer texts",
         )
     return subject, reading
+
+
+def reading_key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
+    """Return the key under which a reading is kept: of its texts and its model's files."""
+    version = workspace.place(request.model).load().version
+    return (request.model, version, request.text, request.second, request.given)
+
+
+MOST_KEPT = 1 << 20
+"""Weights that are kept for the next question about the same text: 4 MiB."""
+
+
+def attention_of(
+    request: TextRequest, workspace: Workspace, part: AttentionPart, layer: int
+) -> np.ndarray:
+    """Return the weights of all heads of a layer [H, Lq, Lk], from one pass for all layers.
+
+    Raises:
+        ConfigError: when the model has no such layer.
+    """
+    import numpy as np
+
+    from heedful.inspect.attention_maps import (
+        attention,
+        attentions,
+        choose,
+        num_heads,
+        rows_and_columns,
+    )
+
+    subject, reading = read_text(request, workspace)
+    modules = attentions(subject.model, part)
+    rows, columns = rows_and_columns(reading, part)
+    if len(modules) * num_heads(modules) * len(rows) * len(columns) > MOST_KEPT:
+        return attention(subject, reading, part, layers=[layer]).weights[0]
+    key = ("attention", part, *reading_key(request, workspace))
+    whole = workspace.recent.get(key, lambda: attention(subject, reading, part))
+    (layer,) = choose([layer], len(modules), "layer")
+    return np.asarray(whole.weights[layer])
 
 
 def attentions_of(

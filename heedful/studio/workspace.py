@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 _CONFIG = "config.json"
 _RUN_CONFIG = "config.toml"
 _WEIGHTS = "*.safetensors"
-_KEPT = 16
+_KEPT = 32
 
 
 @dataclass(frozen=True)

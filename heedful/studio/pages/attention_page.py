@@ -14,6 +14,7 @@ from heedful.studio.page import (
     Call,
     Page,
     TextRequest,
+    attention_of,
     attentions_of,
     read_text,
 )
@@ -43,8 +44,8 @@ class ShowRequest(AttentionRequest):
 def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
     """Return weights of a layer's heads with their pieces, and the attention that there is."""
     from heedful.inspect.attention_maps import (
-        attention,
         attentions,
+        choose,
         num_heads,
         parts_of,
         rows_and_columns,
@@ -58,7 +59,8 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
     if heads is None:
         most = max(1, MOST_WEIGHTS // (len(rows) * len(columns)))
         heads = range(min(most, num_heads(modules)))
-    result = attention(subject, reading, part, layers=[layer], heads=heads)
+    heads = choose(heads, num_heads(modules), "head")
+    weights = attention_of(request, workspace, part, layer)
     return {
         "kind": subject.model.spec.kind,
         "target": reading.target,
@@ -68,10 +70,10 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
         ],
         "part": part,
         "layer": layer,
-        "heads": list(result.heads),
+        "heads": list(heads),
         "rows": _plain(subject.source if part == "encoder" else subject.target, rows),
         "columns": _plain(subject.target if part == "decoder" else subject.source, columns),
-        "weights": encode_array(result.weights[0]),
+        "weights": encode_array(weights[list(heads)]),
     }
 
 
@@ -89,15 +91,10 @@ def overview(request: OverviewRequest, workspace: Workspace) -> dict[str, Any]:
     """Return a thumbnail of every head of a part: its weights, from 0 to 255."""
     import numpy as np
 
-    from heedful.inspect.attention_maps import attention
-
-    subject, reading = read_text(request, workspace)
+    subject, _ = read_text(request, workspace)
     part, modules, _ = attentions_of(subject, request.part)
     weights = np.stack(
-        [
-            _shrunk(attention(subject, reading, part, layers=[layer]).weights[0])
-            for layer in range(len(modules))
-        ]
+        [_shrunk(attention_of(request, workspace, part, layer)) for layer in range(len(modules))]
     )
     shades = np.rint(255 * weights).astype(np.uint8)
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -11,7 +12,7 @@ from heedful.config import Config
 from heedful.studio.page import Call, Page, check_length, subject_of
 
 if TYPE_CHECKING:
-    from heedful.inspect.attention_maps import AttentionPart
+    from heedful.inspect.attention_maps import AttentionMap, AttentionPart
     from heedful.inspect.decoding_steps import NextToken, SearchRecord
     from heedful.inspect.subject import Subject
     from heedful.search.beam import Looked, Step
@@ -62,11 +63,21 @@ class BeamRequest(TextRequest):
 
 def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the next step: visible positions, attention, candidates, size of the cache."""
-    from heedful.inspect.attention_maps import attentions, num_heads
+    from heedful.inspect.attention_maps import attention, attentions, num_heads
     from heedful.inspect.decoding_steps import next_token
 
     subject = _subject(request, workspace)
-    result = next_token(subject, request.text, request.chosen)
+    key = (*_key(request, workspace), request.chosen)
+    result = workspace.recent.get(
+        ("next", *key), lambda: next_token(subject, request.text, request.chosen)
+    )
+
+    def rows(part: AttentionPart) -> list[list[float]]:
+        whole = workspace.recent.get(
+            ("steps", part, *key), lambda: attention(subject, result.reading, part)
+        )
+        return _rows(whole, request)
+
     decoder = result.reading.tokens("decoder")
     modules = attentions(subject.model, "decoder" if result.reading.encoder is None else "cross")
     encoder = result.reading.encoder
@@ -77,9 +88,9 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
         "ended": result.ended,
         "score": math.fsum(result.chosen_scores),
         "visible": list(result.visible),
-        "weights": _rows(subject, result, "decoder", request),
+        "weights": rows("decoder"),
         "source": None if encoder is None else list(encoder.pieces),
-        "cross": None if encoder is None else _rows(subject, result, "cross", request),
+        "cross": None if encoder is None else rows("cross"),
         "layers": len(modules),
         "heads": num_heads(modules),
         "kept": [{"slots": each.slots, "bytes": each.bytes} for each in result.cache_sizes],
@@ -114,7 +125,10 @@ def beam(request: BeamRequest, workspace: Workspace) -> dict[str, Any]:
         length_penalty=request.length_penalty,
         max_length=request.max_length,
     )
-    record = follow_search(subject, request.text, settings)
+    record = workspace.recent.get(
+        ("beam", *_key(request, workspace), settings),
+        lambda: follow_search(subject, request.text, settings),
+    )
     return {
         "steps": [_plain(record, each) for each in record.steps],
         "paths": [list(path) for path in record.paths],
@@ -135,20 +149,20 @@ def _subject(request: TextRequest, workspace: Workspace) -> Subject:
     return subject_of(request.model, workspace)
 
 
-def _rows(
-    subject: Subject, result: NextToken, part: AttentionPart, request: StepRequest
-) -> list[list[float]]:
-    """Return the attention of all steps so far, of one head or the mean of several."""
-    from heedful.inspect.attention_maps import attention
+def _key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
+    return (request.model, workspace.place(request.model).load().version, request.text)
 
-    weights = attention(
-        subject,
-        result.reading,
-        part,
-        layers=None if request.layer is None else [request.layer],
-        heads=None if request.head is None else [request.head],
-    )
-    rows: list[list[float]] = weights.mean().tolist()
+
+def _rows(whole: AttentionMap, request: StepRequest) -> list[list[float]]:
+    """Return the attention of all steps so far, of one head or the mean of several."""
+    from heedful.inspect.attention_maps import choose
+
+    layers = None if request.layer is None else [request.layer]
+    heads = None if request.head is None else [request.head]
+    layers = choose(layers, len(whole.layers), "layer")
+    heads = choose(heads, len(whole.heads), "head")
+    weights = whole.weights[list(layers)][:, list(heads)]
+    rows: list[list[float]] = replace(whole, weights=weights).mean().tolist()
     return rows
 
 
@@ -222,10 +236,9 @@ PAGE = Page(
     title="Decoding",
     summary="Generation: the next token, sampling, and the beam as a tree.",
     about=(
-        "A model writes one token at a time: each step attends to the tokens before it and to the "
-        "source if there is one, and gives every token a probability. Choose the next one "
-        "yourself, see how temperature and filters change the probabilities of sampling, and watch "
-        "a beam search keep several hypotheses. Scores are natural logarithms of probabilities."
+        "A model writes one token at a time. Choose the next one yourself, change how it is drawn, "
+        "and watch a beam search keep several texts. Scores are natural logarithms of "
+        "probabilities."
     ),
     calls={
         "step": Call(StepRequest, step),

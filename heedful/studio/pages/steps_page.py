@@ -226,10 +226,8 @@ STEPS = Page(
     title="Step by step",
     summary="One attention in numbers, on a model or on matrices you type.",
     about=(
-        "Follow one query through attention: multiplied with every key, scaled, masked, made "
-        "into weights by the softmax, and used to sum the values. Type numbers, begin with an "
-        "example, or follow a word through a head of one of your models; every stage is computed "
-        "by the code that runs the models."
+        "Follow one query through attention, step by step. Type numbers, begin with an example, or "
+        "follow a word through a head of a model; the code that runs the models computes them all."
     ),
     calls={
         "attend": Call(AttendRequest, attend_to),

@@ -55,6 +55,7 @@ export function problem(error) {
 
 const AGAIN = 2000; // milliseconds between two tries while the server is away
 const SOON = 25; // milliseconds: one question for what a slider says in a moment
+const PATIENCE = 400; // milliseconds after which a region says that it waits
 
 /**
  * Keeps a part of a page equal to an answer: asks anew when it is told to, drops older questions,
@@ -67,6 +68,7 @@ export function live(region, ask, show) {
   let waiting = null;
   let asked = null;
   let box = null;
+  let patience = null;
 
   /** Ask again until the server is back. */
   function retry() {
@@ -93,11 +95,16 @@ export function live(region, ask, show) {
       box = next;
       if (error.away) retry();
     }
-    if (asked === own && waiting === null) region.setAttribute("aria-busy", "false");
+    if (asked !== own || waiting !== null) return;
+    region.setAttribute("aria-busy", "false");
+    region.classList.remove("slow");
+    clearTimeout(patience);
+    patience = null;
   }
 
   return () => {
     region.setAttribute("aria-busy", "true");
+    patience ??= setTimeout(() => region.classList.add("slow"), PATIENCE);
     clearTimeout(waiting);
     waiting = setTimeout(run, SOON);
   };

@@ -2,12 +2,14 @@
 
 import { call, live } from "./api.js";
 import { choice, panel } from "./controls.js";
-import { h, number } from "./dom.js";
+import { folded, h, number, table } from "./dom.js";
 import { barChart } from "./draw/bars.js";
 import { series } from "./draw/colours.js";
-import { shownPiece } from "./draw/links.js";
+import { shownPiece, spokenPiece } from "./draw/links.js";
+import { largest, strip } from "./draw/strip.js";
 import { secondText } from "./second_text.js";
 import { placesOf, subjectDefaults, subjectFields } from "./subject.js";
+import { renewWords } from "./words.js";
 
 export const KINDS = ["translator", "causal_lm", "encoder"];
 const PARTS = { encoder: "Encoder", decoder: "Decoder", cross: "Cross" };
@@ -30,11 +32,16 @@ export function inPlace(parts, { stage, all }, names) {
   return [h("div", { class: "columns in-place" }, stage ? section(stage - 1) : null, section(stage))];
 }
 
-/** Lines of a sum: a name, how it comes about, what it comes to. */
-export function sums(lines) {
+/**
+ * Lines of a sum: a name, how it comes about, what it comes to.
+ * @param long whether the result stands below
+ */
+export function sums(lines, long = false) {
+  const cells = (how, result) => (long ? [h("td", {}, how, how ? h("br", {}) : "", "= ", h("strong", {}, result))]
+    : [h("td", {}, how), h("td", {}, "= "), h("td", {}, h("strong", {}, result))]);
   return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chosen query" },
     h("table", { class: "figures sums" }, h("tbody", {}, lines.map(([name, how, result]) =>
-      h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, how), h("td", {}, "= "), h("td", {}, h("strong", {}, result)))))));
+      h("tr", {}, h("th", { scope: "row" }, name), cells(how, result))))));
 }
 
 /**
@@ -49,7 +56,6 @@ export function followed(state, studio, names) {
     part: choice(state, "part", { label: "Attention of", options: [["", "…"], ...Object.entries(PARTS)] }),
     layer: choice(state, "layer", { label: "Layer", options: [[-1, "the last"], ...(state.values.layer < 0 ? [] : [[state.values.layer, String(state.values.layer + 1)]])] }),
     head: choice(state, "head", { label: "Head", options: [[0, "1"]] }),
-    row: choice(state, "row", { label: "The word to follow", options: [[0, "…"]] }),
   };
   const settings = panel(...subjectFields(state, studio, KINDS), ...second.elements, ...Object.values(fields));
   const body = h("div", {});
@@ -66,17 +72,20 @@ export function followed(state, studio, names) {
     const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
     const options = {
       part: found.parts.map((part) => [part, PARTS[part]]), layer: count(found.layers), head: count(found.heads),
-      row: found.rows.map((piece, i) => [i, `${i + 1}: ${shownPiece(piece)}`]),
     };
     for (const [name, list] of Object.entries(options)) fields[name].fill(list);
     fields.part.querySelector("select").value = found.part;
     fields.layer.querySelector("select").value = String(found.layer);
     second.written(found.target);
   }
+  const [words, told] = [h("div", {}), h("div", {})];
+  body.append(second.answer, words, told);
   function show() {
-    for (const old of [...body.children]) if (!old.classList.contains("problem")) old.remove();
-    if (last) body.append(second.answer, ...stages(last, state.values, names));
-    else body.append(h("p", { class: "note" }, "Type a text to follow one of its words."));
+    words.hidden = second.answer.hidden = !last;
+    told.replaceChildren(...(last ? stages(last, state.values, names) : [h("p", { class: "note" }, "Type a text to follow one of its words.")]));
+    if (!last) return;
+    second.written(last.target);
+    renewWords(words, { pieces: last.rows, chosen: last.row, choose: (row) => state.set({ row }, { step: true }), label: "Click a word to make it the query" });
   }
   return {
     panel: settings,
@@ -98,43 +107,54 @@ function begun(name) {
   return ["text", "second", "given"].includes(name) ? { row: 0 } : {};
 }
 
-const signed = (value, digits = 3) => (value < 0 ? `− ${number(-value, digits)}` : `+ ${number(value, digits)}`);
+const signed = (value, digits = 3) => [value < 0 ? "− " : "+ ", number(Math.abs(value), digits)];
 
 function stages(found, { stage, all }, names) {
-  const name = (key) => `${key.key + 1}: ${shownPiece(found.columns[key.key])}`;
-  const word = shownPiece(found.rows[found.row]);
-  const lines = (how, result) => sums(found.keys.map((key) => [name(key), how(key), result(key)]));
+  const key = (index) => tinted(`${index + 1}: ${shownPiece(found.columns[index])}`, index, "column");
+  const query = () => tinted(`“${spokenPiece(found.rows[found.row])}”`, found.row, "row");
+  const lines = (how, result) => sums(found.keys.map((each) => [key(each.key), how(each), result(each)]));
+  const own = (each, value, digits = 4) => tinted(number(value, digits), each.key, "column");
   const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
-  const product = (key) => {
-    const told = key.leading.map(([channel, value], i) => `${i ? signed(value) : number(value, 3)} [${channel}]`);
-    const rest = found.width - key.leading.length;
-    return [...told, rest > 0 ? `${signed(key.rest)} [${rest} others]` : ""].join(" ");
+  const product = (each) => {
+    const told = each.leading.map(([channel], i) => [i ? " + " : "", h("span", { class: "term" }, tinted(number(found.query[channel], 3), found.row, "row"), " · ", own(each, each.vector[channel], 3), h("span", { class: "channel" }, ` [${channel + 1}]`))]);
+    const rest = found.width - each.leading.length;
+    return [...told, rest > 0 ? [" ", ...signed(each.rest), h("span", { class: "channel" }, ` [${rest} others]`)] : ""].flat();
   };
   const left = found.others.count ? [h("p", { class: "note" }, `The ${found.keys.length} keys with the most weight are shown; the ${found.others.count} others have ${number(found.others.weight, 3)} of it together.`)] : [];
+  const [mostKey, mostValue] = [largest(found.query, ...found.keys.map((each) => each.vector)), largest(...found.keys.map((each) => each.value))];
   const parts = [
-    () => [h("p", {}, `The query of “${word}” (${found.row + 1}) in `, h("code", {}, found.address), `: ${found.width} channels, of length ${number(found.query_length)}, against ${found.columns.length} keys.`,
+    () => [h("p", {}, "The query of ", query(), ` has ${found.width} channels. It meets ${found.columns.length} keys, and each key has a value. Blue is above zero, ochre below.`,
       found.rotary ? " This model turns queries and keys by their positions (a rotary embedding); these are the turned ones." : ""),
+    h("p", { class: "row" }, tinted("Query", found.row, "row"), strip(found.query, mostKey)),
     ...left, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Keys and values" }, h("table", { class: "figures" },
-      h("thead", {}, h("tr", {}, ["key", "its length", "cosine with the query", "length of its value"].map((title) => h("th", { scope: "col" }, title)))),
-      h("tbody", {}, found.keys.map((key) => h("tr", {}, h("th", { scope: "row" }, name(key)), [key.length, key.cosine, key.value_length].map((value) => h("td", {}, number(value))))))))],
-    () => [h("p", {}, "The query is multiplied with every key, channel by channel, and the products are added up. The largest are shown with their channel, the others as their sum."),
-      lines(product, (key) => number(key.raw))],
-    () => [h("p", {}, `Every sum is multiplied with ${number(found.factor)}`, found.softcap === null ? "." : `, then squashed to ${number(found.softcap)} × tanh(score ÷ ${number(found.softcap)}).`),
-      lines((key) => `${number(key.raw)} × ${number(found.factor)}`, (key) => number(key.scaled))],
-    () => (found.biased ? [h("p", {}, "The number that this model adds for the positions of query and key."), lines((key) => `${number(key.scaled)} ${signed(key.bias, 4)}`, (key) => number(key.scaled + key.bias))]
+      h("thead", {}, h("tr", {}, ["", "key", "value"].map((title) => h("th", { scope: "col", class: "words" }, title)))),
+      h("tbody", {}, found.keys.map((each) => h("tr", {}, h("th", { scope: "row" }, key(each.key)), h("td", { class: "words" }, strip(each.vector, mostKey)), h("td", { class: "words" }, strip(each.value, mostValue))))))),
+    lengths(found)],
+    () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. The largest are shown with their channel in brackets, the others as their sum."),
+      lines(product, (each) => own(each, each.raw))],
+    () => [h("p", {}, `Every sum is multiplied with ${number(found.factor)}, which is 1 ÷ √${found.width} in most models`, found.softcap === null ? "." : `, then squashed to ${number(found.softcap)} × tanh(score ÷ ${number(found.softcap)}).`),
+      lines((each) => [own(each, each.raw), ` × ${number(found.factor)}`], (each) => own(each, each.scaled))],
+    () => (found.biased ? [h("p", {}, "The number that this model adds for the positions of query and key."), lines((each) => [own(each, each.scaled), " ", ...signed(each.bias, 4)], (each) => own(each, each.scaled + each.bias))]
       : [h("p", { class: "note" }, "This attention adds no bias.")]),
     () => [h("p", {}, `A query sees ${found.mask}. ${found.hidden ? `Of ${found.columns.length} keys ${found.hidden} are hidden from it.` : `None of the ${found.columns.length} keys is hidden.`}`),
-      lines((key) => (key.score === null ? "" : "seen"), (key) => (key.score === null ? "hidden" : number(key.score)))],
+      lines((each) => (each.score === null ? "" : "visible"), (each) => (each.score === null ? "hidden" : own(each, each.score)))],
     () => {
       const host = h("div", { class: "drawing" });
-      queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${word}.`, label: "key" }));
-      return [h("p", {}, "The exponential of each score less the highest, divided by the sum over all visible keys."),
-        lines((key) => (key.power === null ? "hidden" : `${number(key.power)} ÷ ${number(found.sum)}`), (key) => number(key.weight)), ...left, host];
+      queueMicrotask(() => barChart(host, { values: found.weights, names: found.columns.map((_, i) => i + 1), describe: `The weights of all keys for ${spokenPiece(found.rows[found.row])}.`, label: "key" }));
+      return [h("p", {}, "Each score becomes its exponential (less the highest score, which changes no weight), divided by the sum of all of them. So the weights of ", query(), " add up to 1."),
+        lines((each) => (each.power === null ? "hidden" : [own(each, each.power), ` ÷ ${number(found.sum)}`]), (each) => own(each, each.weight)), ...left, host];
     },
-    () => [h("p", {}, `The values are added up, each times its weight. The picture shows the channels in which the output is largest: ${found.channels.join(", ")} (of those of the value).`),
-      sums([...found.keys.map((key) => [name(key), `${number(key.weight)} × ${vector(key.values)}`, vector(key.parts)]),
-        ...(found.others.count ? [[`${found.others.count} others`, "", vector(found.others.parts)]] : []), ["sum", "", vector(found.context, 4)]]),
+    () => [h("p", {}, "The values are added up, each times its weight: this is what ", query(), ` takes with it. The numbers are the channels in which the output is largest: ${found.channels.map((channel) => channel + 1).join(", ")}.`),
+      h("p", { class: "row" }, tinted("Output", found.row, "row"), strip(found.mixed)),
+      sums([...found.keys.filter((each) => each.score !== null).map((each) => [key(each.key), [own(each, each.weight), " × ", tinted(vector(each.values), each.key, "column")], tinted(vector(each.parts), each.key, "column")]),
+        ...(found.others.count ? [[`${found.others.count} others`, "", vector(found.others.parts)]] : []), ["sum", "", tinted(vector(found.context, 4), found.row, "row")]], true),
       h("p", { class: "note" }, "The sum is ", h("code", {}, `${found.address}.context`), " of this head and word, as the model computed it.")],
   ];
   return inPlace(parts, { stage, all }, names);
+}
+
+/** How long the vectors are, and the angles between query and keys. */
+function lengths(found) {
+  return folded("Lengths and angles", () => table(`Of the keys, in ${found.address}`, ["key", "its length", "cosine with the query", "length of its value"],
+    found.keys.map((each) => [`${each.key + 1}: ${shownPiece(found.columns[each.key])}`, number(each.length), number(each.cosine), number(each.value_length)])));
 }

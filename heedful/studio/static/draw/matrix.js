@@ -7,8 +7,10 @@ const SHADE = 0.55; // of the ramp, so that numbers stay easy to read
 
 /**
  * A matrix with a caption.
- * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, keys}
- *   Rows have the colour of queries, columns that of keys; `keys`: rows are keys too
+ * @param matrix {values, caption, rowNames, columnNames, kind, hidden, highlight, digits, keys,
+ *   colours}
+ *   Names of rows have the colour of queries, those of columns that of keys; keys: rows are keys
+ *   too; colours: numbers have the colour of their row, and no shade
  */
 export function matrix(options) {
   const host = h("div", { class: "matrix" });
@@ -16,10 +18,11 @@ export function matrix(options) {
   return host;
 }
 
-function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false }) {
+function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidden, highlight, digits = 3, keys = false, colours = false }) {
   const most = kind === "share" ? 1 : Math.max(...values.flat().map(Math.abs), 1e-12);
   const cell = (value, i, j) => {
     if (hidden?.[i]?.[j]) return h("td", { class: "hidden" }, h("span", { "aria-label": "hidden" }, "·"));
+    if (colours) return h("td", { class: value === 0 ? "zero" : "tint-row", style: { color: series(i + (keys ? 1 : 0)) } }, number(value, digits));
     const shade = kind === "diverging" ? diverging((SHADE * value) / most) : sequence((SHADE * value) / most);
     const made = h("td", {}, number(value, digits));
     made.style.background = css(shade);

@@ -2,17 +2,16 @@ import { call, live, problem } from "../api.js";
 import { button, check, choice, panel, slider } from "../controls.js";
 import { figure, folded, h, number, refilled, section, table } from "../dom.js";
 import { facts } from "../draw/bars.js";
-import { series } from "../draw/colours.js";
-import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
-import { linkPicture, shownPiece } from "../draw/links.js";
+import { shownPiece, spokenPiece } from "../draw/links.js";
 import { treeChart } from "../draw/tree.js";
+import { causalTriangle } from "../draw/triangle.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 
 export const kinds = ["translator", "causal_lm"];
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), chosen: [], layer: 0, head: 0,
+  ...subjectDefaults(studio, kinds), chosen: [], layer: 0, head: 0, row: -1,
   temperature: 1, k: 0, p: 1, least: 0, seed: 1,
   beam: 4, n: 1, penalty: 0.6, longest: 30, dropped: true,
 });
@@ -55,11 +54,14 @@ export function mount({ root, side, state, studio }) {
     return call("decoding", "step", { model, text: given, chosen: chosen(), layer: l ? l - 1 : null, head: a ? a - 1 : null,
       temperature, top_k: k, top_p: p, min_p: least, seed }, signal);
   }, (found) => {
+    step = found;
     if (found === null) return nothing(walk);
     fill(layer, state, "layer", found.layers);
     fill(head, state, "head", found.heads);
-    return refilled(walk, () => showStep(walk, found, { chosen: chosen(), choose, greedy, translates: translates() }));
+    return drawStep();
   });
+  let step = null;
+  const drawStep = () => refilled(walk, () => showStep(walk, step, { chosen: chosen(), choose, greedy, translates: translates(), state }));
 
   async function greedy() {
     walkBody.setAttribute("aria-busy", "true");
@@ -91,6 +93,8 @@ export function mount({ root, side, state, studio }) {
     if (another && !changed.includes("chosen") && state.values.chosen.length) {
       state.set({ chosen: [], layer: 0, head: 0 });
     }
+    if (changed.includes("chosen") && !changed.includes("row")) state.set({ row: -1 }); // the lines of the step that is reached
+    if (changed.length === 1 && changed[0] === "row" && step) drawStep();
     if (another || changed.some((name) => ["chosen", "layer", "head", "temperature", "k", "p", "least", "seed"].includes(name))) askStep();
     if (another || changed.some((name) => ["beam", "n", "penalty", "longest"].includes(name))) askBeam();
     else if (changed.includes("dropped") && last) drawBeam();
@@ -104,15 +108,15 @@ function fill(select, state, name, count) {
   select.querySelector("select").value = String(state.values[name]);
 }
 
-function showStep(host, found, { chosen, choose, greedy, translates }) {
+function showStep(host, found, { chosen, choose, greedy, translates, state }) {
   const open = !found.ended;
   const best = found.candidates[0];
   const pick = (id) => choose([...chosen, id]);
   const written = h("p", { class: "text", dir: "auto", id: "written" }, found.text || h("span", { class: "note" }, "Nothing is written yet."));
   const bar = h("p", { class: "row" },
-    open ? button(`Take the most probable: ${shownPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
+    open ? button(`Take the most probable: ${spokenPiece(best.piece)}`, () => pick(best.id)) : h("strong", {}, "The text has ended."),
     open ? button("Draw one", () => pick(found.drawn), { quiet: true }) : null,
-    open ? button(translates ? "Greedy search to the end" : "Greedy search to the end, up to 100 tokens", greedy, { quiet: true }) : null,
+    open ? button("Greedy search to the end", greedy, { quiet: true }) : null,
     chosen.length ? button("Back one", () => choose(chosen.slice(0, -1)), { quiet: true }) : null,
     chosen.length ? button("Start again", () => choose([]), { quiet: true }) : null);
   const total = found.read.length;
@@ -120,29 +124,17 @@ function showStep(host, found, { chosen, choose, greedy, translates }) {
     ["entropy of the next token", `${number(found.entropy, 3)} nats`, "entropy"], ["entropy of sampling", `${number(found.drawn_entropy, 3)} nats`, "drawn-entropy"],
     ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
 
-  const sight = figure("The causal triangle", `A row for each step so far, a column for each position. “${shownPiece(found.read.at(-1))}” at position ${total} sees ${found.visible.filter(Boolean).length} of the ${total} positions up to its own. Grey is hidden: those to come, here as in training, where they are already there. The colour is the attention to each.`);
-  const source = found.source && figure("Attention to the text", "Lines from each step to the pieces of the text: cross-attention. The row of this step, which predicts the next token, is drawn; point at another.");
+  const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
+  const sight = figure("The causal triangle", `A row for each step. It has read a word, looks back at those before it, and writes the next one. Grey is hidden: what is still to come, here as in training, where it is already there. ${found.source ? "The lines lead from one step to the words of the text (cross-attention). " : ""}Click a row to follow its step.`);
   const growth = figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
   host.append(written, bar,
-    h("div", { class: "columns" }, open ? candidates(found, pick) : h("p", { class: "note" }, "Go back a step to choose another token."),
-      h("div", {}, sight.element, source ? source.element : null)),
+    h("div", { class: "step" }, sight.element, open ? candidates(found, pick, state.values) : h("p", { class: "note" }, "Go back a step to choose another token.")),
     numbers,
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
-  const names = [...found.read.map(shownPiece), ...Array(coming).fill("…")];
   // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
-  const hidden = found.weights.map((row, i) => names.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || row[j] === 0)));
-  heatMap(sight.host, { values: found.weights.map((row) => [...row, ...Array(coming).fill(0)]), hidden, kind: "share", cell: 26,
-    rows: { label: "step", names: found.read.map(shownPiece) }, columns: { label: "position", names },
-    describe: "The rows of the mask up to this step, with their attention.",
-    readout: (i, j, value) => (j < total ? `step ${i + 1}, position ${j + 1}, ${names[j]}: ${hidden[i][j] ? "hidden" : number(value)}` : `position ${j + 1}, still to come: hidden`) });
-  if (source) {
-    linkPicture(source.host, {
-      rows: { pieces: [...found.read.slice(1), "next"], label: "being written" }, columns: { pieces: found.source, label: "words of the text" },
-      heads: [{ head: 0, weights: Float32Array.from(found.cross.flat()) }], colour: () => series(0), least: 0.02,
-      chosen: { side: "row", index: total - 1 }, choose: () => {},
-    });
-  }
+  const hidden = found.weights.map((weights, i) => found.visible.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || weights[j] === 0)));
+  causalTriangle(sight.host, { read: found.read, coming, weights: found.weights, hidden, source: found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
   lineChart(growth.host, { empty: "Choose a token to fill the cache.", series: [{ name: "bytes", points, dots: points.length < 40 }],
     x: { label: "tokens read" }, y: { label: "bytes", zero: true }, describe: "Bytes of the cache by tokens read.", height: 220 });
@@ -157,7 +149,8 @@ function cacheFacts(found) {
   h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
 }
 
-function candidates(found, pick) {
+function candidates(found, pick, { temperature, k, p, least }) {
+  const changed = temperature !== 1 || k !== 0 || p !== 1 || least !== 0; // else both are the same
   const most = Math.max(...found.candidates.flatMap((each) => [each.probability, each.drawn]));
   const track = (share, series) => {
     const length = h("span", { class: "length" });
@@ -165,16 +158,16 @@ function candidates(found, pick) {
     length.style.background = `var(--series-${series})`;
     return h("span", { class: "track" }, length);
   };
-  return h("div", {}, h("h3", {}, "Candidates for the next token"),
-    h("ul", { class: "legend" }, [["the model's probability", 0], ["with temperature and filters", 1]].map(([name, i]) => {
+  return h("div", {}, h("h3", {}, "Click what to write next"),
+    changed ? h("ul", { class: "legend" }, [["the model's probability", 0], ["with temperature and filters", 1]].map(([name, i]) => {
       const sign = h("span", { class: "swatch" });
       sign.style.background = `var(--series-${i})`;
       return h("li", {}, sign, name);
-    })),
-    h("ol", { class: "candidates" }, found.candidates.map((each) => h("li", { class: each.drawn === 0 ? "out" : null },
-      h("button", { type: "button", class: "quiet", "data-id": each.id, onclick: () => pick(each.id) }, shownPiece(each.piece)),
-      h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), track(each.drawn, 1)),
-      h("span", { class: "count" }, percent(each.probability)), h("span", { class: "count" }, percent(each.drawn))))));
+    })) : null,
+    h("ol", { class: changed ? "candidates" : "candidates plain" }, found.candidates.map((each) => h("li", { class: each.drawn === 0 ? "out" : null },
+      h("button", { type: "button", class: "quiet", "data-id": each.id, "aria-label": `Write ${spokenPiece(each.piece)}`, onclick: () => pick(each.id) }, shownPiece(each.piece)),
+      h("span", { class: "tracks", "aria-hidden": "true" }, track(each.probability, 0), changed ? track(each.drawn, 1) : null),
+      h("span", { class: "count" }, percent(each.probability)), changed ? h("span", { class: "count" }, percent(each.drawn)) : null))));
 }
 
 const FATES = { lived: "went on", ended: "ended", dropped: "was dropped" };

@@ -1,8 +1,9 @@
 import { call, live, StudioError } from "../api.js";
-import { button, check, choice, panel, slider, text } from "../controls.js";
+import { button, check, choice, panel, text } from "../controls.js";
 import { h, number } from "../dom.js";
 import { matrix } from "../draw/matrix.js";
 import { followed, followDefaults, inPlace, KINDS, reads, sums, tinted } from "../model_steps.js";
+import { renewWords } from "../words.js";
 
 export const kinds = KINDS;
 
@@ -61,7 +62,6 @@ export function mount({ root, side, state, studio }) {
     const { q, k, v, x = "", labels, scale = "", mask = "everything" } = EXAMPLES[example.value];
     state.set({ q, k, v, x, labels, scale, mask, bias: "none", query: 1 }, { step: true });
   });
-  const query = slider(state, "query", { label: "The query to follow", min: 1, max: 12 });
   const back = button("Back", () => state.set({ stage: Math.max(0, state.values.stage - 1) }), { quiet: true });
   const next = button("Next step", () => state.set({ stage: Math.min(6, state.values.stage + 1) }));
   const where = h("span", { class: "note", role: "status" });
@@ -75,7 +75,7 @@ export function mount({ root, side, state, studio }) {
       text(state, "labels", { label: "Names of the keys (optional)" }),
       text(state, "scale", { label: "Scale", hint: "Empty: 1/√dₖ. 1: no scale." }),
       text(state, "mask", { label: "Mask", code: true }),
-      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] }), query));
+      choice(state, "bias", { label: "Bias", options: [["none", "none"], ["alibi", "ALiBi, slope of a single head"]] })));
   const model = followed(state, studio, STAGES);
   const kinds = [["typed", "matrices that you type"], ["model", "a word in a head of a model"]];
   if (reads(studio).length) side.append(panel(choice(state, "on", { label: "Follow", options: kinds })));
@@ -93,13 +93,13 @@ export function mount({ root, side, state, studio }) {
   }, (found) => show(found));
 
   let last = null;
-  let host = h("div", {});
-  body.append(host);
+  const [words, host] = [h("div", {}), h("div", {})];
+  body.append(words, host);
   function show(found) {
     last = found;
-    const fresh = h("div", {}, stages(found, state.values));
-    host.replaceWith(fresh);
-    host = fresh;
+    const { queries, row } = namesOf(found, state.values);
+    renewWords(words, { pieces: queries, chosen: row, choose: (index) => state.set({ query: index + 1 }, { step: true }), label: "Click a query to follow it" });
+    host.replaceChildren(...stages(found, state.values));
   }
   const arrange = () => {
     const { stage, x, on } = state.values;
@@ -126,33 +126,43 @@ export function mount({ root, side, state, studio }) {
   else ask();
 }
 
-function stages(found, values) {
-  const row = Math.min(found.q.length, Math.max(1, values.query)) - 1;
+/** Names of queries and keys, and the row of the query that is followed. */
+function namesOf(found, values) {
   const given = values.labels.trim().split(/\s+/).filter((word) => word !== "");
   const keys = found.k.map((_, i) => given[i] ?? `key ${i + 1}`);
   const queries = found.q.map((_, i) => (found.q.length === keys.length && given[i] ? given[i] : `query ${i + 1}`));
+  return { keys, queries, row: Math.min(found.q.length, Math.max(1, values.query)) - 1 };
+}
+
+function stages(found, values) {
+  const { keys, queries, row } = namesOf(found, values);
+  const query = () => tinted(`“${queries[row]}”`, row, "row");
+  const key = (i) => tinted(keys[i], i, "column");
+  const own = (value, i, digits = 4) => tinted(number(value, digits), i, "column");
+  const vector = (numbers, digits = 3) => `(${numbers.map((value) => number(value, digits)).join(", ")})`;
   const hidden = found.visible.map((line) => line.map((seen) => !seen));
   const all = { rowNames: queries, columnNames: keys, highlight: row };
   const parts = [
-    () => [h("div", { class: "columns" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row }),
-      matrix({ values: found.k, caption: "K", rowNames: keys, keys: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true }))],
-    () => [h("p", {}, "The query of ", tinted(`“${queries[row]}”`, row, "row"), " is multiplied with every key, channel by channel, and the products are added up."),
-      sums(keys.map((name, i) => [tinted(name, i, "column"), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", tinted(number(found.k[i][channel], 3), i, "column")]), number(found.raw[row][i])])),
+    () => [h("p", {}, "Every word has a query, a key and a value. Queries have the colours of their rows, keys and values those of their columns. We follow ", query(), "."),
+      h("div", { class: "columns" }, matrix({ values: found.q, caption: "Q", rowNames: queries, highlight: row, colours: true }),
+        matrix({ values: found.k, caption: "K", rowNames: keys, keys: true, colours: true }), matrix({ values: found.v, caption: "V", rowNames: keys, keys: true, colours: true }))],
+    () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up."),
+      sums(keys.map((_, i) => [key(i), found.q[row].flatMap((value, channel) => [channel ? " + " : "", tinted(number(value, 3), row, "row"), " · ", own(found.k[i][channel], i, 3)]), own(found.raw[row][i], i)])),
       matrix({ values: found.raw, caption: "Q Kᵀ", ...all })],
     () => [h("p", {}, `Every score is multiplied with ${number(found.factor)}, so that its spread does not grow with the width.`),
-      sums(keys.map((name, i) => [name, `${number(found.raw[row][i])} × ${number(found.factor)}`, number(found.scaled[row][i])])),
+      sums(keys.map((_, i) => [key(i), [own(found.raw[row][i], i), ` × ${number(found.factor)}`], own(found.scaled[row][i], i)])),
       matrix({ values: found.scaled, caption: "Scaled scores", ...all })],
     () => (found.added === null ? [h("p", { class: "note" }, "No bias is added.")]
-      : [sums(keys.map((name, i) => [name, `${number(found.scaled[row][i])} + (${number(found.added[row][i])})`, number(found.scores[row][i])])),
+      : [sums(keys.map((_, i) => [key(i), [own(found.scaled[row][i], i), ` + (${number(found.added[row][i])})`], own(found.scores[row][i], i)])),
         matrix({ values: found.scores, caption: "Scores with the bias", ...all })]),
     () => [h("p", {}, found.sentence), matrix({ values: found.scores, hidden, caption: "Visible keys of each query", ...all })],
-    () => [h("p", {}, "The exponential of each score less the row's highest, which changes no weight, divided by their sum."),
-      sums(keys.map((name, i) => [name, found.visible[row][i] ? `${number(found.powers[row][i])} ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}` : "hidden", number(found.weights[row][i])])),
+    () => [h("p", {}, "Each score becomes its exponential (less the row's highest score, which changes no weight), divided by the sum of the row. So the weights of ", query(), " add up to 1."),
+      sums(keys.map((_, i) => [key(i), found.visible[row][i] ? [own(found.powers[row][i], i), ` ÷ ${number(found.powers[row].reduce((a, b) => a + b, 0))}`] : "hidden", own(found.weights[row][i], i)])),
       matrix({ values: found.weights, kind: "share", hidden, caption: "Weights", ...all })],
-    () => [h("p", {}, `The values are added up, each times its weight: this is the output for “${queries[row]}”.`),
-      sums([...keys.map((name, i) => [name, `${number(found.weights[row][i])} × (${found.v[i].map((value) => number(value, 3)).join(", ")})`, `(${found.parts[row][i].map((value) => number(value, 3)).join(", ")})`]),
-        ["sum", "", `(${found.output[row].map((value) => number(value)).join(", ")})`]]),
-      matrix({ values: found.output, caption: "Output", rowNames: queries, highlight: row })],
+    () => [h("p", {}, "The values are added up, each times its weight: this is the output for ", query(), "."),
+      sums([...keys.map((_, i) => [key(i), [own(found.weights[row][i], i), " × ", tinted(vector(found.v[i]), i, "column")], tinted(vector(found.parts[row][i]), i, "column")]),
+        ["sum", "", tinted(vector(found.output[row], 4), row, "row")]], true),
+      matrix({ values: found.output, caption: "Output", rowNames: queries, highlight: row, colours: true })],
   ];
   return inPlace(parts, values, STAGES);
 }
