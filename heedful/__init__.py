@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from heedful.device import RunningPrecision
+    from heedful.models.shape import RotaryScaling
     from heedful.pipelines.fillers import Filler
     from heedful.pipelines.image_classification import ImagePipeline
     from heedful.pipelines.text_encoding import EncoderPipeline
@@ -67,7 +68,13 @@ def load(
 
 
 def load_generator(
-    path: str | Path, *, device: str = "auto", precision: RunningPrecision = "auto"
+    path: str | Path,
+    *,
+    device: str = "auto",
+    precision: RunningPrecision = "auto",
+    rotary_scaling: RotaryScaling | None = None,
+    rotary_factor: float | None = None,
+    rotary_original_length: int | None = None,
 ) -> GenerationPipeline:
     """Load a language model that continues raw text.
 
@@ -75,15 +82,22 @@ def load_generator(
         path: a model directory, a run directory (its best model) or a Hugging Face directory.
         device: auto, cpu, cuda, cuda:1 or mps.
         precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16 or int8.
+        rotary_scaling: linear, ntk, yarn or by_wavelength, to stretch the model's rotary positions
+            to longer texts than it was trained on.
+        rotary_factor: how many times longer texts get; it comes with the scaling.
+        rotary_original_length: tokens of the texts before; those the model was made for if unset.
 
     Raises:
         ModelError: when the directory holds no model, or one that continues no text.
-        ConfigError: when the device or precision is not to be had.
+        ConfigError: when the device or precision is not to be had, or there are no rotary
+            positions.
     """
     from heedful.interop.model_loading import load_any
+    from heedful.models.rotary_override import stretching
     from heedful.pipelines.text_generation import GenerationPipeline
 
-    return GenerationPipeline.load(path, device=device, precision=precision, read=load_any)
+    read = stretching(load_any, rotary_scaling, rotary_factor, rotary_original_length)
+    return GenerationPipeline.load(path, device=device, precision=precision, read=read)
 
 
 def load_encoder(

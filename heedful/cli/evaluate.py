@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 from cyclopts import Parameter
 
 import heedful
-from heedful.cli.flags import STANDARD, Running, SearchFlags, search_settings, terminal
+from heedful.cli.flags import (
+    STANDARD,
+    UNSTRETCHED,
+    Rotary,
+    Running,
+    SearchFlags,
+    search_settings,
+    terminal,
+)
+from heedful.cli.length_table import WHOLE, LengthFlags, Translations
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -21,6 +30,7 @@ from heedful.cli.text_io import (
     show_table,
     write_lines,
 )
+from heedful.cli.text_measures import NO_TEXT, TextFlags, measure_text
 from heedful.errors import DataError, ModelError, UserError
 
 if TYPE_CHECKING:
@@ -80,10 +90,20 @@ def evaluate(
     lowercase: Annotated[
         bool, Parameter(negative=(), show_default=False, help="Ignore case.")
     ] = False,
-    samples: Annotated[int, Parameter(help="Resamples of the paired bootstrap.")] = 1000,
+    samples: Annotated[int, Parameter(help="Resamples of the bootstrap.")] = 1000,
     output_file: Annotated[
         Path | None, Parameter(name=("--output", "-o"), help="Write the translations to this file.")
     ] = None,
+    chart: Annotated[
+        Path | None,
+        Parameter(
+            help="Draw the scores --by-length or --by-position to this .html, .png, .svg or .json "
+            "file; needs the extra studio."
+        ),
+    ] = None,
+    lengths: LengthFlags = WHOLE,
+    language: TextFlags = NO_TEXT,
+    rotary: Rotary = UNSTRETCHED,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -91,16 +111,35 @@ def evaluate(
     """Score translations against references, and compare two systems.
 
     Scores are sacreBLEU's, with the signatures to quote; validation in training uses the same
-    code. --data, a file as training takes it, scores a classifier, a tagger or a reader: accuracy
-    and F1 of labels, tags or answers, from 0 to 1.
+    code. --by-length scores short and long sources apart. --data, a file as training takes it,
+    scores a classifier, a tagger or a reader: accuracy and F1 of labels, tags or answers, from 0 to
+    1. --text measures the perplexity of a language model and its bits per byte and character;
+    --by-position its loss at and past the length it was trained on.
 
     For example:
 
         heedful evaluate run --source test.en --reference test.de
         heedful evaluate run --source test.en --reference test.de --baseline other-run
         heedful evaluate output.de --reference test.de
+        heedful evaluate run --source test.en --reference test.de --by-length --chart lengths.svg
         heedful evaluate tagger --data test.conll
+        heedful evaluate writer --text other.txt --stride 64
+        heedful evaluate writer --text other.txt --by-position --length 512 --chart positions.svg
+        heedful evaluate writer --text other.txt --rotary-scaling yarn --rotary-factor 4
     """
+    if chart is not None:
+        _check_chart(chart)
+    language.check()
+    if language.text:
+        flags = {"system": str(system), **language.plain(), **rotary.options(), **running.plain()}
+        report = Report("evaluate", output, flags)
+        measure_text(system, language, rotary, running, chart, report)
+        return
+    if rotary.is_set:
+        raise UserError(
+            "Rotary positions are stretched for a text", where="--rotary", remedy="Add --text FILE"
+        )
+    lengths.check(source, chart)
     if data is not None:
         flags = {"system": str(system), "data": str(data), **running.plain()}
         columns = _Columns(word_column, tag_column)
@@ -110,7 +149,8 @@ def evaluate(
         raise UserError(
             "There is nothing to compare with",
             where="heedful evaluate",
-            remedy="Give --reference FILE to a translator, --data FILE to any other model",
+            remedy="Give --reference FILE to a translator, --text FILE to a language model, --data "
+            "FILE to any other model",
         )
     settings = search_settings(search)
     flags = {
@@ -121,6 +161,7 @@ def evaluate(
         "metrics": list(metrics),
         "tokenize": tokenize,
         "lowercase": lowercase,
+        **lengths.plain(),
         **settings.plain(),
         **running.plain(),
     }
@@ -142,7 +183,24 @@ def evaluate(
         facts |= _comparison(
             others, hypotheses, references, metrics, samples, rules, show=not output.json
         )
+    if lengths.by_length:
+        assert source is not None
+        named = {"system": hypotheses} | ({} if others is None else {"baseline": others})
+        translations = Translations(named, references, metrics, rules, samples)
+        facts |= translations.by_length(source, lengths.length_bins, chart, show=not output.json)
     report.finish({"lines": len(hypotheses), **facts})
+
+
+def _check_chart(path: Path) -> None:
+    """Refuse a chart that cannot be written, before a model is loaded.
+
+    Raises:
+        UserError: when a library is missing, the folder is, or the kind of file is unknown.
+    """
+    from heedful.inspect import charts
+
+    charts.kind_of(path)
+    refuse_missing_folder(path)
 
 
 class _Systems:

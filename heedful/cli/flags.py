@@ -223,6 +223,39 @@ class Running:
 STANDARD = Running()
 
 
+_ROTARY = Group("Rotary positions", sort_key=40)
+
+
+@Parameter(name="*", group=_ROTARY)
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary positions of a trained model, stretched to longer texts than it was trained on."""
+
+    rotary_scaling: Annotated[
+        Literal["linear", "ntk", "yarn", "by_wavelength"] | None,
+        Parameter(help="How rotary positions are stretched; needs --rotary-factor."),
+    ] = None
+    rotary_factor: Annotated[
+        float | None, Parameter(help="How many times longer texts get, such as 4.")
+    ] = None
+    rotary_original_length: Annotated[
+        int | None,
+        Parameter(help="Tokens of the texts before; those the model was made for if unset."),
+    ] = None
+
+    @property
+    def is_set(self) -> bool:
+        """True if the positions are to be stretched."""
+        return self != UNSTRETCHED
+
+    def options(self) -> dict[str, Any]:
+        """The flags as arguments of `heedful.load_generator`, and as JSON data."""
+        return dataclasses.asdict(self)
+
+
+UNSTRETCHED = Rotary()
+
+
 def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int:
     """The number of positions of a batch; `auto` asks the machine and reports the answer.
 

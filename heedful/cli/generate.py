@@ -12,9 +12,11 @@ from cyclopts import Parameter
 
 import heedful
 from heedful.cli.flags import (
+    UNSTRETCHED,
     DeviceFlag,
     ModelPath,
     PrecisionFlag,
+    Rotary,
     flags_of,
     sampling_settings,
     terminal,
@@ -78,6 +80,7 @@ def generate(
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     batch_size: Annotated[int | None, Parameter(help="Prompts in a batch.")] = None,
+    rotary: Rotary = UNSTRETCHED,
     output: Output = PLAIN,
 ) -> None:
     """Continue text with a language model.
@@ -93,11 +96,12 @@ def generate(
     """
     search = sampling_settings(settings, GenerationSettings)
     flags = {"model": str(model), **search.plain(), "device": device, "precision": precision}
+    flags |= rotary.options()
     report = Report("generate", output, flags)
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
     _check(prompt, input, output, stream=stream)
-    pipeline = heedful.load_generator(model, device=device, precision=precision)
+    pipeline = heedful.load_generator(model, device=device, precision=precision, **rotary.options())
     loaded = report.seconds
     if stream:
         assert prompt is not None

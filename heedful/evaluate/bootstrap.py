@@ -118,6 +118,63 @@ def paired_bootstrap(
     return results
 
 
+def score_intervals(
+    hypotheses: Sequence[str],
+    references: References,
+    metrics: Sequence[str] = METRIC_NAMES,
+    *,
+    samples: int = 1000,
+    seed: int = 12345,
+    tokenize: str = "13a",
+    lowercase: bool = False,
+) -> dict[str, Interval]:
+    """Score one system, and how its scores vary with the draw of sentences.
+
+    Args:
+        hypotheses: one output a line.
+        references, metrics, samples, seed, tokenize, lowercase: as in `paired_bootstrap`.
+
+    Returns:
+        For each metric the score of `corpus_scores` and the range of 95 % of the resamples.
+
+    Raises:
+        DataError: when the numbers of lines differ, or there are none.
+        ConfigError: on a metric or tokenizer that does not exist or is not installed.
+    """
+    assert samples > 0, "at least one resample"
+    lists = check_aligned(hypotheses, references)
+    built = {name: build_metric(name, tokenize=tokenize, lowercase=lowercase) for name in metrics}
+    counts = {n: _sentence_statistics(metric, hypotheses, lists) for n, metric in built.items()}
+    resampled: dict[str, list[float]] = {name: [] for name in built}
+    for times_drawn in _resamples(len(hypotheses), samples, seed):
+        for name, metric in built.items():
+            resampled[name].append(_score(metric, times_drawn @ counts[name]))
+    whole = np.ones(len(hypotheses))
+    return {
+        name: _interval(_score(metric, whole @ counts[name]), np.array(resampled[name]))
+        for name, metric in built.items()
+    }
+
+
+def ratio_interval(
+    sums: npt.ArrayLike, counts: npt.ArrayLike, *, samples: int = 1000, seed: int = 12345
+) -> Interval:
+    """A sum divided by a count, such as the loss per token, and how it varies with the draw.
+
+    Args:
+        sums: of each unit that is drawn, such as a text [N].
+        counts: of each unit [N]; at least one above 0.
+        samples: number of resamples; one without any count is left out.
+        seed: of the resampling.
+    """
+    totals = np.stack([np.asarray(sums, np.float64), np.asarray(counts, np.float64)])
+    assert totals[1].sum() > 0, "nothing is counted"
+    drawn = np.array([totals @ times for times in _resamples(totals.shape[1], samples, seed)])
+    drawn = drawn[drawn[:, 1] > 0]
+    whole = totals.sum(1)
+    return _interval(float(whole[0] / whole[1]), drawn[:, 0] / drawn[:, 1])
+
+
 def paired_ratios(
     name: str,
     a: Sequence[float],

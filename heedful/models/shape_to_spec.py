@@ -211,11 +211,7 @@ def with_overrides(
         ConfigError: when there are no rotary positions to stretch.
     """
     if scaling := rotary_options(shape):
-        if not stack.has_self_attention:
-            raise _no_rotary()
-        stack = stack.with_attentions(
-            lambda attention: _with_rotary(attention, scaling, trained_length)
-        )
+        stack = _with_rotary(stack, scaling, trained_length)
     rates = {name: getattr(shape, name) for name in DROPOUTS if name in shape.model_fields_set}
     if "dropout" in rates:
         embedding = embedding.model_copy(update={"dropout": rates["dropout"]})
@@ -225,22 +221,26 @@ def with_overrides(
     return embedding, stack.model_copy(update={"pattern": pattern})
 
 
-def _no_rotary() -> ConfigError:
-    return ConfigError(
-        "The model has no rotary positions to stretch",
-        where="model.rotary_scaling",
-        remedy="Leave it out",
-    )
-
-
 def _with_rotary(
-    attention: AttentionSpec, scaling: Mapping[str, Any], trained_length: int | None
-) -> AttentionSpec:
-    if attention.rotary is None:
-        raise _no_rotary()
+    stack: StackSpec, scaling: Mapping[str, Any], trained_length: int | None
+) -> StackSpec:
+    """Change the rotary positions of a stack; blocks without any stay as they are."""
     length = {"original_length": trained_length}
-    rotary = RotarySpec.parse({**length, **attention.rotary.plain(), **scaling})
-    return attention.model_copy(update={"rotary": rotary})
+    pattern, changed = [], 0
+    for block in stack.pattern:
+        for name, attention in block.attentions().items():
+            if attention.rotary is not None:
+                rotary = RotarySpec.parse({**length, **attention.rotary.plain(), **scaling})
+                block = block.replace(**{name: attention.model_copy(update={"rotary": rotary})})
+                changed += 1
+        pattern.append(block)
+    if not changed:
+        raise ConfigError(
+            "The model has no rotary positions to stretch",
+            where="model.rotary_scaling",
+            remedy="Leave it out",
+        )
+    return stack.model_copy(update={"pattern": tuple(pattern)})
 
 
 def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSpec:

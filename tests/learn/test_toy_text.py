@@ -66,3 +66,8 @@ def test_a_text_is_learned_down_to_its_entropy(
     # first two predictions lie before what it shows.
     entropy = (30 * math.log(2) + 2 * math.log(8)) / 32
     assert 0.99 * entropy < loss < 1.05 * entropy
+    # Windows without overlap are those of validation.
+    measure = ["evaluate", str(run), "--text", str(valid), "--stride", "32", "--json"]
+    assert main(measure) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    assert scores["loss"] == pytest.approx(loss, rel=1e-5)

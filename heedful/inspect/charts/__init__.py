@@ -36,6 +36,12 @@ from heedful.inspect.charts.attention_charts import (  # noqa: E402
     tracing,
     words,
 )
+from heedful.inspect.charts.estimate_charts import (  # noqa: E402
+    Estimate,
+    bands,
+    categories,
+    ranking,
+)
 from heedful.inspect.charts.frame import Kind, draw, kind_of, save  # noqa: E402
 from heedful.inspect.charts.layer_charts import (  # noqa: E402  # noqa: E402
     curves,
@@ -47,6 +53,7 @@ from heedful.inspect.charts.layer_charts import (  # noqa: E402  # noqa: E402
 )
 
 __all__ = [
-    "Kind", "curves", "draw", "grid", "heads", "kind_of", "lens", "lines", "links", "matrix",
-    "save", "scores", "sublayers", "tracing", "training", "words",
+    "Estimate", "Kind", "bands", "categories", "curves", "draw", "grid", "heads", "kind_of", "lens",
+    "lines", "links", "matrix", "ranking", "save", "scores", "sublayers", "tracing", "training",
+    "words",
 ]  # fmt: skip

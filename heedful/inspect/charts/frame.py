@@ -197,8 +197,8 @@ def no_frame() -> alt.ViewBackground:
     return alt.ViewBackground(stroke=None)
 
 
-Kind = Literal["html", "png", "svg"]
-"""The kind of file."""
+Kind = Literal["html", "json", "png", "svg"]
+"""The kind of file; json is the specification in Vega-Lite, for other programs to draw."""
 
 _PIXELS_PER_PIXEL = 2.0
 
@@ -225,12 +225,13 @@ vegaEmbed("#chart", specification, {options});
 </html>
 """
 
-# The page fetches nothing and evaluates no text: expressions are interpreted.
-_POLICY = (
+PAGE_POLICY = (
     "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 )
+"""The page fetches nothing and evaluates no text: expressions are interpreted."""
+
 _LIBRARY = "window.vegaEmbed = vegaEmbed;"
-_OPTIONS = {
+EMBED_OPTIONS = {
     "ast": True,
     "renderer": "svg",
     "actions": {"export": True, "source": False, "compiled": False, "editor": False},
@@ -242,12 +243,13 @@ def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
 
     Args:
         chart: any Altair chart.
-        kind: `png`, `svg`, or `html`: an interactive page that needs no other file and no network.
+        kind: `png`, `svg`, `json`, or `html`: an interactive page that needs no other file and no
+            network.
 
     Raises:
         ConfigError: when the installed Altair is too new for the installed vl-convert.
     """
-    version = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+    version = _schema_version()
     if version not in vl_convert.get_vegalite_versions():
         raise ConfigError(
             f"Altair {alt.__version__} writes Vega-Lite {version}, which vl-convert "
@@ -255,8 +257,10 @@ def draw(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
             remedy="Upgrade it with: pip install -U vl-convert-python",
         )
     specification = chart.to_dict()
+    if kind == "json":
+        return json.dumps(specification, ensure_ascii=False, indent=2).encode()
     if kind == "html":
-        return _page(specification, version).encode()
+        return _page(specification).encode()
     if kind == "svg":
         return vl_convert.vegalite_to_svg(specification, vl_version=version).encode()
     return vl_convert.vegalite_to_png(specification, vl_version=version, scale=_PIXELS_PER_PIXEL)
@@ -267,7 +271,7 @@ def save(chart: alt.TopLevelMixin, path: Path | str) -> None:
 
     Args:
         chart: any Altair chart.
-        path: ends in .html, .png or .svg.
+        path: ends in .html, .json, .png or .svg.
 
     Raises:
         ConfigError: when it ends otherwise.
@@ -291,19 +295,34 @@ def kind_of(path: Path | str) -> Kind:
     raise ConfigError(
         f"Charts are not written as {Path(path).suffix or 'nothing'!r}",
         where=str(path),
-        remedy="Name a .html, .png or .svg file",
+        remedy="Name a .html, .png, .svg or .json file",
     )
 
 
-def _page(specification: dict[str, Any], version: str) -> str:
+def script_data(specification: dict[str, Any]) -> str:
+    """Return a specification as JSON that may stand in a script of a page."""
+    # A token must not end the script it stands in.
+    return json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")
+
+
+def script_library() -> str:
+    """Return the script that defines `vegaEmbed`, whole, to be put into a page."""
+    bundle = vl_convert.javascript_bundle(_LIBRARY, _schema_version())
+    return bundle.replace("</script", "<\\/script")
+
+
+def _schema_version() -> str:
+    """The version of Vega-Lite that Altair writes."""
+    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
+def _page(specification: dict[str, Any]) -> str:
     title = specification.get("title", {})
     text = title.get("text", "Chart") if isinstance(title, dict) else title
-    # A token must not end the script it stands in.
-    inside = json.dumps(specification, ensure_ascii=False).replace("<", "\\u003c")
     return _PAGE.format(
-        policy=_POLICY,
+        policy=PAGE_POLICY,
         title=html.escape(str(text)),
-        specification=inside,
-        library=vl_convert.javascript_bundle(_LIBRARY, version).replace("</script", "<\\/script"),
-        options=json.dumps(_OPTIONS),
+        specification=script_data(specification),
+        library=script_library(),
+        options=json.dumps(EMBED_OPTIONS),
     )

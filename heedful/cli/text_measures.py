@@ -1,0 +1,315 @@
+"""`heedful evaluate --text`: perplexity and bits of a language model, and its loss by position."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Group, Parameter
+
+import heedful
+from heedful.cli.flags import Rotary, Running, terminal
+from heedful.cli.text_io import Report, say, show_table
+from heedful.errors import ModelError, UserError
+
+if TYPE_CHECKING:
+    from heedful.pipelines.text_likelihood import PositionLoss, TextLikelihood
+
+_GROUP = Group("Language models", sort_key=20)
+
+
+@Parameter(name="*", group=_GROUP)
+@dataclass(frozen=True, kw_only=True)
+class TextFlags:
+    """Text for a language model, and how much of it the model sees at once."""
+
+    text: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="Text whose perplexity and bits per byte are measured; plain, gzip or .jsonl.",
+        ),
+    ] = ()
+    documents: Annotated[
+        Literal["file", "paragraph", "line"],
+        Parameter(help="Unit of text in a file, as in training; no unit sees another."),
+    ] = "file"
+    length: Annotated[
+        int | None,
+        Parameter(
+            help="Tokens of a window: those the model was made for if unset; with --by-position "
+            "four times as many."
+        ),
+    ] = None
+    stride: Annotated[
+        int | None,
+        Parameter(
+            help="Tokens from the start of one window to the next; half of --length if unset. "
+            "Smaller ones give tokens more context, and take longer."
+        ),
+    ] = None
+    by_position: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Loss by position in the window, at and past the trained length.",
+        ),
+    ] = False
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        return {
+            "text": [str(path) for path in self.text],
+            "documents": self.documents,
+            "length": self.length,
+            "stride": self.stride,
+            "by_position": self.by_position,
+        }
+
+    def check(self) -> None:
+        """Refuse flags for text without a text, or that exclude each other.
+
+        Raises:
+            UserError: naming the flag.
+        """
+        given = {"--by-position": self.by_position, "--length": self.length is not None}
+        given |= {"--stride": self.stride is not None, "--documents": self.documents != "file"}
+        flag = next((flag for flag, is_given in given.items() if is_given), None)
+        if not self.text and flag is not None:
+            raise UserError("There is no text to measure", where=flag, remedy="Add --text FILE")
+        if self.by_position and self.stride is not None:
+            raise UserError(
+                "Windows do not overlap where the loss is measured by position",
+                where="--stride",
+                remedy="Leave it out",
+            )
+
+    def read(self) -> list[str]:
+        """The texts of all files.
+
+        Raises:
+            DataError: when a file is missing, no text, or empty.
+        """
+        from heedful.data.text_corpus import DocumentReader
+
+        return [d.text for path in self.text for d in DocumentReader(path, self.documents)]
+
+
+NO_TEXT = TextFlags()
+
+
+def measure_text(
+    model: Path,
+    flags: TextFlags,
+    rotary: Rotary,
+    running: Running,
+    chart: Path | None,
+    report: Report,
+) -> None:
+    """Measure a language model on text and report it.
+
+    Args:
+        model: the model's directory.
+        flags: text and windows.
+        rotary: how rotary positions are stretched.
+        running: device, precision and batches.
+        chart: file for a chart of the loss by position.
+        report: of the command.
+
+    Raises:
+        UserError: when the model is an ensemble, or a chart is asked for and there is none.
+        ModelError: when the model predicts no tokens of single texts.
+    """
+    from heedful.interop.hugging_face import describe_any
+
+    if running.ensemble:
+        raise UserError("Only translators make an ensemble", where="--ensemble")
+    if chart is not None and not flags.by_position:
+        raise UserError(
+            "Perplexity is a number, and no chart", where="--chart", remedy="Add --by-position"
+        )
+    texts = flags.read()
+    spec = describe_any(model).spec
+    masked = any(head.kind == "masked_lm" for head in getattr(spec, "heads", ()))
+    if spec.reads == "texts" and spec.predicts == "next_token":
+        _measure_causal(model, texts, flags, rotary, running, chart, report)
+    elif masked and not flags.by_position:
+        _measure_masked(model, texts, flags, rotary, running, report)
+    else:
+        raise ModelError(
+            f"A model of kind {spec.kind!r} "
+            + ("reads all positions at once" if masked else "is no language model"),
+            where=str(model),
+            remedy="Give a causal language model; for translators there is heedful score",
+        )
+
+
+def _measure_causal(
+    model: Path,
+    texts: list[str],
+    flags: TextFlags,
+    rotary: Rotary,
+    running: Running,
+    chart: Path | None,
+    report: Report,
+) -> None:
+    from heedful.pipelines.text_likelihood import loss_by_position, text_likelihood
+
+    pipeline = heedful.load_generator(
+        model, device=running.device, precision=running.precision, **rotary.options()
+    )
+    batch_tokens = running.positions(pipeline)
+    with closing(terminal()) as events:
+
+        def progress(done: int, total: int) -> None:
+            events.progress(done, total, "windows read")
+
+        if flags.by_position:
+            rows = loss_by_position(
+                pipeline,
+                texts,
+                length=flags.length,
+                batch_tokens=batch_tokens,
+                progress=progress,
+            )
+        else:
+            result = text_likelihood(
+                pipeline,
+                texts,
+                length=flags.length,
+                stride=flags.stride,
+                batch_tokens=batch_tokens,
+                progress=progress,
+            )
+    if flags.by_position:
+        _report_positions(rows, pipeline.model.spec.max_length, chart, report)
+    else:
+        _report_likelihood(result, report)
+
+
+def _measure_masked(
+    model: Path,
+    texts: list[str],
+    flags: TextFlags,
+    rotary: Rotary,
+    running: Running,
+    report: Report,
+) -> None:
+    from heedful.pipelines.text_likelihood import pseudo_likelihood
+
+    if flags.stride is not None or rotary.is_set:
+        raise UserError(
+            "These flags are for causal language models, and this is a masked one",
+            where="--stride" if flags.stride is not None else "--rotary-scaling",
+            remedy="Leave them out",
+        )
+    pipeline = heedful.load_encoder(model, device=running.device, precision=running.precision)
+    with closing(terminal()) as events:
+        result = pseudo_likelihood(
+            pipeline,
+            texts,
+            length=flags.length,
+            batch_tokens=running.positions(pipeline),
+            progress=lambda done, total: events.progress(done, total, "tokens hidden"),
+        )
+    _report_likelihood(result, report)
+
+
+def _report_likelihood(result: TextLikelihood, report: Report) -> None:
+    if not report.output.json:
+        windows = f"windows of {result.length:,} tokens"
+        if not result.pseudo:
+            windows += f", a stride of {result.stride:,}"
+        texts = "1 text" if result.texts == 1 else f"{result.texts:,} texts"
+        say(
+            f"{texts}, {result.tokens:,} tokens, {result.bytes:,} bytes, "
+            f"{result.characters:,} characters; {windows}"
+        )
+        show_table(
+            "",
+            ("score", "value"),
+            [(name.replace("_", " "), f"{value:.4f}") for name, value in result.scores.items()],
+            numbers=1,
+        )
+    if result.unknown:
+        say(
+            f"warning: {result.unknown:,} tokens stand for characters that the tokenizer does not "
+            "know: bits per byte and character are too low"
+        )
+    elif not result.lossless:
+        say(
+            "warning: the tokenizer does not keep texts as they are (such as case or white space), "
+            "so bits per byte and character are of what it keeps"
+        )
+    report.finish(result.plain())
+
+
+def _report_positions(
+    rows: list[PositionLoss], trained: int | None, chart: Path | None, report: Report
+) -> None:
+    if not report.output.json:
+        known = "" if trained is None else f". The model was made for {trained:,} tokens"
+        say(f"Ranges hold 95 % of resampled windows{known}.")
+        show_table(
+            "Loss by position in the window",
+            ("positions", "tokens", "loss", "perplexity"),
+            [_position_row(row) for row in rows],
+            numbers=3,
+        )
+    if chart is not None:
+        _draw(rows, trained, chart)
+    facts = [
+        {
+            "first": row.first,
+            "last": row.last,
+            "tokens": row.tokens,
+            "loss": None if row.loss is None else row.loss.score,
+            "low": None if row.loss is None else row.loss.low,
+            "high": None if row.loss is None else row.loss.high,
+            "problem": row.problem,
+        }
+        for row in rows
+    ]
+    report.finish({"trained_length": trained, "by_position": facts})
+
+
+def _position_row(row: PositionLoss) -> tuple[str, ...]:
+    places = f"{row.first:,}–{row.last:,}" if row.first < row.last else f"{row.first:,}"
+    if row.loss is None:
+        return places, f"{row.tokens:,}", row.problem or "", ""
+    loss = row.loss
+    return (
+        places,
+        f"{row.tokens:,}",
+        f"{loss.score:.4f} ({loss.low:.4f} to {loss.high:.4f})",
+        f"{math.exp(loss.score):.3f}",
+    )
+
+
+def _draw(rows: list[PositionLoss], trained: int | None, path: Path) -> None:
+    from heedful.inspect import charts
+
+    # On a logarithmic axis a bin stands at the geometric mean of its ends.
+    points = [
+        charts.Estimate((row.first * row.last) ** 0.5, row.loss.score, row.loss.low, row.loss.high)
+        for row in rows
+        if row.loss is not None
+    ]
+    chart = charts.bands(
+        {"loss": points},
+        x="position in the window",
+        y="loss, nats per token",
+        title="Loss by position",
+        more="Bands hold 95 % of resampled windows",
+        log=True,
+        mark=trained,
+        mark_label="trained length",
+    )
+    charts.save(chart, path)
+    say(f"The chart is in {path}")

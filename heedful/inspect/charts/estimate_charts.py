@@ -1,0 +1,193 @@
+"""Charts of estimates: a number with the range that it may well have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import altair as alt
+
+from heedful.errors import DataError
+from heedful.inspect.charts.frame import INK, SERIES, SOFT, labels, table, with_title
+
+_WIDE, _TALL = 560, 300
+_PANEL = 300
+_ROW = 30
+_FEW = 40
+
+
+class Estimate(NamedTuple):
+    """A number and the ends of its interval.
+
+    Args:
+        x: place on the horizontal axis: a number, or the name of a category.
+        y: the estimate.
+        low: the lower end; `y` where there is no interval.
+        high: the upper end.
+    """
+
+    x: float | str
+    y: float
+    low: float
+    high: float
+
+
+Series = Mapping[str, Sequence[Estimate]]
+
+
+def bands(
+    series: Series,
+    *,
+    x: str,
+    y: str,
+    title: str = "",
+    more: str = "",
+    log: bool = False,
+    mark: float | None = None,
+    mark_label: str = "",
+) -> alt.LayerChart:
+    """Draw a line of estimates for each name, in a band between the ends of their intervals.
+
+    Args:
+        series: the estimates of each name; places are numbers.
+        x: title of the horizontal axis.
+        y: title of the vertical axis.
+        title, more: of the chart, and the smaller line below it.
+        log: whether the horizontal axis is logarithmic; places are above 0.
+        mark: a place where a line goes from top to bottom.
+        mark_label: the words at that line.
+
+    Raises:
+        DataError: when there is nothing to draw.
+    """
+    data, count = _rows(series, y)
+    scale = alt.Scale(type="log", base=2, nice=False) if log else alt.Scale(zero=False, nice=False)
+    base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
+        x=alt.X("x:Q", scale=scale, axis=_axis(x, format="~s")), color=_colour(series)
+    )
+    band = base.mark_area(opacity=0.16).encode(y=_y(y, "low:Q"), y2="high:Q")
+    line = base.mark_line(strokeWidth=2, point=count <= _FEW * len(series)).encode(
+        y=_y(y, "y:Q"), tooltip=_tooltip(alt.Tooltip("x:Q", title=x, format=".4~s"), y)
+    )
+    layers: list[alt.Chart] = [band, line]
+    if mark is not None:
+        place = alt.Chart(table(x=[float(mark)], label=[mark_label]))
+        rule = place.mark_rule(strokeDash=[4, 4], color=SOFT).encode(x="x:Q")
+        words = place.mark_text(
+            align="left", dx=5, y=8, color=SOFT, fontSize=11, baseline="middle"
+        ).encode(x="x:Q", text="label:N")
+        layers += [rule, words]
+    return with_title(alt.layer(*layers), title, more)
+
+
+def categories(
+    panels: Mapping[str, Series], *, x: str, title: str = "", more: str = ""
+) -> alt.HConcatChart:
+    """Draw estimates by category with bars for their intervals, a panel for each figure.
+
+    Args:
+        panels: for each figure, the estimates of each name; places are names of categories.
+        x: title of the horizontal axes.
+        title, more: of the chart, and the smaller line below it.
+
+    Raises:
+        DataError: when there is nothing to draw.
+    """
+    charts = []
+    for figure, series in panels.items():
+        data, _ = _rows(series, figure)
+        order = list(dict.fromkeys(each.x for points in series.values() for each in points))
+        base = alt.Chart(data, width=_PANEL, height=_TALL).encode(
+            x=alt.X(
+                "x:N",
+                sort=order,
+                scale=alt.Scale(paddingInner=0.5, paddingOuter=0.3),
+                axis=_axis(x, labelAngle=0),
+            ),
+            color=_colour(series),
+        )
+        # Bars of several names side by side, so that none hides another's.
+        if len(series) > 1:
+            base = base.encode(xOffset=alt.XOffset("name:N", sort=labels(list(series))))
+        bars = base.mark_rule(strokeWidth=2, opacity=0.6).encode(y=_y(figure, "low:Q"), y2="high:Q")
+        line = base.mark_line(strokeWidth=1.5, opacity=0.5).encode(y=_y(figure, "y:Q"))
+        dots = base.mark_circle(size=60, opacity=1).encode(
+            y=_y(figure, "y:Q"), tooltip=_tooltip(alt.Tooltip("x:N", title=x), figure)
+        )
+        charts.append(alt.layer(bars, line, dots))
+    return with_title(alt.hconcat(*charts), title, more)
+
+
+def ranking(estimates: Sequence[Estimate], *, x: str, title: str = "", more: str = "") -> Any:
+    """Draw an estimate for each name below the others, in the given order, with its interval.
+
+    Args:
+        estimates: whose places are names.
+        x: title of the horizontal axis.
+        title, more: of the chart, and the smaller line below it.
+
+    Raises:
+        DataError: when there is nothing to draw.
+    """
+    series = {str(each.x): [each] for each in estimates}
+    data, _ = _rows(series, x)
+    scale = alt.Scale(zero=False, padding=12)
+    base = alt.Chart(data, width=_WIDE, height=_ROW * len(series)).encode(
+        y=alt.Y(
+            "name:N",
+            sort=labels(list(series)),
+            axis=alt.Axis(title=None, labelColor=INK, labelLimit=260, domain=False, ticks=False),
+        ),
+        color=_colour(series, legend=None),
+    )
+    bars = base.mark_rule(strokeWidth=3, opacity=0.45).encode(
+        x=alt.X("low:Q", scale=scale, axis=_axis(x)), x2="high:Q"
+    )
+    dots = base.mark_circle(size=90, opacity=1).encode(
+        x=alt.X("y:Q", scale=scale, axis=_axis(x)), tooltip=_tooltip(None, x)
+    )
+    return with_title(alt.layer(bars, dots), title, more)
+
+
+def _rows(series: Series, figure: str) -> tuple[alt.InlineData, int]:
+    names = dict(zip(series, labels(list(series)), strict=True))
+    rows = [(names[name], each) for name, points in series.items() for each in points]
+    if not rows:
+        raise DataError("There is nothing to draw", where=figure)
+    data = table(
+        name=[name for name, _ in rows],
+        x=[each.x for _, each in rows],
+        y=[float(each.y) for _, each in rows],
+        low=[float(each.low) for _, each in rows],
+        high=[float(each.high) for _, each in rows],
+    )
+    return data, len(rows)
+
+
+def _colour(series: Series, **settings: Any) -> alt.Color:
+    names = labels(list(series))
+    # A dozen names need more colours than people can tell apart; they come round again.
+    colours = [SERIES[number % len(SERIES)] for number in range(len(names))]
+    if "legend" not in settings:
+        key = alt.Legend(title=None, labelLimit=300, symbolOpacity=1)
+        settings["legend"] = key if len(names) > 1 else None
+    return alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), **settings)
+
+
+def _y(title: str, field: str) -> alt.Y:
+    return alt.Y(field, scale=alt.Scale(zero=False), axis=_axis(title))
+
+
+def _tooltip(place: alt.Tooltip | None, figure: str) -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("name:N", title="of"),
+        *([] if place is None else [place]),
+        alt.Tooltip("y:Q", title=figure, format=".5~g"),
+        alt.Tooltip("low:Q", title="from", format=".5~g"),
+        alt.Tooltip("high:Q", title="to", format=".5~g"),
+    ]
+
+
+def _axis(title: str, **settings: Any) -> alt.Axis:
+    quiet = {"titleFontWeight": "normal", "titleColor": SOFT, "gridColor": "#ececec"}
+    return alt.Axis(title=title, **quiet, **settings)

@@ -1,0 +1,86 @@
+"""Rotary positions of a trained model, stretched to longer texts without further training.
+
+Linear: positions are divided (Chen 2023). NTK: a larger base. YaRN: low frequencies only, with
+warmer attention (Peng 2023). The weights stay as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heedful.errors import ConfigError, ModelError
+from heedful.models.build import build_around, canonical_weights
+from heedful.models.causal_lm import CausalLM
+from heedful.models.shape import RotaryScaling, TranslatorShape
+from heedful.models.shape_to_spec import with_overrides
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
+    from heedful.models.checkpoint import ReadModel
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+
+def stretched(
+    model: AnyModel, scaling: RotaryScaling, factor: float, original_length: int | None = None
+) -> CausalLM:
+    """Return a language model with the same weights whose rotary positions reach further.
+
+    Args:
+        model: a causal language model; its weights are copied.
+        scaling: linear, ntk, yarn or by_wavelength.
+        factor: how many times longer texts may get.
+        original_length: tokens of the texts before; those the model was made for if unset.
+
+    Raises:
+        ModelError: when it is no language model, or has layers without attention only.
+        ConfigError: when it has no rotary positions, or the trained length is not known.
+    """
+    spec = model.spec
+    if spec.kind != "causal_lm":
+        raise ModelError(
+            f"Rotary positions are stretched in language models; this is of kind {spec.kind!r}",
+            where="rotary_scaling",
+            remedy="Give a causal language model",
+        )
+    options: dict[str, object] = {"rotary_scaling": scaling, "rotary_factor": factor}
+    if original_length is not None:
+        options["rotary_original_length"] = original_length
+    shape = TranslatorShape.parse(options)
+    embedding, decoder = with_overrides(spec.embedding, spec.decoder, shape, spec.max_length)
+    changed = spec.model_copy(update={"embedding": embedding, "decoder": decoder})
+    stretched_model = build_around(changed, canonical_weights(model), where="rotary_scaling")
+    assert isinstance(stretched_model, CausalLM)
+    return stretched_model
+
+
+def stretching(
+    read: ReadModel,
+    scaling: RotaryScaling | None,
+    factor: float | None,
+    original_length: int | None = None,
+) -> ReadModel:
+    """Return a reader of model directories that stretches what it reads; `read` without a scaling.
+
+    Args:
+        read: reads a directory.
+        scaling, factor, original_length: as for `stretched`.
+
+    Raises:
+        ConfigError: when there is a scaling without a factor, or a factor without a scaling.
+    """
+    if scaling is None and factor is None and original_length is None:
+        return read
+    if scaling is None or factor is None:
+        raise ConfigError(
+            "A scaling of rotary positions needs its kind and its factor",
+            where="rotary_scaling",
+            remedy="Give both, such as yarn and 4",
+        )
+    kind, times = scaling, factor
+
+    def read_stretched(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
+        model, tokenizers = read(path)
+        return stretched(model, kind, times, original_length), tokenizers
+
+    return read_stretched
