@@ -19,13 +19,17 @@ For example:
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
+    from collections.abc import Mapping, Sequence
+    from typing import Any
 
+    from heedful.comparison.plan import Configuration
+    from heedful.comparison.results import Comparison
     from heedful.device import RunningPrecision
+    from heedful.events import Events
     from heedful.models.shape import RotaryScaling
     from heedful.pipelines.fillers import Filler
     from heedful.pipelines.image_classification import ImagePipeline
@@ -35,7 +39,10 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__", "load", "load_encoder", "load_filler", "load_generator", "load_vision"]
+__all__ = [
+    "__version__", "compare", "load", "load_encoder", "load_filler", "load_generator",
+    "load_vision", "sweep",
+]  # fmt: skip
 
 
 def load(
@@ -98,6 +105,73 @@ def load_generator(
 
     read = stretching(load_any, rotary_scaling, rotary_factor, rotary_original_length)
     return GenerationPipeline.load(path, device=device, precision=precision, read=read)
+
+
+def compare(
+    configurations: Sequence[Configuration] | Mapping[str, Configuration] = (),
+    *,
+    out: str | Path,
+    seeds: int = 3,
+    max_flops: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    events: Events | None = None,
+) -> Comparison:
+    """Train configurations on the same data with the same budget, and compare them.
+
+    What is finished is not done again: the same call, or one without configurations, goes on after
+    a stop. `out` then holds table.json, table.md, page.html (with the extra studio), and an
+    ordinary run directory for each variant and seed in runs/.
+
+    Args:
+        configurations: TOML files, presets, or settings by name; none to go on with those in `out`.
+        out: folder of the comparison, created if missing.
+        seeds: runs of each configuration; the first has its own seed, the others the next ones.
+        max_flops: budget of each run in operations, by the cost model; otherwise all have the same
+            `max_steps`, `max_minutes` and `max_epochs`.
+        settings: replace those of all configurations, such as `{"max_steps": 300}`.
+        events: receive progress and notes.
+
+    Returns:
+        The results; `finished` is False after Ctrl-C, or when a run failed.
+
+    Raises:
+        UserError: and its kinds, for configurations that cannot be compared, and files that are
+            wrong.
+    """
+    from heedful.comparison.compare_runs import run_comparison
+    from heedful.comparison.plan import variants_of
+
+    variants = variants_of(configurations, dict(settings or {}))
+    return run_comparison(variants, Path(out), seeds, max_flops, events)
+
+
+def sweep(
+    configuration: Configuration,
+    setting: str,
+    values: Sequence[Any],
+    *,
+    out: str | Path,
+    seeds: int = 3,
+    max_flops: float | None = None,
+    settings: Mapping[str, Any] | None = None,
+    events: Events | None = None,
+) -> Comparison:
+    """Compare the values of one setting; all else is as for `compare`.
+
+    Args:
+        configuration: a TOML file, a preset, or settings.
+        setting: dotted name, such as `model.width`.
+        values: its values, each a variant.
+        out, seeds, max_flops, settings, events: as for `compare`.
+
+    Raises:
+        UserError: as `compare` does.
+    """
+    from heedful.comparison.compare_runs import run_comparison
+    from heedful.comparison.plan import sweep_variants
+
+    variants = sweep_variants(configuration, setting, values, dict(settings or {}))
+    return run_comparison(variants, Path(out), seeds, max_flops, events)
 
 
 def load_encoder(

@@ -35,6 +35,9 @@ VERBS = {
     "tag": "Label the words of texts.",
     "answer": "Answer questions with passages of given texts.",
     "evaluate": "Score translations against references, and compare two systems.",
+    "compare": "Train several configurations on the same data with the same budget, and compare "
+    "them.",
+    "sweep": "Train a configuration with several values of one setting, and compare them.",
     "score": "Score given translations (log-probability).",
     "import": "Convert a Hugging Face model directory to a Heedful one.",
     "merge": "Merge a low-rank adapter (LoRA) into its base model.",

@@ -26,6 +26,7 @@ _MODULES = {
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     "presets": "info",
+    "sweep": "compare",
 }
 """The module of each verb that has none of its own name."""
 

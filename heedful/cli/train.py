@@ -105,7 +105,7 @@ def train(
     values = overrides(settings)
     # images and their labels are pairs of files, too
     pairs = _task(run, config, values, resume=resume) in ("translation", "images")
-    values = merge(values, _corpora(train, valid, weights, pairs=pairs))
+    values = merge(values, corpora_settings(train, valid, weights, pairs=pairs))
     report = Report(
         "train", output, {"run": str(run), "preset": preset, "overrides": values, "resume": resume}
     )
@@ -173,14 +173,23 @@ def _show(run: Path, summary: RunSummary) -> None:
         say(f"{run / 'model'}: {summary.model}, step {summary.model_step}. {scores}")
 
 
-def _corpora(
+def corpora_settings(
     train: Sequence[str] | None,
     valid: Sequence[str] | None,
     weights: Sequence[float] | None,
     *,
     pairs: bool,
 ) -> dict[str, Any]:
-    """The corpora flags as settings."""
+    """The corpora flags as settings.
+
+    Args:
+        train, valid: names of files, as flags give them.
+        weights: passes over each training corpus per epoch.
+        pairs: whether files come in pairs of source and target.
+
+    Raises:
+        ConfigError: when a source has no target, or a corpus no weight.
+    """
     data: dict[str, Any] = {}
     if train:
         data["train"] = corpora(train, "--train", pairs=pairs)

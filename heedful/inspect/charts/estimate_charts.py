@@ -65,9 +65,10 @@ def bands(
     base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
         x=alt.X("x:Q", scale=scale, axis=_axis(x, format="~s")), color=_colour(series)
     )
-    band = base.mark_area(opacity=0.16).encode(y=_y(y, "low:Q"), y2="high:Q")
+    domain = _domain(series)
+    band = base.mark_area(opacity=0.16, clip=True).encode(y=_y(y, "low:Q", domain), y2="high:Q")
     line = base.mark_line(strokeWidth=2, point=count <= _FEW * len(series)).encode(
-        y=_y(y, "y:Q"), tooltip=_tooltip(alt.Tooltip("x:Q", title=x, format=".4~s"), y)
+        y=_y(y, "y:Q", domain), tooltip=_tooltip(alt.Tooltip("x:Q", title=x, format=".4~s"), y)
     )
     layers: list[alt.Chart] = [band, line]
     if mark is not None:
@@ -174,8 +175,20 @@ def _colour(series: Series, **settings: Any) -> alt.Color:
     return alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), **settings)
 
 
-def _y(title: str, field: str) -> alt.Y:
-    return alt.Y(field, scale=alt.Scale(zero=False), axis=_axis(title))
+def _domain(series: Series) -> list[float]:
+    """The range of an axis: intervals of two seeds, often huge, must not press the lines flat."""
+    points = [each for several in series.values() for each in several]
+    lowest, highest = min(each.y for each in points), max(each.y for each in points)
+    span = (highest - lowest) or abs(highest) or 1.0
+    return [
+        max(min(each.low for each in points), lowest - span / 2),
+        min(max(each.high for each in points), highest + span / 2),
+    ]
+
+
+def _y(title: str, field: str, domain: list[float] | None = None) -> alt.Y:
+    scale = alt.Scale(zero=False, **({} if domain is None else {"domain": domain}))
+    return alt.Y(field, scale=scale, axis=_axis(title))
 
 
 def _tooltip(place: alt.Tooltip | None, figure: str) -> list[alt.Tooltip]:

@@ -1,0 +1,226 @@
+"""`heedful compare` and `heedful sweep`: train several configurations and compare them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from heedful.cli.flags import overrides, terminal
+from heedful.cli.text_io import PLAIN, Output, Report, say, show_table
+from heedful.cli.train import SettingsFlags, corpora_settings
+from heedful.config import merge
+from heedful.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heedful.comparison.results import Comparison
+    from heedful.events import Event, Events
+
+_GROUP = Group("Comparison", sort_key=1)
+
+Out = Annotated[
+    Path,
+    Parameter(group=_GROUP, help="Folder of the comparison and its runs, created if missing."),
+]
+Seeds = Annotated[
+    int | None,
+    Parameter(group=_GROUP, help="Runs of each configuration, with seeds from --seed on. [3]"),
+]
+MaxFlops = Annotated[
+    float | None,
+    Parameter(
+        group=_GROUP,
+        help="Budget of each run in floating-point operations by the cost model, such as 1e15, "
+        "instead of --max-steps or --max-minutes.",
+    ),
+]
+Files = Annotated[
+    list[str] | None,
+    Parameter(
+        group=_GROUP,
+        consume_multiple=True,
+        negative=(),
+        help="Files as for `heedful train`; they replace those of all configurations.",
+    ),
+]
+
+
+def compare(
+    *configs: Annotated[
+        str,
+        Parameter(
+            group=_GROUP,
+            help="TOML files as for `heedful train`, or presets; none to go on with a comparison.",
+        ),
+    ],
+    out: Out,
+    seeds: Seeds = None,
+    max_flops: MaxFlops = None,
+    train: Files = None,
+    valid: Files = None,
+    settings: SettingsFlags | None = None,
+    output: Output = PLAIN,
+) -> int:
+    """Train several configurations on the same data with the same budget, and compare them.
+
+    Each is trained with several seeds. OUT/table.md and OUT/table.json hold the final scores with
+    their intervals and the cost of each: seconds, tokens a second, operations, parameters, memory;
+    OUT/page.html holds curves, too, and needs no network. Each run in OUT/runs is an ordinary run
+    directory, which `heedful studio` opens. Ctrl-C saves and stops; `heedful compare --out OUT`
+    goes on, and does nothing twice. Every setting is a flag as for `heedful train`, which replaces
+    that of all configurations.
+
+    For example:
+
+        heedful compare rotary.toml alibi.toml --out positions --seeds 3 --max-steps 2000
+        heedful compare tiny small --train a.en a.de --valid b.en b.de --out sizes --max-minutes 10
+        heedful compare wide.toml deep.toml --out shapes --max-flops 1e15
+        heedful compare --out positions
+    """
+    values = merge(overrides(settings), _corpora(configs[:1], train, valid, settings))
+    flags = {"configs": list(configs), "out": str(out), "seeds": seeds, "max_flops": max_flops}
+    report = Report("compare", output, {**flags, "overrides": values})
+    if not configs and (values or seeds is not None or max_flops is not None):
+        raise ConfigError(
+            "Without configurations a comparison goes on as it was planned",
+            where="heedful compare",
+            remedy="Name the configurations, or leave out all flags but --out",
+        )
+
+    def work(events: Events) -> Comparison:
+        import heedful
+
+        return heedful.compare(
+            configs,
+            out=out,
+            seeds=_SEEDS if seeds is None else seeds,
+            max_flops=max_flops,
+            settings=values,
+            events=events,
+        )
+
+    return _run(work, report)
+
+
+_SEEDS = 3
+
+
+def sweep(
+    config: Annotated[
+        str, Parameter(group=_GROUP, help="TOML file as for `heedful train`, or a preset.")
+    ],
+    /,
+    *,
+    over: Annotated[
+        str,
+        Parameter(group=_GROUP, help="A setting and its values, such as model.width=128,256,512."),
+    ],
+    out: Out,
+    seeds: Seeds = None,
+    max_flops: MaxFlops = None,
+    train: Files = None,
+    valid: Files = None,
+    settings: SettingsFlags | None = None,
+    output: Output = PLAIN,
+) -> int:
+    """Train a configuration with several values of one setting, and compare them.
+
+    All else is as for `heedful compare`: seeds, budget, tables, the page. After a stop
+    `heedful compare --out OUT` goes on.
+
+    For example:
+
+        heedful sweep small.toml --over model.width=128,256,512 --out widths --max-steps 2000
+        heedful sweep small.toml --over model.positions=rotary,alibi --out positions
+    """
+    values = merge(overrides(settings), _corpora((config,), train, valid, settings))
+    flags = {"config": config, "over": over, "out": str(out), "seeds": seeds}
+    report = Report("sweep", output, {**flags, "max_flops": max_flops, "overrides": values})
+    from heedful.comparison.plan import parse_sweep
+
+    setting, choices = parse_sweep(over)
+
+    def work(events: Events) -> Comparison:
+        import heedful
+
+        return heedful.sweep(
+            config,
+            setting,
+            choices,
+            out=out,
+            seeds=_SEEDS if seeds is None else seeds,
+            max_flops=max_flops,
+            settings=values,
+            events=events,
+        )
+
+    return _run(work, report)
+
+
+def _run(work: Callable[[Events], Comparison], report: Report) -> int:
+    """Compare, show the table, and say how to go on if something is left."""
+    from heedful.events import Events
+
+    try:
+        import heedful.inspect.charts  # noqa: F401
+    except ConfigError as error:
+        say(f"{error} Without it there are tables, and no page.")
+    with closing(Events([_OneLine(terminal())])) as events:
+        result = work(events)
+    if not report.output.json:
+        columns = result.columns()
+        show_table(
+            f"{result.plan.budget().capitalize()}",
+            columns,
+            list(result.rows()),
+            numbers=len(columns) - 1,
+        )
+        for name in ("table.md", "page.html"):
+            if (result.out / name).exists():
+                say(f"{result.out / name}")
+        if not result.finished:
+            left = sum(run.state != "finished" for run in result.runs)
+            say(f"{left} of {len(result.runs)} runs are left. Go on with:")
+            say(f"    heedful compare --out {result.out}")
+    report.finish({"out": str(result.out), **result.plain()})
+    return 0 if result.finished else 1
+
+
+class _OneLine:
+    """A sink that shows a bar on a terminal, and elsewhere one line for each run.
+
+    Args:
+        events: of the terminal.
+    """
+
+    def __init__(self, events: Events) -> None:
+        self.events = events
+
+    def handle(self, event: Event) -> None:
+        """Pass the event on unless it is progress that would become many lines."""
+        from heedful.events import Progress
+
+        if sys.stderr.isatty() or not isinstance(event, Progress):
+            self.events.emit(event)
+
+    def close(self) -> None:
+        """Restore the terminal."""
+        self.events.close()
+
+
+def _corpora(
+    configs: tuple[str, ...], train: list[str] | None, valid: list[str] | None, settings: Any
+) -> dict[str, Any]:
+    """The corpora flags as settings; the first configuration's task says if files are pairs."""
+    if not train and not valid:
+        return {}
+    task = overrides(settings).get("task")
+    if task is None and configs and Path(configs[0]).is_file():
+        from heedful.config import read_toml
+
+        task = read_toml(Path(configs[0])).get("task")
+    return corpora_settings(train, valid, None, pairs=task in (None, "translation", "images"))

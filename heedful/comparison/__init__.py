@@ -1,0 +1,1 @@
+"""Several configurations trained on the same data with the same budget, and compared."""
