@@ -75,6 +75,7 @@ _BLOCKS: _Rules = {
         **_honour("name", "part", "norm", "dropout"),
         "norm_placement": _one_of("before", "after", reason="kernels norm before or after a part"),
         "residual": _one_of(True, reason="kernels always add the residual"),
+        "residual_scale": _one_of(1.0, reason="kernels do not scale the residual sum"),
     },
     AttentionSpec: {
         **_honour("kind", "over", "num_heads", "num_kv_heads", "head_width", "bias"),

@@ -47,7 +47,9 @@ class Block(nn.Module):
     def __init__(self, width: int, spec: BlockSpec) -> None:
         super().__init__()
         layers = spec.sublayers
-        self.sublayers = tuple(SubLayer(s.name, s.norm_placement, s.dropout) for s in layers)
+        self.sublayers = tuple(
+            SubLayer(s.name, s.norm_placement, s.dropout, s.residual_scale) for s in layers
+        )
         self.cut = frozenset(s.name.removesuffix("_attention") for s in layers if not s.residual)
         for each in layers:
             self.register_module(each.name, build_part(width, each.part))
@@ -110,4 +112,5 @@ class Block(nn.Module):
             dropout=here.dropout,
             output_norm=getattr(self, f"{name}_output_norm") if here.placement == "both" else None,
             residual=here.address not in self.cut,
+            scale=here.residual_scale,
         )

@@ -363,6 +363,7 @@ def state_bytes(
     for part, layers in parts_of(spec, "decoder"):
         if hasattr(part, "read"):
             cross += layers * part.state_bytes(memory_tokens, number_bytes)
+            own += layers * getattr(part, "beam_bytes", 0)
         elif hasattr(part, "initial_state"):
             own += layers * part.state_bytes(tokens, number_bytes)
     return own, cross

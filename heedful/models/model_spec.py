@@ -152,6 +152,9 @@ class TranslatorSpec(CommonSpec):
             )
         if not self.decoder.has_memory:
             raise ValueError("the decoder's block needs cross_attention")
+        if self.encoder.has_memory:
+            raise ValueError("an encoder has no memory to read: it makes the memory")
+        self.decoder.check_writes()
         for stack in (self.encoder, self.decoder):
             stack.check_width(self.width)
         return self
@@ -217,6 +220,7 @@ class CausalLMSpec(CommonSpec):
         self.decoder.check_width(self.width)
         if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
+        self.decoder.check_writes()
         return self
 
     generates = True

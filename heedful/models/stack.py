@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Self, cast
+from typing import Any, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -118,7 +118,7 @@ class Stack(nn.Module):
         rows = self._real_rows(x, context)
         if rows is not None:
             x, context = rows.pack(x), replace(context, rows=rows)
-        x, _ = self._run(x, context, read)
+        x, _ = self._run(x, replace(context, embedding=x), read)
         if rows is not None:
             x = rows.unpack(x)
         context.at(self.name).offer("output", x)
@@ -132,7 +132,7 @@ class Stack(nn.Module):
         """
         rows = _training_rows(memory.states, memory.positions) if self.training else None
         if rows is not None:
-            memory = Memory(rows.pack(memory.states), memory.positions, rows)
+            memory = replace(memory, states=rows.pack(memory.states), rows=rows)
         return tuple(
             tuple(part.read(memory) if hasattr(part, "read") else None for part in block.parts())
             for block in self._blocks
@@ -142,11 +142,20 @@ class Stack(nn.Module):
         """Return the memory as every block keeps it in a state."""
         return tuple(
             tuple(
-                each if hasattr(part, "read") else None
+                _memory_alone(part, each) if hasattr(part, "read") else None
                 for part, each in zip(block.parts(), states, strict=True)
             )
             for block, states in zip(self._blocks, state.blocks, strict=True)
         )
+
+    def memory_attention(self) -> dict[str, int]:
+        """Return the attentions over a memory, in their order: address and number of the layer."""
+        return {
+            f"{self.name}.{number}.{sublayer.address}": number
+            for number, block in enumerate(self._blocks)
+            for sublayer, part in zip(block.sublayers, block.parts(), strict=True)
+            if hasattr(part, "read") and hasattr(part, "num_heads")
+        }
 
     def start(
         self, like: Tensor, memory: Memory | None = None, make_cache: MakeCache | None = None
@@ -179,7 +188,7 @@ class Stack(nn.Module):
             As x, and the state after these tokens.
         """
         state, context = state.append(positions)
-        x, blocks = self._run(x, context, state.blocks)
+        x, blocks = self._run(x, replace(context, embedding=x), state.blocks)
         context.at(self.name).offer("output", x)
         return x, replace(state, blocks=blocks)
 
@@ -232,6 +241,12 @@ def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dt
     tensors = [*block.parameters(), *(getattr(each, "bias", None) for each in block.modules())]
     found = next((each for each in tensors if isinstance(each, Tensor)), None)
     return (rows.device, torch.float32) if found is None else (found.device, found.dtype)
+
+
+def _memory_alone(part: Any, state: Any) -> Any:
+    """Return the state of a part that reads a memory, without the tokens read since."""
+    restart = getattr(part, "restart", None)
+    return state if restart is None else restart(state)
 
 
 def _initial_state(

@@ -41,6 +41,15 @@ class SubLayerSpec(Config):
     )
     dropout: Probability = Field(0.0, description="on the part's output, before the residual sum")
     residual: bool = Field(True, description="add the part's output to what stood before it")
+    residual_scale: Annotated[float, Field(gt=0)] = Field(
+        1.0, description="factor on the residual sum; the root of 1/2 keeps its variance"
+    )
+
+    @model_validator(mode="after")
+    def _scales_a_sum(self) -> Self:
+        if self.residual_scale != 1.0 and not self.residual:
+            raise ValueError(f"{self.name}: residual_scale is a factor on a sum: residual = true")
+        return self
 
 
 class BlockSpec(Config):
@@ -310,9 +319,9 @@ class StackSpec(Config):
 
     @property
     def has_memory(self) -> bool:
-        """True if a part attends over an encoder's output."""
-        attentions = (each for block in self.pattern for each in block.attentions().values())
-        return any(each.over == "memory" for each in attentions)
+        """True if a part reads an encoder's output."""
+        parts = (each.part for block in self.pattern for each in block.sublayers)
+        return any(getattr(part, "over", None) == "memory" for part in parts)
 
     def with_block(self, block: BlockSpec) -> Self:
         """Return a copy all of whose layers are this block."""
@@ -338,6 +347,18 @@ class StackSpec(Config):
                 )
             }
         )
+
+    def check_writes(self) -> None:
+        """Refuse parts that read tokens which a decoder has not written yet.
+
+        Raises:
+            ValueError: with the part's reason.
+        """
+        for block in self.pattern:
+            for sublayer in block.sublayers:
+                reason = getattr(sublayer.part, "reads_ahead", None)
+                if reason is not None:
+                    raise ValueError(f"the decoder cannot have {sublayer.name}: {reason}")
 
     def check_width(self, width: int) -> None:
         """Refuse parts that do not fit the model width.

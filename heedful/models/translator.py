@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from heedful.errors import ModelError
 from heedful.models.block import BlockState
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack import Stack, StackState
@@ -99,7 +100,7 @@ class Translator(nn.Module):
         """
         x = self.source_input(source, source_positions, self.source_embedding)
         context = Context(Positions.of_self(source_positions), capture=capture)
-        return Memory(self.encoder(x, context), source_positions)
+        return Memory(self.encoder(x, context), source_positions, embedding=x)
 
     def decode(
         self,
@@ -211,9 +212,20 @@ class Translator(nn.Module):
 
         Returns:
             [N', B, H, T, S] float32; zero where either side is padding.
+
+        Raises:
+            ModelError: when the decoder does not attend to its source.
         """
-        chosen = range(len(self.decoder.blocks)) if layers is None else layers
-        addresses = [f"decoder.{layer}.cross.weights" for layer in chosen]
+        attention = self.decoder.memory_attention()
+        if not attention:
+            raise ModelError(
+                "This model has no attention to its source, of which it keeps one vector",
+                remedy="Leave out alignments and coverage, or use a model with attention",
+            )
+        chosen = list(dict.fromkeys(attention.values())) if layers is None else layers
+        addresses = [
+            f"{each}.weights" for layer in chosen for each, at in attention.items() if at == layer
+        ]
         capture = Stopping(addresses)
         with suppress(Enough):  # what comes after the last weights is not needed
             read = self.decoder.read_from(state.decoder)

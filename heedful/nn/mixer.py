@@ -39,6 +39,7 @@ class Context:
         capture: tensors to keep of the pass.
         rows: the places of the rows of the input, if it comes without its padding.
         address: the part of the model that runs, `decoder.3.self`, where something is captured.
+        embedding: the input of the stack, as x: embedded tokens.
     """
 
     positions: Positions
@@ -47,6 +48,7 @@ class Context:
     capture: Capture | None = None
     rows: RealRows | None = None
     address: str = ""
+    embedding: Tensor | None = None
 
     def at(self, name: str) -> Context:
         """Return the context of a part by its name inside this one."""
@@ -81,11 +83,13 @@ class Memory:
         states: [B, S, D]; [1, R, D] without its padding.
         positions: [B, S] int64; −1 is padding.
         rows: the places of the rows, if they come without their padding.
+        embedding: [B, S, D], the encoder's input, with its padding; None where there is none.
     """
 
     states: Tensor
     positions: Tensor
     rows: RealRows | None = None
+    embedding: Tensor | None = None
 
 
 @dataclass(frozen=True)

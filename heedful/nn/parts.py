@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from pkgutil import resolve_name
 
 from torch import nn
 
-from heedful.nn.attention.global_tokens import GlobalSelfAttention
-from heedful.nn.attention.multi_head import build_attention
-from heedful.nn.average_attention import AverageAttention
-from heedful.nn.linear_attention import LinearAttention
-from heedful.nn.linformer import Linformer
-from heedful.nn.mamba import Mamba
-from heedful.nn.moe import build_feedforward
-from heedful.nn.rwkv import ChannelMix, TimeMix
-from heedful.nn.s4d import S4D
-from heedful.nn.spec import AttentionSpec, PartSpec
-from heedful.nn.ssru import SSRU
+from heedful.nn.spec import PartSpec
 
-
-def _attention(width: int, spec: AttentionSpec) -> nn.Module:
-    if spec.global_tokens is not None:
-        return GlobalSelfAttention(width, spec)
-    return build_attention(width, spec)
-
-
-BUILDERS: Mapping[str, Callable[[int, Any], nn.Module]] = {
-    "attention": _attention,
-    "average_attention": AverageAttention,
-    "feedforward": build_feedforward,
-    "linear_attention": LinearAttention,
-    "s4d": S4D,
-    "mamba": Mamba,
-    "rwkv": TimeMix,
-    "channel_mix": ChannelMix,
-    "linformer": Linformer,
-    "ssru": SSRU,
+BUILDERS: Mapping[str, str] = {
+    "attention": "attention.global_tokens:build_attention",
+    "average_attention": "average_attention:AverageAttention",
+    "channel_mix": "rwkv:ChannelMix",
+    "convolution": "convolution:Convolution",
+    "feedforward": "moe:build_feedforward",
+    "linear_attention": "linear_attention:LinearAttention",
+    "linformer": "linformer:Linformer",
+    "mamba": "mamba:Mamba",
+    "recurrent": "recurrent:RecurrentMixer",
+    "recurrent_decoder": "recurrent_decoder:RecurrentDecoder",
+    "rwkv": "rwkv:TimeMix",
+    "s4d": "s4d:S4D",
+    "score_attention": "attention.score_attention:ScoreAttention",
+    "ssru": "ssru:SSRU",
 }
-"""For each kind of part a function of the model width D and its spec."""
+"""For each kind of part the module of `heedful.nn`, and the class or function there that makes it
+from the model width D and its spec. A module is imported once a model has such a part: a translator
+of attention alone loads none of the others."""
 
 
 def build_part(width: int, spec: PartSpec) -> nn.Module:
@@ -48,4 +37,5 @@ def build_part(width: int, spec: PartSpec) -> nn.Module:
         width: model width D.
         spec: of the part.
     """
-    return BUILDERS[spec.kind](width, spec)
+    part: nn.Module = resolve_name(f"heedful.nn.{BUILDERS[spec.kind]}")(width, spec)
+    return part

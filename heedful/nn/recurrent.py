@@ -1,19 +1,24 @@
-"""Recurrent networks, which the Transformer replaced: each state is made from the one before.
+"""Recurrent layers, which the Transformer replaced: each state is made from the one before.
 
-The baseline without attention: all that a token can know of an earlier one has come through every
-state between them.
+All that a token can know of an earlier one has come through every state between them.
+
+Shapes: B sentences, W beams, L length, D model width; N runs of up to M tokens; P vectors of a
+state (LSTM has two), H width of a direction.
 """
 
 from __future__ import annotations
 
-from typing import Literal
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
-Cell = Literal["rnn", "lstm", "gru"]
-"""Elman's (1990), with tanh; Hochreiter and Schmidhuber's (1997); Cho's (2014)."""
+from heedful.errors import ModelError
+from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.positions import Positions
+from heedful.nn.recurrent_spec import Cell, Direction, RecurrentSpec
+from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _MODULES: dict[Cell, type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]] = {
     "rnn": nn.RNN,
@@ -23,40 +28,217 @@ _MODULES: dict[Cell, type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]] = {
 _KEEPING_GATE: dict[Cell, int] = {"lstm": 1, "gru": 1}
 """Which of a cell's stacked maps is the gate that keeps the state: LSTM's forget, GRU's update."""
 
+_SAVED: dict[Cell, int] = {"rnn": 3, "lstm": 19, "gru": 9}
+"""Numbers of a channel that one token leaves for the gradients, as counted in runs. LSTM's are
+those of oneDNN's kernel, which reads texts of one length; those of several lengths leave 9."""
 
-class RecurrentEncoder(nn.Module):
-    """Layers of a recurrent cell over batches of padded rows.
+_SAVED_BY_STEP: dict[Cell, int] = {"rnn": 2, "lstm": 7, "gru": 7}
+"""The same where a step is called for each token."""
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The texts of a batch as recurrent layers read them: in order, without padding, each alone.
+
+    Args:
+        index: [N, M] int64, the slot b · L + l of each token; any slot past a run's end.
+        lengths: [N] int64, tokens of each run; perhaps none.
+        row: [N] int64, the row of the batch that a run is in.
+    """
+
+    index: Tensor
+    lengths: Tensor
+    row: Tensor
+
+    @classmethod
+    def of(cls, positions: Positions) -> Runs:
+        """Return the runs of the queries, one for each row or, where rows are packed, each text."""
+        segments = positions.query_segment
+        return positions.derive("runs", lambda: _runs(positions.query, segments))
+
+    @property
+    def is_real(self) -> Tensor:
+        """[N, M] bool: the places that are not past a run's end."""
+        return torch.arange(self.index.shape[1], device=self.index.device) < self.lengths[:, None]
+
+    def reversed(self) -> Runs:
+        """Return the runs from their last token to their first."""
+        places = torch.arange(self.index.shape[1], device=self.index.device)
+        mirrored = (self.lengths[:, None] - 1 - places).clamp(min=0)
+        return Runs(self.index.gather(1, mirrored), self.lengths, self.row)
+
+    def take(self, x: Tensor) -> Tensor:
+        """[B, L, D] to [N, M, D]."""
+        return x.flatten(0, 1)[self.index]
+
+    def place(self, states: Tensor, like: Tensor) -> Tensor:
+        """[N, M, D'] to [B, L, D'] in the layout of `like`, 0 where there is padding."""
+        real = self.is_real
+        slots = states.new_zeros(like.shape[0] * like.shape[1], states.shape[-1])
+        placed = slots.index_copy(0, self.index[real], states[real])
+        return placed.unflatten(0, like.shape[:2])
+
+
+def _runs(positions: Tensor, segments: Tensor | None) -> Runs:
+    real = positions >= 0
+    if segments is None:
+        far = positions.new_tensor(torch.iinfo(positions.dtype).max)
+        order = torch.where(real, positions, far).argsort(dim=1, stable=True)
+        rows = torch.arange(len(positions), device=positions.device)
+        return Runs(order + rows[:, None] * positions.shape[1], real.sum(1), rows)
+    slots = real.flatten().nonzero()[:, 0]
+    texts = torch.stack([slots // positions.shape[1], segments.flatten()[slots]])
+    distinct, text, counts = torch.unique(texts, dim=1, return_inverse=True, return_counts=True)
+    order = positions.flatten()[slots].argsort(stable=True)
+    order = order[text[order].argsort(stable=True)]
+    index = pad_sequence(list(slots[order].split(counts.tolist())), batch_first=True)
+    return Runs(index, counts, distinct[0])
+
+
+class RecurrentLayer(nn.Module):
+    """One or more layers of a cell, over runs of tokens or one step at a time.
 
     Input maps start Xavier-uniform and state maps orthogonal, gate by gate (Saxe 2014), so that a
-    signal neither grows nor shrinks by the maps alone.
+    signal neither grows nor shrinks by the maps alone. The reset gate of a GRU acts on the state's
+    map, as PyTorch and cuDNN have it, and not on the state that is mapped.
+
+    Args:
+        in_width: of what is read.
+        width: of the states, of both directions together.
+        cell: which.
+        direction: of reading.
+        keep_bias: at the start, of the gate that keeps the state; 1 lets a signal live for some
+            steps from the first update on (Gers 2000; Jozefowicz 2015). A plain `rnn` has none.
+        num_layers: each reads the states of the one below.
+    """
+
+    def __init__(
+        self,
+        in_width: int,
+        width: int,
+        cell: Cell,
+        *,
+        direction: Direction = "forward",
+        keep_bias: float = 1.0,
+        num_layers: int = 1,
+    ) -> None:
+        super().__init__()
+        both = direction == "both"
+        self.cell = cell
+        self.direction = direction
+        self.width = width // 2 if both else width
+        self.vectors = 2 if cell == "lstm" else 1
+        self.layers = _MODULES[cell](
+            in_width, self.width, num_layers, batch_first=True, bidirectional=both
+        )
+        for name, parameter in self.layers.named_parameters():
+            if not parameter.is_meta:
+                self._initialize(name, parameter, keep_bias)
+
+    def _initialize(self, name: str, parameter: nn.Parameter, keep_bias: float) -> None:
+        if name.startswith("bias"):
+            nn.init.zeros_(parameter)
+            # There are two biases, which are added: one of them does.
+            if name.startswith("bias_ih") and self.cell in _KEEPING_GATE:
+                first = _KEEPING_GATE[self.cell] * self.width
+                nn.init.constant_(parameter[first : first + self.width], keep_bias)
+            return
+        for gate_map in parameter.split(self.width):
+            if name.startswith("weight_ih"):
+                nn.init.xavier_uniform_(gate_map)
+            else:
+                nn.init.orthogonal_(gate_map)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, in which states are computed at any precision of products."""
+        weight: Tensor = self.layers.weight_hh_l0
+        return weight.dtype
+
+    def no_state(self, rows: int, device: torch.device) -> Tensor:
+        """Return the state before the first token, [rows, P, H]: zeros of the weights' type."""
+        return torch.zeros((rows, self.vectors, self.width), dtype=self.dtype, device=device)
+
+    def sequence(self, x: Tensor, runs: Runs, start: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Read every run from its first token to its last, or the other way.
+
+        Args:
+            x: [B, L, D].
+            runs: of x.
+            start: [B, P, H], the state before each row; zeros if None.
+
+        Returns:
+            States [B, L, D'] of the last layer, each at its token's place, 0 where there is
+            padding; and of a single forward layer the state [B, P, H] after each row.
+        """
+        if self.direction == "backward":
+            runs = runs.reversed()
+        if start is None:
+            start = self.no_state(x.shape[0], x.device)
+        if not runs.index.numel():
+            return x.new_zeros(*x.shape[:2], self.layers.hidden_size), start
+        hidden = None
+        if self.layers.num_layers == 1 and not self.layers.bidirectional:
+            parts = [each[None].contiguous() for each in start[runs.row].unbind(1)]
+            hidden = tuple(parts) if self.vectors == 2 else parts[0]
+        # A run of nothing is read as one token of padding; nothing is kept of it.
+        lengths = runs.lengths.clamp(min=1).cpu()
+        with torch.autocast(x.device.type, enabled=False):
+            tokens = runs.take(x).to(self.dtype)
+            packed = pack_padded_sequence(tokens, lengths, batch_first=True, enforce_sorted=False)
+            read, after = self.layers(packed, hidden)
+        states, _ = pad_packed_sequence(read, batch_first=True, total_length=runs.index.shape[1])
+        placed = runs.place(states, x).to(x.dtype)
+        if hidden is None:
+            return placed, start
+        last = torch.stack([each[0] for each in (after if self.vectors == 2 else (after,))], 1)
+        kept = runs.lengths > 0
+        return placed, start.index_copy(0, runs.row[kept], last[kept])
+
+    def advance(self, x: Tensor, state: Tensor) -> Tensor:
+        """Read one token of each row by a single forward layer.
+
+        Args:
+            x: [R, D].
+            state: [R, P, H].
+
+        Returns:
+            The state after it, [R, P, H]; its first vector is the output.
+        """
+        layer = self.layers
+        weights = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0
+        with torch.autocast(x.device.type, enabled=False):
+            x = x.to(state.dtype)
+            if self.cell == "lstm":
+                return torch.stack(torch.lstm_cell(x, state.unbind(1), *weights), 1)
+            step = torch.gru_cell if self.cell == "gru" else torch.rnn_tanh_cell
+            return step(x, state[:, 0], *weights)[:, None]
+
+    def work(self) -> Work:
+        """Return the operations of one token."""
+        return Work(weights=weight_work(self.layers))
+
+    def saved(self, *, by_step: bool = False) -> Saved:
+        """Return the numbers that one token leaves for the gradients: gates and states."""
+        directions = 2 if self.direction == "both" else 1
+        numbers = (_SAVED_BY_STEP if by_step else _SAVED)[self.cell]
+        return Saved(0, 0, numbers * self.width * directions)
+
+
+class RecurrentEncoder(RecurrentLayer):
+    """Layers of a recurrent cell over batches of padded rows: the baseline without attention.
 
     Args:
         width: of tokens and states, D.
         num_layers: each reads the states of the one below.
         cell: which.
-        keep_bias: at the start, of the gate that keeps the state; 1 lets a signal live for some
-            steps from the first update on (Gers 2000; Jozefowicz 2015). A plain `rnn` has none.
+        keep_bias: see `RecurrentLayer`.
     """
 
     def __init__(
         self, width: int, num_layers: int, cell: Cell = "lstm", *, keep_bias: float = 1.0
     ) -> None:
-        super().__init__()
-        self.cell = cell
-        self.layers = _MODULES[cell](width, width, num_layers, batch_first=True)
-        for name, parameter in self.layers.named_parameters():
-            if name.startswith("bias"):
-                nn.init.zeros_(parameter)
-                # There are two biases, which are added: one of them does.
-                if name.startswith("bias_ih") and cell in _KEEPING_GATE:
-                    gate = _KEEPING_GATE[cell]
-                    nn.init.constant_(parameter[gate * width : (gate + 1) * width], keep_bias)
-                continue
-            for gate_map in parameter.split(width):
-                if name.startswith("weight_ih"):
-                    nn.init.xavier_uniform_(gate_map)
-                else:
-                    nn.init.orthogonal_(gate_map)
+        super().__init__(width, width, cell, keep_bias=keep_bias, num_layers=num_layers)
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         """Read every row in the order of its positions.
@@ -68,16 +250,82 @@ class RecurrentEncoder(nn.Module):
         Returns:
             The last layer's states [B, L, D], each at its token's place; 0 where there is padding.
         """
-        real = positions >= 0
-        far = positions.new_tensor(torch.iinfo(positions.dtype).max)
-        order = torch.where(real, positions, far).argsort(dim=1, stable=True)
-        index = order[..., None].expand_as(x)
-        # A row of nothing is read as one token of padding, and cleared with all other padding.
-        lengths = real.sum(1).clamp(min=1).cpu()
-        packed = pack_padded_sequence(
-            x.gather(1, index), lengths, batch_first=True, enforce_sorted=False
+        return self.sequence(x, Runs.of(Positions.of_self(positions)))[0]
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """The state of a recurrent layer after the tokens so far, for each beam.
+
+    Args:
+        vectors: [B, W, P, H].
+    """
+
+    vectors: Tensor
+
+    def reorder(self, choice: Reordering) -> RecurrentState:
+        """Return the states of the chosen beams."""
+        return RecurrentState(self.vectors.flatten(0, 1)[choice.rows])
+
+
+class RecurrentMixer(nn.Module):
+    """A recurrent layer as a mixer: of an encoder in any direction, of a decoder forward.
+
+    Args:
+        width: model width D.
+        spec: cell and direction.
+    """
+
+    def __init__(self, width: int, spec: RecurrentSpec) -> None:
+        super().__init__()
+        self.layer = RecurrentLayer(
+            width, width, spec.cell, direction=spec.direction, keep_bias=spec.keep_bias
         )
-        read = self.layers(packed)[0]
-        states, _ = pad_packed_sequence(read, batch_first=True, total_length=x.shape[1])
-        placed = torch.zeros_like(states).scatter(1, index, states)
-        return placed * real[..., None]
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Read whole texts; see `Mixer`."""
+        rows = context.rows
+        padded = x if rows is None else rows.unpack(x)
+        states, _ = self.layer.sequence(padded, Runs.of(context.positions))
+        return states if rows is None else rows.pack(states)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> RecurrentState:
+        """Return the state before the first token, zeros; see `Mixer.initial_state`.
+
+        Raises:
+            ModelError: when the layer reads tokens that are not there yet.
+        """
+        if self.layer.direction != "forward":
+            raise ModelError(
+                f"A recurrent layer of direction {self.layer.direction} cannot go token by token",
+                remedy="Use direction = 'forward' for a model that writes",
+            )
+        return RecurrentState(self.layer.no_state(rows, like.device)[:, None])
+
+    def step(
+        self, x: Tensor, state: RecurrentState, context: Context
+    ) -> tuple[Tensor, RecurrentState]:
+        """Read more tokens; see `Mixer.step`. Padding leaves the state as it is."""
+        vectors, positions = state.vectors, context.positions
+        if vectors.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
+            states, after = self.layer.sequence(x, Runs.of(positions), vectors[:, 0])
+            return states, RecurrentState(after[:, None])
+        before = vectors.flatten(0, 1)
+        after = self.layer.advance(x.flatten(0, 1), before)
+        is_real = positions.query.reshape(-1, 1, 1) >= 0
+        after = torch.where(is_real, after, before).unflatten(0, x.shape[:2])
+        return after[:, :, 0].to(x.dtype), RecurrentState(after)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens, whatever number stands before them; see `Costed`."""
+        return self.layer.work().times(queries)
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of the state, the same after any number of tokens."""
+        return self.layer.vectors * self.layer.width * FLOAT32
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return gates and states; see `Costed`."""
+        return self.layer.saved()

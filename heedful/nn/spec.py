@@ -21,6 +21,12 @@ from heedful.nn.linear_spec import (
     SSRUSpec,
 )
 from heedful.nn.mask_spec import EverythingSpec, MaskSpec
+from heedful.nn.recurrent_spec import (
+    ConvolutionSpec,
+    RecurrentDecoderSpec,
+    RecurrentSpec,
+    ScoreAttentionSpec,
+)
 from heedful.nn.state_space_spec import ChannelMixSpec, MambaSpec, RWKVSpec, S4DSpec
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
@@ -340,6 +346,10 @@ PartSpec = Annotated[
     | LinformerSpec
     | AverageAttentionSpec
     | SSRUSpec
+    | RecurrentSpec
+    | RecurrentDecoderSpec
+    | ScoreAttentionSpec
+    | ConvolutionSpec
     | FeedForwardSpec,
     Field(discriminator="kind"),
 ]

@@ -89,6 +89,7 @@ class ResidualNorm:
         dropout: probability of dropping an element of the part's output in training.
         output_norm: of the part's output, before the sum (Gemma 2, 2024); None for none.
         residual: add the output to the stream; else the output takes the stream's place.
+        scale: factor on the sum.
     """
 
     norm: nn.Module | None = None
@@ -96,12 +97,14 @@ class ResidualNorm:
     dropout: float = 0.0
     output_norm: nn.Module | None = None
     residual: bool = True
+    scale: float = 1.0
 
     @property
     def is_fusable(self) -> bool:
         """True for a sum and at most one norm, as kernels compute it."""
         one = self.norm is None or self.input_norm is None
-        return one and self.residual and self.output_norm is None
+        plain = self.residual and self.scale == 1.0
+        return one and plain and self.output_norm is None
 
     @property
     def any_norm(self) -> nn.Module | None:
@@ -134,6 +137,8 @@ def residual_norm(
     context.offer("output", output)
     output = dropout(output, after.dropout, training)
     x = x + output if after.residual else output
+    if after.scale != 1.0:
+        x = x * after.scale
     context.offer("residual", x)
     x = x if after.norm is None else after.norm(x)
     context.offer("stream", x)
@@ -305,11 +310,13 @@ class SubLayer:
         name: of the part (`self_attention`), and with `_norm` of its norm.
         placement: of the norm.
         dropout: probability of dropping an element of the part's output.
+        residual_scale: factor on the residual sum.
     """
 
     name: str
     placement: NormPlacement
     dropout: float
+    residual_scale: float = 1.0
 
     @property
     def address(self) -> str:

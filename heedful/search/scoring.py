@@ -141,6 +141,6 @@ def attention_of(
     translator = cast("Translator", translator)
     begun = cast("TranslatorState", state)
     target, positions = decoder_input(targets, specials, begun.memory_positions.device)
-    count = len(translator.decoder.blocks)
-    upper = range(count // 2, count)
+    layers = sorted(translator.decoder.memory_attention().values())
+    upper = layers[len(layers) // 2 :]
     return translator.attention_from(begun, target, positions, upper).mean((0, 2))

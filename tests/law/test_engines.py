@@ -111,6 +111,30 @@ def other(kind: str, **own: Any) -> Case:
     return at(f"decoder.{OWN}.part", {"kind": kind} | own)
 
 
+def instead(place: str, kind: str, **own: Any) -> Case:
+    """Another part in the place of an attention."""
+    return at(f"{place}.part", {"kind": kind} | own)
+
+
+def recurrent(**own: Any) -> Case:
+    return instead(f"encoder.{OWN}", "recurrent", **own)
+
+
+def recurrent_decoder(**own: Any) -> Case:
+    return instead(f"decoder.{CROSSED}", "recurrent_decoder", **own)
+
+
+def score(**own: Any) -> Case:
+    return instead(f"decoder.{CROSSED}", "score_attention", **own)
+
+
+def convolution(**own: Any) -> Case:
+    return instead(f"*.{OWN}", "convolution", causal=True, **own)
+
+
+ADDITIVE: Plain = {"attention": {"score": "additive"}, "feeding": "context"}
+
+
 def mask(**spec: Any) -> Case:
     return own("mask", spec)
 
@@ -197,6 +221,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "norm_placement": at(f"encoder.{OWN}.norm_placement", "both"),
         "dropout": at(f"*.{OWN}.dropout", 0.5),
         "residual": at(f"encoder.{OWN}.residual", False),
+        "residual_scale": at(f"*.{OWN}.residual_scale", 0.7),
     },
     "AttentionSpec": {
         "kind": case(),
@@ -276,6 +301,41 @@ CASES: Mapping[str, Mapping[str, Case]] = {
     "ChannelMixSpec": {
         "kind": other("channel_mix", width=48),
         "width": other("channel_mix", width=40),
+    },
+    "RecurrentSpec": {
+        "kind": recurrent(),
+        "cell": recurrent(cell="gru"),
+        "direction": recurrent(direction="both"),
+        "keep_bias": recurrent(keep_bias=2.0),
+    },
+    "RecurrentDecoderSpec": {
+        "kind": recurrent_decoder(),
+        "over": recurrent_decoder(over="memory"),
+        "cell": recurrent_decoder(cell="gru"),
+        "num_layers": recurrent_decoder(num_layers=2),
+        "summary": recurrent_decoder(summary="both"),
+        "attention": recurrent_decoder(**ADDITIVE),
+        "feeding": recurrent_decoder(feeding="context"),
+        "readout": recurrent_decoder(readout="maxout"),
+        "dropout": recurrent_decoder(num_layers=2, dropout=0.5),
+        "residual": recurrent_decoder(num_layers=2, residual=True),
+        "keep_bias": recurrent_decoder(keep_bias=2.0),
+    },
+    "ScoreAttentionSpec": {
+        "kind": score(),
+        "over": score(over="memory"),
+        "score": score(score="general"),
+        "width": score(width=24),
+        "scale": score(scale=0.5),
+        "window": score(window=2),
+        "embeddings": score(score="dot", embeddings=True),
+        "dropout": score(dropout=0.5),
+    },
+    "ConvolutionSpec": {
+        "kind": convolution(),
+        "kernel_width": convolution(kernel_width=2),
+        "causal": instead(f"encoder.{OWN}", "convolution"),
+        "dropout": convolution(dropout=0.5),
     },
     "EverythingSpec": {"kind": mask(kind="everything")},
     "CausalSpec": {"kind": mask(kind="causal")},
@@ -543,6 +603,10 @@ def concerns(path: str, name: str, field: str) -> bool:
         "LinformerSpec": "part",
         "AverageAttentionSpec": "part",
         "SSRUSpec": "part",
+        "RecurrentSpec": "part",
+        "RecurrentDecoderSpec": "part",
+        "ScoreAttentionSpec": "part",
+        "ConvolutionSpec": "part",
         "RotarySpec": "rotary",
         "AlibiSpec": "position_bias",
         "T5BiasSpec": "position_bias",

@@ -17,7 +17,11 @@ import torch
 from torch import Tensor
 
 from heedful.nn.attention.cache import KeyValueCache, KeyValues
-from heedful.nn.attention.multi_head import GlobalQueries, SelfAttention
+from heedful.nn.attention.multi_head import (
+    CrossAttention,
+    GlobalQueries,
+    SelfAttention,
+)
 from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
@@ -143,3 +147,17 @@ class GlobalSelfAttention(SelfAttention):
         )
         index = rows[:, None, :, None].expand(-1, q.shape[1], -1, q.shape[3])
         return GlobalQueries(q.gather(2, index), memory, picked, rows)
+
+
+def build_attention(width: int, spec: AttentionSpec) -> SelfAttention | CrossAttention:
+    """Build the attention that a spec describes.
+
+    Args:
+        width: model width D.
+        spec: of attention over the input or over a memory.
+    """
+    if spec.over == "memory":
+        return CrossAttention(width, spec)
+    if spec.global_tokens is not None:
+        return GlobalSelfAttention(width, spec)
+    return SelfAttention(width, spec)

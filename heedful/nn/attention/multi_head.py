@@ -481,11 +481,6 @@ class CrossAttention(Attention):
         return KeyValues(self.keys_of(key).contiguous(), self.values_of(value).contiguous())
 
 
-def build_attention(width: int, spec: AttentionSpec) -> SelfAttention | CrossAttention:
-    """Build the attention a spec describes."""
-    return CrossAttention(width, spec) if spec.over == "memory" else SelfAttention(width, spec)
-
-
 def _linear(in_width: int, out_width: int, *, bias: bool) -> Linear:
     """A linear map whose numbers the caller sets."""
     with warnings.catch_warnings():

@@ -1,0 +1,239 @@
+"""Attention before the Transformer: one head, a score of states (Bahdanau 2015; Luong 2015).
+
+Keys and values are an encoder's states; what is made of them once for a sentence all steps share.
+
+Shapes: B sentences, Lq queries of each (tokens or beams), S length of the memory, D model width, A
+inner width of the score.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from heedful.nn.dropout import dropout
+from heedful.nn.linear_layers import Linear
+from heedful.nn.mixer import Context, Memory, Reordering
+from heedful.nn.recurrent_spec import ScoreAttentionSpec
+from heedful.nn.work import Saved, Work, weight_work
+
+
+@dataclass(frozen=True)
+class ScoreKeys:
+    """An encoder's states as score functions read them.
+
+    Args:
+        keys: [B, S, A] for additive scores, else [B, S, D].
+        values: [B, S, D].
+    """
+
+    keys: Tensor
+    values: Tensor
+
+    def reorder(self, choice: Reordering) -> ScoreKeys:
+        """Return those of the chosen sentences; beams of a sentence share them."""
+        if choice.sentences is None:
+            return self
+        return ScoreKeys(
+            self.keys.index_select(0, choice.sentences),
+            self.values.index_select(0, choice.sentences),
+        )
+
+
+def padded_memory(memory: Memory) -> Tensor:
+    """Return the states of a memory as [B, S, D], also where they come without their padding."""
+    return memory.states if memory.rows is None else memory.rows.unpack(memory.states)
+
+
+class ScoreFunction(nn.Module):
+    """Weights of a memory's states for queries, and the sums of states by these weights.
+
+    Args:
+        width: model width D.
+        spec: the score, local or over all, and how embeddings count.
+    """
+
+    def __init__(self, width: int, spec: ScoreAttentionSpec) -> None:
+        super().__init__()
+        self.score = spec.score
+        self.scale = spec.scale
+        self.window = spec.window
+        self.embeddings = spec.embeddings
+        self.dropout = spec.dropout
+        inner = spec.width or width
+        self.is_additive = spec.score in ("additive", "concat")
+        self.query = self.key = self.vector = self.place = self.place_vector = None
+        if self.is_additive:
+            self.query = _xavier(Linear(width, inner, bias=False))
+            self.key = _xavier(Linear(width, inner, bias=spec.score == "additive"))
+            self.vector = _xavier(Linear(inner, 1, bias=False))
+        elif spec.score == "general":
+            self.key = _xavier(Linear(width, width, bias=False))
+        if spec.embeddings and self.query is None:
+            self.query = _xavier(Linear(width, width))
+        if spec.window is not None:
+            self.place = _xavier(Linear(width, width, bias=False))
+            self.place_vector = _xavier(Linear(width, 1, bias=False))
+
+    def read(self, memory: Memory) -> ScoreKeys:
+        """Return keys and values of a memory."""
+        states = padded_memory(memory)
+        keys = states if self.key is None else self.key(states)
+        if not self.embeddings:
+            return ScoreKeys(keys, states)
+        assert memory.embedding is not None
+        return ScoreKeys(keys, states + memory.embedding.to(states.dtype))
+
+    def forward(
+        self,
+        query: Tensor,
+        keys: ScoreKeys,
+        key_positions: Tensor,
+        embedding: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Attend from queries to a memory.
+
+        Args:
+            query: [B, Lq, D].
+            keys: from `read`.
+            key_positions: [B, S] int64; −1 is padding.
+            embedding: [B, Lq, D] of the queries' tokens, where the spec counts embeddings.
+
+        Returns:
+            Context vectors [B, Lq, D], and weights [B, Lq, S] float32, 0 for padding.
+        """
+        real = key_positions >= 0
+        scores = self.scores(query, keys, embedding)
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
+        seen, gaussian = real[:, None], None
+        if self.place is not None and self.place_vector is not None:
+            centre = torch.sigmoid(
+                self.place_vector(torch.tanh(self.place(query))).to(scores.dtype)
+            )
+            distance = key_positions[:, None] - centre * real.sum(1)[:, None, None]
+            assert self.window is not None
+            seen = seen & (distance.abs() <= self.window)
+            gaussian = torch.exp(-2.0 * (distance / self.window) ** 2)  # of deviation window / 2
+        # Not −∞, so that a source without tokens gives zeros and not NaN.
+        scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
+        weights = torch.softmax(scores, -1) * seen
+        if gaussian is not None:
+            weights = weights * gaussian
+        used = dropout(weights, self.dropout, self.training)
+        mixed = used.to(keys.values.dtype) @ keys.values
+        if self.embeddings:
+            mixed = mixed * real.sum(1)[:, None, None].to(mixed.dtype).sqrt()
+        return mixed, weights
+
+    def scores(self, query: Tensor, keys: ScoreKeys, embedding: Tensor | None = None) -> Tensor:
+        """Return the score of each state for each query, [B, Lq, S]; arguments as of `forward`."""
+        if self.query is not None:
+            query = self.query(query)
+        if self.embeddings:
+            assert embedding is not None
+            query = query + embedding.to(query.dtype)
+        if not self.is_additive:
+            scores = query.to(keys.keys.dtype) @ keys.keys.transpose(1, 2)
+        else:
+            assert self.vector is not None
+            sums = torch.tanh(query[:, :, None] + keys.keys[:, None])  # [B, Lq, S, A]
+            scores = self.vector(sums)[..., 0]
+        return scores if self.scale == 1.0 else scores * self.scale
+
+    def key_width(self, width: int) -> int:
+        """Return A, or D where keys are as wide as the model."""
+        return width if self.key is None else self.key.out_features
+
+    def work(self, queries: int, keys: int, width: int) -> Work:
+        """Return the operations of queries that look at keys of a memory."""
+        maps = [each for each in (self.query, self.place, self.place_vector) if each is not None]
+        pairs = 2 * queries * keys * (self.key_width(width) + width)  # a score, a weighted value
+        return Work(weights=queries * weight_work(*maps), attention=pairs)
+
+    def read_work(self, tokens: int) -> Work:
+        """Return the operations of reading a memory of so many tokens."""
+        return Work(weights=tokens * weight_work(self.key)) if self.key is not None else Work()
+
+    def saved(self, length: int, width: int) -> Saved:
+        """Return the numbers that a query leaves for the gradients: above all pairs of tokens.
+
+        Args:
+            length: tokens of the memory.
+            width: D.
+        """
+        per_pair = 2 * self.key_width(width) if self.is_additive else 0
+        return Saved(2 * width, 0, (per_pair + 2) * length)
+
+
+class ScoreAttention(nn.Module):
+    """Attention of one head as a cross mixer: context vectors of tokens, through an output map.
+
+    Args:
+        width: model width D.
+        spec: the score, local or over all, and how embeddings count.
+
+    A capture may ask for `{address}.weights` [B, 1, Lq, S] and `{address}.context` [B, 1, Lq, D].
+    """
+
+    num_heads = 1
+
+    def __init__(self, width: int, spec: ScoreAttentionSpec) -> None:
+        super().__init__()
+        self.width = width
+        self.head_width = width
+        self.function = ScoreFunction(width, spec)
+        self.output = _xavier(Linear(width, width))
+
+    def read(self, memory: Memory) -> ScoreKeys:
+        """Return keys and values of a memory; see `CrossMixer.read`."""
+        return self.function.read(memory)
+
+    def step(self, x: Tensor, state: ScoreKeys, context: Context) -> tuple[Tensor, ScoreKeys]:
+        """Read the memory with x; see `CrossMixer.step`."""
+        rows, embedding = context.rows, context.embedding
+        query = x if rows is None else rows.unpack(x)
+        if embedding is not None and rows is not None:
+            embedding = rows.unpack(embedding)
+        assert context.memory_positions is not None
+        mixed, weights = self.function(query, state, context.memory_positions.key, embedding)
+        offer_weights(context, weights)
+        context.offer("context", mixed[:, None])
+        mixed = mixed if rows is None else rows.pack(mixed)
+        return self.output(mixed.to(x.dtype)), state
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of queries that look at a memory; see `Costed`."""
+        output = Work(weights=queries * weight_work(self.output))
+        return self.function.work(queries, keys, self.width) + output
+
+    def read_work(self, tokens: int) -> Work:
+        """Return the operations of reading a memory of so many tokens."""
+        return self.function.read_work(tokens)
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of keys and values of a memory."""
+        return tokens * (self.function.key_width(self.width) + self.width) * number_bytes
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return queries and weights; see `Costed`."""
+        return self.function.saved(length, self.width)
+
+    def read_saved(self, mixed: bool) -> Saved:
+        """Return what a token of the memory leaves for the gradients: its key and value."""
+        return Saved(self.function.key_width(self.width) + self.width)
+
+
+def offer_weights(context: Context, weights: Tensor) -> None:
+    """Give weights [B, Lq, S] to the capture as those of one head, 0 in rows of padding."""
+    if context.wants("weights"):
+        real = context.positions.query.reshape(len(weights), -1, 1) >= 0
+        context.keep("weights", (weights * real)[:, None])
+
+
+def _xavier(layer: Linear) -> Linear:
+    nn.init.xavier_uniform_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer

@@ -1,0 +1,138 @@
+"""Convolutions over tokens with gated linear units (Dauphin 2017; Gehring 2017).
+
+An output is made of the `kernel_width` tokens around its own, or up to its own: a linear map of
+them to twice the width, one half times the sigmoid of the other. All positions at once, as in
+attention; but what stands further away is only seen through several layers.
+
+Shapes: B sentences, W beams, L length, D model width; N runs of up to M tokens; k kernel width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.errors import ModelError
+from heedful.nn.dropout import dropout
+from heedful.nn.linear_layers import Linear
+from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.recurrent import Runs
+from heedful.nn.recurrent_spec import ConvolutionSpec
+from heedful.nn.work import FLOAT32, Saved, Work, weight_work
+
+
+@dataclass(frozen=True)
+class ConvolutionState:
+    """The latest inputs of a convolution, for each beam.
+
+    Args:
+        inputs: [B, W, k − 1, D]; zeros before the first token.
+    """
+
+    inputs: Tensor
+
+    def reorder(self, choice: Reordering) -> ConvolutionState:
+        """Return the inputs of the chosen beams."""
+        return ConvolutionState(self.inputs.flatten(0, 1)[choice.rows])
+
+
+class Convolution(nn.Module):
+    """A gated convolution as a mixer.
+
+    Args:
+        width: model width D.
+        spec: kernel width, dropout, whether a token sees those after it.
+    """
+
+    def __init__(self, width: int, spec: ConvolutionSpec) -> None:
+        super().__init__()
+        self.width = width
+        self.kernel_width = spec.kernel_width
+        self.causal = spec.causal
+        self.dropout = spec.dropout
+        self.projection = Linear(spec.kernel_width * width, 2 * width)
+        # The gate halves what it lets through, dropout leaves a share: so a variance stays.
+        deviation = math.sqrt(4 * (1 - spec.dropout) / (spec.kernel_width * width))
+        nn.init.normal_(self.projection.weight, std=deviation)
+        nn.init.zeros_(self.projection.bias)
+
+    def forward(self, x: Tensor, context: Context) -> Tensor:
+        """Mix whole texts; see `Mixer`."""
+        rows = context.rows
+        padded = x if rows is None else rows.unpack(x)
+        before = self.kernel_width - 1 if self.causal else self.kernel_width // 2
+        runs = Runs.of(context.positions)
+        mixed = self._over_runs(padded, runs, F.pad(self._tokens(padded, runs), (0, 0, before, 0)))
+        return mixed if rows is None else rows.pack(mixed)
+
+    def initial_state(
+        self, rows: int, like: Tensor, make_cache: MakeCache | None = None
+    ) -> ConvolutionState:
+        """Return the state before the first token, zeros; see `Mixer.initial_state`.
+
+        Raises:
+            ModelError: when tokens see those after them, which are not there yet.
+        """
+        if not self.causal:
+            raise ModelError(
+                "A convolution that sees later tokens cannot go token by token",
+                remedy="Use causal = true for a model that writes",
+            )
+        return ConvolutionState(like.new_zeros((rows, 1, self.kernel_width - 1, self.width)))
+
+    def step(
+        self, x: Tensor, state: ConvolutionState, context: Context
+    ) -> tuple[Tensor, ConvolutionState]:
+        """Mix more tokens; see `Mixer.step`. Padding leaves the state as it is."""
+        inputs, kept = state.inputs.to(x.dtype), self.kernel_width - 1
+        if inputs.shape[1] == 1 and x.shape[1] > 1:  # tokens of the only beam
+            runs = Runs.of(context.positions)
+            tokens = torch.cat([inputs[:, 0], self._tokens(x, runs)], 1)
+            last = runs.lengths[:, None] + torch.arange(kept, device=x.device)
+            after = tokens.gather(1, last[..., None].expand(-1, -1, self.width))
+            return self._over_runs(x, runs, tokens), ConvolutionState(after[:, None])
+        tokens = torch.cat([inputs, self._drop(x)[:, :, None]], 2)
+        real = context.positions.query.reshape(*x.shape[:2], 1, 1) >= 0
+        after = torch.where(real, tokens[:, :, 1:], inputs)
+        return self._gated(tokens.flatten(2)), ConvolutionState(after)
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens, whatever number stands around them; see `Costed`."""
+        return Work(weights=queries * weight_work(self.projection))
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes of the latest inputs, the same after any number of tokens."""
+        return (self.kernel_width - 1) * self.width * FLOAT32
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return the windows, both halves of the map's output and the gate; see `Costed`."""
+        marks = self.width if self.dropout else 0
+        return Saved((self.kernel_width + 2) * self.width, marks)
+
+    def _tokens(self, x: Tensor, runs: Runs) -> Tensor:
+        """Return the tokens of each run [N, M, D], zeros past its end."""
+        return runs.take(self._drop(x)) * runs.is_real[..., None]
+
+    def _drop(self, x: Tensor) -> Tensor:
+        return dropout(x, self.dropout, self.training)
+
+    def _over_runs(self, x: Tensor, runs: Runs, tokens: Tensor) -> Tensor:
+        """Return the output in the layout of x [B, L, D].
+
+        Args:
+            x: gives the layout.
+            runs: of x.
+            tokens: [N, b + M, D] of each run, with the b before it that its first token sees.
+        """
+        length = runs.index.shape[1]
+        tokens = F.pad(tokens, (0, 0, 0, length + self.kernel_width - 1 - tokens.shape[1]))
+        windows = [tokens[:, first : first + length] for first in range(self.kernel_width)]
+        return runs.place(self._gated(torch.cat(windows, -1)), x)
+
+    def _gated(self, windows: Tensor) -> Tensor:
+        """Return the outputs [..., D] of windows [..., k · D]."""
+        return F.glu(self.projection(windows), -1)

@@ -1,0 +1,331 @@
+"""The decoder of recurrent translators: cells and attention that may depend on each other.
+
+A fixed vector (Sutskever 2014; Cho 2014), additive attention asked by the state before (Bahdanau
+2015), multiplicative attention asked by the state after, whose output may be fed to the next step
+(Luong 2015). Where a step reads what attention gave, a whole sequence is a loop over its tokens,
+as in the papers; elsewhere layers read it at once.
+
+Shapes: B sentences, W beams of each, L length, S length of the memory, D model width; P vectors of
+a layer's state, N layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from heedful.nn.attention.score_attention import (
+    ScoreFunction,
+    ScoreKeys,
+    offer_weights,
+    padded_memory,
+)
+from heedful.nn.dropout import dropout
+from heedful.nn.linear_layers import Linear
+from heedful.nn.mixer import Context, Memory, Reordering
+from heedful.nn.recurrent import RecurrentLayer, Runs
+from heedful.nn.recurrent_spec import Direction, RecurrentDecoderSpec
+from heedful.nn.work import FLOAT32, Saved, Work, weight_work
+
+
+@dataclass(frozen=True)
+class RecurrentDecoderState:
+    """A source as the decoder reads it, and the states of its layers for each beam.
+
+    Args:
+        summary: [B, D], the encoder's last state.
+        start: [B, N · P, D], the states of all layers before the first token.
+        vectors: [B, W, N · P, D], the states now.
+        output: [B, W, D] of the step before; zeros at first.
+        memory: keys and values that attention reads; None without attention.
+    """
+
+    summary: Tensor
+    start: Tensor
+    vectors: Tensor
+    output: Tensor
+    memory: ScoreKeys | None = None
+
+    def reorder(self, choice: Reordering) -> RecurrentDecoderState:
+        """Return the state of the chosen beams and sentences."""
+        summary, start, memory = self.summary, self.start, self.memory
+        if choice.sentences is not None:
+            summary = summary.index_select(0, choice.sentences)
+            start = start.index_select(0, choice.sentences)
+            memory = None if memory is None else memory.reorder(choice)
+        vectors, output = (each.flatten(0, 1)[choice.rows] for each in (self.vectors, self.output))
+        return RecurrentDecoderState(summary, start, vectors, output, memory)
+
+    @property
+    def own(self) -> tuple[Tensor, ...]:
+        """The tensors that each beam has for itself."""
+        return self.vectors, self.output
+
+
+class RecurrentDecoder(nn.Module):
+    """Recurrent layers over a memory, with attention to it or with its last state only.
+
+    Args:
+        width: model width D.
+        spec: cell, layers, attention, what is fed and read out.
+
+    A capture may ask for `{address}.weights` [B, 1, L, S] and `{address}.context` [B, 1, L, D]
+    where there is attention.
+    """
+
+    def __init__(self, width: int, spec: RecurrentDecoderSpec) -> None:
+        super().__init__()
+        self.width = width
+        self.spec = spec
+        more = width if spec.feeding != "none" else 0
+        self.layers = nn.ModuleList(
+            RecurrentLayer(
+                width + (more if number == 0 else 0), width, spec.cell, keep_bias=spec.keep_bias
+            )
+            for number in range(spec.num_layers)
+        )
+        self.vectors = spec.num_layers * self._layer(0).vectors
+        self.start = Linear(width, self.vectors * width)
+        self.attention = None
+        if spec.attention is not None:
+            self.num_heads = 1  # whose weights can be shown
+            self.attention = ScoreFunction(width, spec.attention)
+        self.readout = None
+        if spec.readout == "tanh":
+            self.readout = Linear(2 * width, width)
+        elif spec.readout == "maxout":
+            self.readout = Linear(3 * width, 2 * width)
+        for layer in (self.start, self.readout):
+            if layer is not None:
+                nn.init.xavier_uniform_(layer.weight)
+                nn.init.zeros_(layer.bias)
+
+    def _layer(self, number: int) -> RecurrentLayer:
+        layer = self.layers[number]
+        assert isinstance(layer, RecurrentLayer)
+        return layer
+
+    def read(self, memory: Memory) -> RecurrentDecoderState:
+        """Return a source as the decoder reads it, and the states before the first token."""
+        states = padded_memory(memory)
+        with torch.autocast(states.device.type, enabled=False):
+            states = states.to(self._layer(0).dtype)
+            summary = last_state(states, memory.positions, self.spec.summary)
+            start = torch.tanh(self.start(summary)).unflatten(-1, (self.vectors, self.width))
+            keys = None
+            if self.attention is not None:
+                keys = self.attention.read(replace(memory, states=states, rows=None))
+        output = summary.new_zeros((len(summary), 1, self.width))
+        return RecurrentDecoderState(summary, start, start[:, None], output, keys)
+
+    def restart(self, state: RecurrentDecoderState) -> RecurrentDecoderState:
+        """Return the state before the first token, of one beam for each sentence."""
+        output = torch.zeros_like(state.summary)[:, None]
+        return replace(state, vectors=state.start[:, None], output=output)
+
+    def step(
+        self, x: Tensor, state: RecurrentDecoderState, context: Context
+    ) -> tuple[Tensor, RecurrentDecoderState]:
+        """Read more tokens; see `CrossMixer.step`. Padding leaves the state as it is.
+
+        Args:
+            x: [B, W, D], a token of each beam; [B, L, D], tokens of the only beam.
+            state: from `read`, `step` or `reorder`.
+            context: positions of the tokens and of the memory.
+        """
+        rows = context.rows
+        padded = x if rows is None else rows.unpack(x)
+        with torch.autocast(x.device.type, enabled=False):
+            tokens = padded.to(state.start.dtype)
+            if state.vectors.shape[1] > 1 or (x.shape[1] == 1 and rows is None):
+                result, state = self._step_beams(tokens, state, context)
+            elif self.is_sequential:
+                result, state = self._loop(tokens, state, context)
+            else:
+                result, state = self._sequence(tokens, state, context)
+        result = result.to(x.dtype)
+        return (result if rows is None else rows.pack(result)), state
+
+    @property
+    def is_sequential(self) -> bool:
+        """True where a step reads what attention gave, so that one follows the other."""
+        return self.attention is not None and self.spec.feeding != "none"
+
+    def _sequence(
+        self, x: Tensor, state: RecurrentDecoderState, context: Context
+    ) -> tuple[Tensor, RecurrentDecoderState]:
+        """Read tokens of the only beam [B, L, D], layer after layer."""
+        runs = Runs.of(context.positions)
+        vector = state.summary[:, None].expand_as(x)
+        before = state.vectors[:, 0].unflatten(1, (self.spec.num_layers, -1))
+        top, after = torch.cat([x, vector], -1) if self.spec.feeding == "context" else x, []
+        for number in range(self.spec.num_layers):
+            read = self._between(top, number)
+            states, last = self._layer(number).sequence(read, runs, before[:, number])
+            top = self._with_residual(states, read, number)
+            after.append(last)
+        mixed = vector
+        if self.attention is not None:
+            mixed, weights = self._attend(top, state, context)
+            self._offer(context, mixed, weights)
+        result = self._read_out(top, x, mixed)
+        return result, replace(state, vectors=torch.cat(after, 1)[:, None])
+
+    def _loop(
+        self, x: Tensor, state: RecurrentDecoderState, context: Context
+    ) -> tuple[Tensor, RecurrentDecoderState]:
+        """Read tokens of the only beam [B, L, D], one after the other."""
+        runs = Runs.of(context.positions)
+        tokens, real = runs.take(x), runs.is_real[:, :, None]
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        for at in range(tokens.shape[1]):
+            top, mixed, weights, after = self._advance(tokens[:, at : at + 1], state, context)
+            if self.spec.feeding == "output":
+                top = self._read_out(top, tokens[:, at : at + 1], mixed)
+                after = replace(after, output=torch.where(real[:, at, None], top, state.output))
+            vectors = torch.where(real[:, at, None, None], after.vectors, state.vectors)
+            state = replace(after, vectors=vectors)
+            found.append((top, mixed, weights))
+        if not found:
+            return x, state
+        top, mixed, weights = (torch.cat(each, 1) for each in zip(*found, strict=True))
+        if self.spec.feeding != "output":
+            top = self._read_out(top, tokens, mixed)
+        self._offer(context, runs.place(mixed, x), runs.place(weights, x))
+        return runs.place(top, x), state
+
+    def _step_beams(
+        self, x: Tensor, state: RecurrentDecoderState, context: Context
+    ) -> tuple[Tensor, RecurrentDecoderState]:
+        """Read a token of each beam [B, W, D]."""
+        top, mixed, weights, after = self._advance(x, state, context)
+        result = self._read_out(top, x, mixed)
+        if self.attention is not None:
+            self._offer(context, mixed, weights)
+        real = context.positions.query.reshape(*x.shape[:2], 1) >= 0
+        return result, replace(
+            after,
+            vectors=torch.where(real[..., None], after.vectors, state.vectors),
+            output=torch.where(real, result, state.output),
+        )
+
+    def _advance(
+        self, x: Tensor, state: RecurrentDecoderState, context: Context
+    ) -> tuple[Tensor, Tensor, Tensor, RecurrentDecoderState]:
+        """Read one token of each beam [B, W, D].
+
+        Returns:
+            The last layer's state and the context vector, [B, W, D] each; weights [B, W, S], empty
+            without attention; the state after it, whose output is still that of the step before.
+        """
+        shape, asks_before = x.shape[:2], self.spec.feeding == "context"
+        before = state.vectors.unflatten(2, (self.spec.num_layers, -1))
+        mixed, weights = state.summary[:, None].expand_as(x), x[..., :0]
+        if self.attention is not None and asks_before:
+            mixed, weights = self._attend(before[:, :, -1, 0], state, context)
+        fed = {"none": [], "context": [mixed], "output": [state.output]}[self.spec.feeding]
+        top, after = torch.cat([x, *fed], -1), []
+        for number in range(self.spec.num_layers):
+            read = self._between(top, number).flatten(0, 1)
+            vectors = self._layer(number).advance(read, before[:, :, number].flatten(0, 1))
+            top = self._with_residual(vectors[:, 0], read, number).unflatten(0, shape)
+            after.append(vectors.unflatten(0, shape))
+        if self.attention is not None and not asks_before:
+            mixed, weights = self._attend(top, state, context)
+        return top, mixed, weights, replace(state, vectors=torch.cat(after, 2))
+
+    def _attend(
+        self, query: Tensor, state: RecurrentDecoderState, context: Context
+    ) -> tuple[Tensor, Tensor]:
+        assert self.attention is not None
+        assert state.memory is not None
+        assert context.memory_positions is not None
+        mixed, weights = self.attention(query, state.memory, context.memory_positions.key)
+        return mixed, weights
+
+    def _between(self, x: Tensor, number: int) -> Tensor:
+        """Return what a layer reads of the layer below."""
+        return dropout(x, self.spec.dropout, self.training) if number else x
+
+    def _with_residual(self, states: Tensor, read: Tensor, number: int) -> Tensor:
+        return states + read if self.spec.residual and number else states
+
+    def _read_out(self, top: Tensor, x: Tensor, mixed: Tensor) -> Tensor:
+        """Return the output [..., D] of state, token and context [..., D] each."""
+        if self.readout is None:
+            return top
+        if self.spec.readout == "tanh":
+            return torch.tanh(self.readout(torch.cat([mixed, top], -1)))
+        pairs: Tensor = self.readout(torch.cat([top, x, mixed], -1)).unflatten(-1, (-1, 2))
+        return pairs.amax(-1)
+
+    def _offer(self, context: Context, mixed: Tensor, weights: Tensor) -> None:
+        offer_weights(context, weights)
+        context.offer("context", mixed[:, None])
+
+    def work(self, queries: int, keys: int) -> Work:
+        """Return the operations of tokens that look at a memory; see `Costed`."""
+        maps: Sequence[nn.Module] = [self.layers, *([self.readout] if self.readout else [])]
+        own = Work(weights=queries * weight_work(*maps))
+        if self.attention is None:
+            return own
+        return own + self.attention.work(queries, keys, self.width)
+
+    def read_work(self, tokens: int) -> Work:
+        """Return the operations of reading a memory of so many tokens."""
+        first = Work(weights=weight_work(self.start))
+        return first if self.attention is None else first + self.attention.read_work(tokens)
+
+    def state_bytes(self, tokens: int, number_bytes: int) -> int:
+        """Return the bytes that are kept of a memory: keys and values, last and first states."""
+        numbers = self.width * (1 + self.vectors)
+        if self.attention is not None:
+            numbers += tokens * (self.attention.key_width(self.width) + self.width)
+        return numbers * FLOAT32
+
+    @property
+    def beam_bytes(self) -> int:
+        """Bytes that each beam has for itself: the states of the layers and the last output."""
+        return self.width * (self.vectors + 1) * FLOAT32
+
+    def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
+        """Return gates, states, weights and the readout's inputs; see `Costed`."""
+        total = Saved()
+        for number in range(self.spec.num_layers):
+            total = total.plus(self._layer(number).saved(by_step=self.is_sequential))
+        if self.attention is not None:
+            total = total.plus(self.attention.saved(length, self.width))
+        inputs = {"none": 0, "tanh": 3, "maxout": 5}[self.spec.readout]
+        fed = 2 if self.spec.feeding != "none" else 0
+        return total.plus(Saved((inputs + fed) * self.width))
+
+    def read_saved(self, mixed: bool) -> Saved:
+        """Return what a token of the memory leaves for the gradients: its key and value."""
+        if self.attention is None:
+            return Saved()
+        return Saved(0, 0, self.attention.key_width(self.width) + self.width)
+
+
+def last_state(states: Tensor, positions: Tensor, direction: Direction) -> Tensor:
+    """Return the state in which an encoder has read all of a text; zeros for one of no tokens.
+
+    Args:
+        states: [B, S, D].
+        positions: [B, S] int64; −1 is padding.
+        direction: of the encoder; of both, each has half of the width.
+
+    Returns:
+        [B, D].
+    """
+    if not states.shape[1]:
+        return states.new_zeros(states.shape[0], states.shape[2])
+    real = positions >= 0
+    far = positions.new_tensor(torch.iinfo(positions.dtype).max)
+    ends = positions.argmax(1), torch.where(real, positions, far).argmin(1)
+    last, first = (states[torch.arange(len(states)), end] for end in ends)
+    half = states.shape[-1] // 2
+    both = torch.cat([last[:, :half], first[:, half:]], -1)
+    return {"forward": last, "backward": first, "both": both}[direction] * real.any(1)[:, None]

@@ -1,0 +1,176 @@
+"""Specs of the parts of networks before the Transformer: recurrent cells, convolutions, attention.
+
+No torch here, as in `heedful.nn.spec`, whose union of parts has these among its members.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.config import Config, PositiveInt, Probability
+
+Cell = Literal["rnn", "lstm", "gru"]
+"""Elman's (1990), with tanh; Hochreiter and Schmidhuber's (1997); Cho's (2014)."""
+
+Direction = Literal["forward", "backward", "both"]
+"""The order in which a recurrent layer reads a text. Backward is the reversed source of Sutskever
+2014; both halves of a layer that reads both ways have half of its width (Schuster 1997)."""
+
+Score = Literal["additive", "concat", "dot", "general"]
+"""v · tanh(W q + U k + b) (Bahdanau 2015); the same without b, which Luong 2015 calls concat;
+q · k; q · W k (both Luong 2015)."""
+
+Feeding = Literal["none", "context", "output"]
+"""What the first layer of a recurrent decoder reads beside a token: nothing; the context vector
+(Cho 2014; Bahdanau 2015); the output of the step before (input feeding, Luong 2015)."""
+
+Readout = Literal["none", "tanh", "maxout"]
+"""The output of a recurrent decoder, of state s, token y and context c: s; tanh(W[c; s]) (Luong
+2015); the larger of each pair of W[s; y; c] (Goodfellow 2013; Cho 2014; Bahdanau 2015)."""
+
+
+class RecurrentSpec(Config):
+    """A layer of a recurrent cell: each state is made from the one before and a token."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    cell: Cell = "lstm"
+    direction: Direction = "forward"
+    keep_bias: float = Field(
+        1.0, description="first bias of the gate that keeps the state (Gers 2000); rnn has none"
+    )
+
+    @property
+    def reads_ahead(self) -> str | None:
+        """The reason why it cannot write token by token; None if it can."""
+        if self.direction == "forward":
+            return None
+        return f"a recurrent layer of direction {self.direction} reads tokens not written yet"
+
+    def check_width(self, width: int) -> None:
+        """Refuse two directions that do not share the model width evenly.
+
+        Raises:
+            ValueError: when they do not.
+        """
+        if self.direction == "both" and width % 2:
+            raise ValueError(f"width {width} is odd; two directions have half of it each")
+
+
+class ConvolutionSpec(Config):
+    """A convolution over neighbouring tokens with gated linear units (Dauphin 2017)."""
+
+    kind: Literal["convolution"] = "convolution"
+    kernel_width: PositiveInt = Field(3, description="tokens that one output is made of")
+    causal: bool = Field(False, description="tokens see themselves and those before them only")
+    dropout: Probability = Field(0.0, description="on what the convolution reads")
+
+    @model_validator(mode="after")
+    def _has_a_middle(self) -> Self:
+        if not self.causal and self.kernel_width % 2 == 0:
+            raise ValueError(
+                f"kernel_width {self.kernel_width} has no middle, where the token itself stands: "
+                "use an odd one, or causal = true"
+            )
+        return self
+
+    @property
+    def reads_ahead(self) -> str | None:
+        """The reason why it cannot write token by token; None if it can."""
+        return None if self.causal else "a convolution without causal = true reads later tokens"
+
+    def check_width(self, width: int) -> None:
+        """Accept any model width."""
+
+
+class ScoreAttentionSpec(Config):
+    """Attention of one head over the encoder's output, by a score function of states.
+
+    Local attention (local-p, Luong 2015) predicts a place p = S · sigmoid(v · tanh(W q)) in a
+    source of S tokens. It attends to tokens up to `window` away from it, and multiplies their
+    weights by a Gaussian around it whose standard deviation is half of `window`.
+    """
+
+    kind: Literal["score_attention"] = "score_attention"
+    over: Literal["input", "memory"] = Field("memory", description="the encoder's output")
+    score: Score = "additive"
+    width: PositiveInt | None = Field(
+        None, description="inner width of additive and concat scores; the model width if unset"
+    )
+    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on scores")
+    window: PositiveInt | None = Field(
+        None, description="local-p: tokens on each side of the predicted place; all if unset"
+    )
+    embeddings: bool = Field(
+        False,
+        description="queries add their token's embedding, values the source token's, and outputs "
+        "are multiplied by the root of the source's length (Gehring 2017)",
+    )
+    dropout: Probability = Field(0.0, description="on attention weights")
+
+    @model_validator(mode="after")
+    def _reads_a_memory(self) -> Self:
+        if self.over == "input":
+            if self.window is not None:
+                raise ValueError(
+                    "local-p attention predicts a place in another text; in self-attention a token "
+                    "has its own place: use kind = 'attention' with a mask of kind 'window'"
+                )
+            raise ValueError("scores compare states with a memory: use kind = 'attention' for over")
+        return self
+
+    def check_width(self, width: int) -> None:
+        """Accept any model width."""
+
+
+class RecurrentDecoderSpec(Config):
+    """Recurrent layers that write from an encoder's output, with or without attention to it.
+
+    Without attention all they know of a source is one vector, its last state (Sutskever 2014; Cho
+    2014). With it each step has a context vector of its own. If that is read together with the
+    token, the state before the token asks for it (Bahdanau 2015); else the state after it (Luong
+    2015). The first states are tanh(W · last state), of each layer.
+    """
+
+    kind: Literal["recurrent_decoder"] = "recurrent_decoder"
+    over: Literal["memory"] = "memory"
+    cell: Cell = "lstm"
+    num_layers: PositiveInt = 1
+    summary: Direction = Field(
+        "forward",
+        description="the encoder's last state: that of the last token, if it reads forward; of the "
+        "first, backward; half of its width of each, both",
+    )
+    attention: ScoreAttentionSpec | None = Field(None, description="one vector for all if unset")
+    feeding: Feeding = Field("none", description="read by the first layer beside the token")
+    readout: Readout = Field("none", description="output from state, token and context")
+    dropout: Probability = Field(0.0, description="between layers")
+    residual: bool = Field(
+        False, description="layers from the second on add what they read (Wu 2016)"
+    )
+    keep_bias: float = Field(
+        1.0, description="first bias of the gate that keeps the state (Gers 2000); rnn has none"
+    )
+
+    @model_validator(mode="after")
+    def _context_is_used(self) -> Self:
+        if self.attention is None and self.feeding == "output":
+            raise ValueError("feeding = 'output' feeds what attention found: it needs attention")
+        if self.attention is not None and self.feeding != "context" and self.readout == "none":
+            raise ValueError(
+                "the context is neither read by the first layer nor by the readout: use feeding = "
+                "'context', or readout = 'tanh' or 'maxout'"
+            )
+        if self.attention is not None and self.attention.embeddings:
+            raise ValueError("attention.embeddings is for blocks of convolutions, not for states")
+        return self
+
+    def check_width(self, width: int) -> None:
+        """Refuse a summary of two directions that do not share the model width evenly.
+
+        Raises:
+            ValueError: when they do not.
+        """
+        if self.summary == "both" and width % 2:
+            raise ValueError(f"width {width} is odd; two directions have half of it each")
