@@ -92,15 +92,23 @@ def _leaves(
 ) -> Iterator[tuple[tuple[str, ...], FieldInfo, Group]]:
     sections: list[tuple[str, type[pydantic.BaseModel]]] = []
     for name, field in settings.model_fields.items():
-        kind: Any = field.annotation
-        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
-            sections.append((name, kind))
+        section = _section(field.annotation)
+        if section is not None:
+            sections.append((name, section))
         else:
             yield (*path, name), field, group
-    for position, (name, section) in enumerate(sections):
-        summary = (section.__doc__ or "").strip().splitlines()[0]
-        below = Group(name.capitalize(), help=summary, sort_key=20 + position)
-        yield from _leaves(section, (*path, name), below)
+    for position, (name, below) in enumerate(sections):
+        summary = (below.__doc__ or "").strip().splitlines()[0]
+        heading = Group(name.capitalize(), help=summary, sort_key=20 + position)
+        yield from _leaves(below, (*path, name), heading)
+
+
+def _section(annotation: Any) -> type[pydantic.BaseModel] | None:
+    """Return the settings class of a field that is a section, perhaps an optional one."""
+    for kind in (annotation, *get_args(annotation)):
+        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
+            return kind
+    return None
 
 
 def _flag(path: tuple[str, ...], field: FieldInfo, group: Group) -> tuple[str, Any, Any]:

@@ -10,12 +10,62 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+from heedful.nn.recurrent_spec import Cell, Direction, Feeding, Readout
 from heedful.nn.spec import Activation, MixerName, PositionScheme
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import TranslatorSpec
 
 RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]
+
+
+_OF_ATTENTION_BLOCKS = (
+    *("num_heads", "num_kv_heads", "head_width", "feedforward", "num_experts"),
+    *("experts_per_token", "activation", "norm", "norm_placement", "window"),
+    *("feedforward_dropout", "bias", "attention_scale", "residual"),
+    *("mixer", "encoder_mixer", "attention_every", "network", "features", "state_size"),
+)
+"""Options of `TranslatorShape` that say nothing about layers without self-attention."""
+
+
+class RecurrentShape(Config):
+    """Recurrent layers instead of blocks of attention and feed-forward networks."""
+
+    cell: Cell = "lstm"
+    direction: Direction = Field(
+        "both", description="of the encoder; backward is a reversed source (Sutskever 2014)"
+    )
+    attention: Literal["none", "additive", "concat", "dot", "general"] = Field(
+        "none",
+        description="score of the decoder's attention; none: the encoder's last state is a fixed "
+        "vector, all that the decoder knows of a source",
+    )
+    window: PositiveInt | None = Field(
+        None, description="local-p attention: tokens on each side of a predicted place (Luong 2015)"
+    )
+    feeding: Feeding = Field(
+        "none",
+        description="read beside each token: context (Cho 2014; Bahdanau 2015), or the output of "
+        "the step before (input feeding, Luong 2015)",
+    )
+    readout: Readout = Field(
+        "none", description="output of state and context: tanh (Luong 2015), maxout (Bahdanau 2015)"
+    )
+    residual: bool = Field(
+        False, description="layers from the second on add what they read (Wu 2016)"
+    )
+
+    @model_validator(mode="after")
+    def _window_is_of_attention(self) -> Self:
+        if self.window is not None and self.attention == "none":
+            raise ValueError("window is of local-p attention; attention is none")
+        return self
+
+
+class ConvolutionShape(Config):
+    """Gated convolutions instead of self-attention and feed-forward networks (Gehring 2017)."""
+
+    kernel_width: PositiveInt = Field(3, description="tokens that one output is made of")
 
 
 class TranslatorShape(Config):
@@ -82,6 +132,25 @@ class TranslatorShape(Config):
     feedforward_dropout: Probability = 0.0
     bias: bool = True
     max_length: PositiveInt = 256
+    recurrent: RecurrentShape | None = None
+    convolution: ConvolutionShape | None = None
+
+    @model_validator(mode="after")
+    def _options_have_an_effect(self) -> Self:
+        if self.recurrent and self.convolution:
+            raise ValueError("layers are recurrent or convolutions: recurrent, convolution")
+        if not self.recurrent and not self.convolution:
+            return self
+        layers = "recurrent layers" if self.recurrent else "convolutions"
+        defaults = {name: type(self).model_fields[name].default for name in _OF_ATTENTION_BLOCKS}
+        for name, default in defaults.items():
+            if getattr(self, name) != default:
+                raise ValueError(f"{name} is of blocks of attention; the model's are {layers}")
+        if self.recurrent and self.recurrent.direction == "both" and self.width % 2:
+            raise ValueError(f"width {self.width} is odd; two directions have half of it each")
+        if self.positions not in ("sinusoidal", "learned", "none"):
+            raise ValueError(f"positions = {self.positions!r} are known by self-attention only")
+        return self
 
     @model_validator(mode="after")
     def _experts_are_networks(self) -> Self:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from heedful.config import Config
 from heedful.errors import ConfigError
 from heedful.models.mixers import (
     attention_spec,
@@ -20,6 +21,7 @@ from heedful.models.model_spec import (
     TranslatorSpec,
     VisionSpec,
 )
+from heedful.models.recurrent_stacks import decoder_stack, encoder_stack, recurrent_options
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import (
     AllOfSpec,
@@ -91,6 +93,15 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         tied=shape.share_embeddings != "none",
         max_length=max_length,
     )
+
+
+def _own_text_only(decoder: StackSpec) -> StackSpec:
+    """Return a decoder's blocks without cross-attention, which see nothing of packed texts."""
+    block = decoder.block
+    attention = block.self_attention
+    own_text = AllOfSpec(parts=(attention.mask, SegmentSpec()))
+    attention = attention.model_copy(update={"mask": own_text})
+    return decoder.with_block(block.replace(self_attention=attention, cross_attention=None))
 
 
 def encoder_spec(
@@ -184,12 +195,32 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
         wanted = getattr(shape, option)
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
+        if isinstance(wanted, Config):
+            differences += _within(option, wanted, value)
+            continue
         if option == "share_embeddings" and _is_same_sharing(wanted, value, spec):
             continue
         text = f"model.{option} is {_plain(wanted)}, and the model's {_plain(value)}"
         if text not in differences:
             differences.append(text)
     return differences
+
+
+def _within(section: str, wanted: Config, values: Mapping[str, Any] | None) -> Iterator[str]:
+    """Yield the options of a section that were set and that a model contradicts.
+
+    Args:
+        section: its name.
+        wanted: the section.
+        values: of the model, as far as it tells; None for one of other layers.
+    """
+    if values is None:
+        yield f"model.{section} is set, and the model has no such layers"
+        return
+    for option in wanted.model_fields_set & values.keys():
+        if (value := getattr(wanted, option)) != values[option]:
+            text = f"model.{section}.{option} is {_plain(value)}"
+            yield f"{text}, and the model's {_plain(values[option])}"
 
 
 def with_overrides(
@@ -243,6 +274,13 @@ def _with_rotary(
     return stack.model_copy(update={"pattern": tuple(pattern)})
 
 
+_IN_BLOCKS_OF_THEIR_OWN = {"recurrent", "recurrent_decoder", "convolution"}
+"""Kinds of parts whose stacks have none of the options of the Transformer's blocks."""
+
+_WITH_DROPOUT = ("recurrent_decoder", "convolution")
+"""Kinds of parts that have the model's dropout inside."""
+
+
 def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSpec:
     parts: dict[str, PartSpec] = {}
     if "attention_dropout" in rates:
@@ -252,8 +290,14 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
         change = {"dropout": rates["feedforward_dropout"]}
         networks = {s.name: s.part for s in block.sublayers if s.part.kind == "feedforward"}
         parts |= {name: each.model_copy(update=change) for name, each in networks.items()}
-    settings = {"dropout": rates["dropout"]} if "dropout" in rates else {}
-    return block.replace(**parts, **settings)
+    if "dropout" not in rates:
+        return block.replace(**parts)
+    change = {"dropout": rates["dropout"]}
+    own = {each.name: each.part for each in block.sublayers if each.part.kind in _WITH_DROPOUT}
+    parts |= {name: part.model_copy(update=change) for name, part in own.items()}
+    if any(part.kind == "convolution" for part in own.values()):  # it drops what it reads
+        return block.replace(**parts)
+    return block.replace(**parts, **change)
 
 
 def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
@@ -263,10 +307,14 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
         yield "share_embeddings", spec.sharing
     if spec.kind == "translator":
         yield "max_length", spec.max_length
+    stacks = spec.stacks()
+    recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
+    yield "recurrent", recurrent or None
     for name, stack in spec.stacks().items():
         yield f"{name}_layers", stack.num_layers
-        yield from _mixers(name, stack)
-        yield from _of_stack(stack, spec.width)
+        if not _IN_BLOCKS_OF_THEIR_OWN & _kinds(stack):
+            yield from _mixers(name, stack)
+            yield from _of_stack(stack, spec.width)
         if spec.kind != "vision":  # the positions of patches are always learned
             yield "positions", _positions(spec.embedding, stack)
 
@@ -280,12 +328,16 @@ def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
 
 
 def _encoder(shape: TranslatorShape) -> StackSpec:
+    if (stack := encoder_stack(shape)) is not None:
+        return stack
     layers = shape.encoder_layers
     mixers = layer_mixers(shape, shape.encoder_mixer, num_layers=layers, causal=False)
     return _stack(shape, layers, mixers, _feedforward(shape), T5BiasSpec(bidirectional=True))
 
 
 def _decoder(shape: TranslatorShape, *, reads_memory: bool) -> StackSpec:
+    if (stack := decoder_stack(shape, memory=reads_memory)) is not None:
+        return stack
     layers = shape.decoder_layers
     mixers = layer_mixers(shape, shape.mixer, num_layers=layers, causal=True)
     cross = attention_spec(shape) if reads_memory else None
@@ -401,6 +453,10 @@ def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
     yield "num_experts", experts.num_experts if experts else None
     if experts:
         yield "experts_per_token", experts.per_token
+
+
+def _kinds(stack: StackSpec) -> set[str]:
+    return {sublayer.part.kind for block in stack.pattern for sublayer in block.sublayers}
 
 
 def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:

@@ -63,6 +63,9 @@ def resolve_settings(
     published = isinstance(name, str) and has_spec(name)
     if published or values.get("init") is not None:
         usual.pop("model", None)  # the model that training starts from has its own
+    shape = values.get("model")
+    if isinstance(shape, Mapping) and ("recurrent" in shape or "convolution" in shape):
+        usual.pop("model", None)  # it is of blocks of attention
     values = merge(usual, values)
     where = str(config_file) if config_file is not None else None
     settings = RunSettings.parse(values, where=where)
