@@ -144,7 +144,7 @@ def _position_places(sublayer: SubLayer) -> list[tuple[nn.Module, str]]:
 def _parts_of_sublayer(
     block: Any, name: str, sublayer: SubLayer, place: str, like: Tensor
 ) -> Iterator[ModelPart]:
-    if not sublayer.has_heads:
+    if not sublayer.has_output_map:
         yield ModelPart(place, "sub-layer", block, sublayer.name, True, like=like)
     else:
         attention = sublayer.module

@@ -168,9 +168,15 @@ def _layers(model: AnyModel, part: AttentionPart) -> dict[str, SubLayer]:
 
 
 def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ...]:
-    """Return whether the decoder's query at a position sees each of the first `count` positions."""
+    """Return whether the decoder's query at a position sees each of the first `count` positions.
+
+    A decoder without self-attention knows of all up to its own through its state.
+    """
+    layers = _layers(model, "decoder")
+    if not layers:
+        return tuple(place <= query for place in range(count))
     positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])
-    layer = next(iter(attentions(model, "decoder").values()))
+    layer = next(iter(layers.values()))
     visible: list[bool] = positions.visible(layer.module.mask)[0, 0, 0].tolist()
     return tuple(visible)
 

@@ -322,13 +322,22 @@ def _sizes(blocks: Iterable[Any], state: Any) -> tuple[CacheSize, int]:
         for sublayer, each in zip(sublayers(block).values(), states, strict=True):
             if each is None:
                 continue
-            kept = (each.keys, each.values) if sublayer.has_softmax else vars(each).values()
-            if sublayer.is_cross:
-                memory += _bytes(kept)
-            else:
+            kept = (each.keys, each.values) if sublayer.has_softmax else _tensors(each)
+            if sublayer.is_cross:  # a recurrent decoder has states of its own beside its memory
+                mine = getattr(each, "own", ())
+                memory += _bytes(kept) - _bytes(mine)
+                kept = mine
+            if kept:
                 own.append(list(kept))
     slots = decoder.lineage.positions.shape[1]
     return CacheSize(slots, tuple(own[0][0].shape), len(own), sum(map(_bytes, own))), memory
+
+
+def _tensors(state: Any) -> tuple[Tensor, ...]:
+    """Return the tensors of a state that is no cache, those of states within it among them."""
+    if state is None or isinstance(state, Tensor):
+        return () if state is None else (state,)
+    return tuple(tensor for each in vars(state).values() for tensor in _tensors(each))
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

@@ -161,6 +161,11 @@ class SubLayer(NamedTuple):
         return hasattr(self.module, "num_heads")
 
     @property
+    def has_output_map(self) -> bool:
+        """True for mixers whose heads meet in one map at the end, where each can be taken away."""
+        return self.has_heads and hasattr(self.module, "output")
+
+    @property
     def is_cross(self) -> bool:
         """True for mixers that read an encoder's output."""
         return hasattr(self.module, "read")
