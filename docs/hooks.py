@@ -13,6 +13,7 @@ import pydantic
 
 from heedful.cli.main import VERBS, main
 from heedful.data.corpus_spec import CorpusSpec
+from heedful.models.shape import ConvolutionShape, RecurrentShape
 from heedful.train.run_settings import RunSettings
 
 
@@ -67,6 +68,8 @@ def settings_tables() -> str:
             sections.append(section(f"[{name}]", field.annotation))
         else:
             top.append(name)
+    layers = {"recurrent": RecurrentShape, "convolution": ConvolutionShape}
+    sections += [section(f"[model.{name}]", shape) for name, shape in layers.items()]
     parts = [table(RunSettings, top), *sections, section("A corpus", CorpusSpec)]
     return "\n\n".join(parts)
 

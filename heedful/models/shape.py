@@ -132,8 +132,12 @@ class TranslatorShape(Config):
     feedforward_dropout: Probability = 0.0
     bias: bool = True
     max_length: PositiveInt = 256
-    recurrent: RecurrentShape | None = None
-    convolution: ConvolutionShape | None = None
+    recurrent: RecurrentShape | None = Field(
+        None, description="recurrent layers instead of blocks of attention"
+    )
+    convolution: ConvolutionShape | None = Field(
+        None, description="gated convolutions instead of blocks of attention"
+    )
 
     @model_validator(mode="after")
     def _options_have_an_effect(self) -> Self:
