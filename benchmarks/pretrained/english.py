@@ -145,7 +145,8 @@ def _causal_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
     with torch.inference_mode():
         for numbers in batches(readings):
             ids, positions = tensors(subject, [readings[number] for number in numbers])
-            log_probs = subject.model(ids, positions).log_softmax(-1)
+            model: Any = subject.model
+            log_probs = model.logits(model(ids, positions)).log_softmax(-1)
             ends = torch.full_like(ids[:, :1], subject.source.eos)
             after = torch.cat([ids[:, 1:], ends], 1)
             last = (positions == positions.amax(1, keepdim=True)) & (positions >= 0)
