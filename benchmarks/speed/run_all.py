@@ -1,4 +1,4 @@
-"""Run all speed benchmarks, one after the other: `make bench`, about an hour on two cores.
+"""Run all speed benchmarks, one after the other: `make bench`, about two hours on two cores.
 
     python benchmarks/speed/run_all.py --data DIR [--nanogpt CLONE] [--model MODEL]
 
@@ -23,6 +23,7 @@ PROGRAMS = (
     "translating.py base",
     "characters.py",
     "long_attention.py",
+    "mixers.py",
     "peers_cli.py",
     "gpu.py",
 )

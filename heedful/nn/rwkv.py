@@ -71,11 +71,11 @@ class TimeMix(ScanMixer):
         self.decay = nn.Parameter(-5 + 8 * rank**1.35)
         zigzag = (torch.arange(width) + 1) % 3 - 1
         self.bonus = nn.Parameter(math.log(0.3) + 0.5 * zigzag)
-        names = ("key", "value", "receptance", "output")
-        for name in names:
-            layer = Linear(width, width, bias=False)
+        self.key, self.value, self.receptance, self.output = (
+            Linear(width, width, bias=False) for _ in range(4)
+        )
+        for layer in (self.key, self.value, self.receptance, self.output):
             nn.init.xavier_uniform_(layer.weight)
-            self.register_module(name, layer)
 
     def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
         """Return the token before, [rows, 1, D], sums of values and weights, their scale."""
@@ -183,8 +183,9 @@ def fading_average(
     count = -(-length // size)
 
     def cut(x: Tensor) -> Tensor:
+        """[B, L, K] to [B, C, n, K]."""
         x = F.pad(x, (0, 0, 0, count * size - length))
-        return x.unflatten(1, (count, size)).transpose(1, 2)  # [B, C, n, ...]
+        return x.view(len(x), count, size, -1).transpose(1, 2)
 
     real = cut(tokens.real[..., None])
     k = torch.where(real, cut(k), _NOTHING)

@@ -40,11 +40,11 @@ class S4D(ScanMixer):
 
     def __init__(self, width: int, spec: S4DSpec) -> None:
         super().__init__()
-        self.width, self.spec, self.half = width, spec, spec.state_size // 2
+        self.width, self.spec, self.pairs = width, spec, spec.state_size // 2
         self.discretization = spec.discretization
         low, high = (math.log(step) for step in _STEPS)
         self.log_step = nn.Parameter(torch.empty(width).uniform_(low, high))
-        shape = (width, self.half)
+        shape = (width, self.pairs)
         self.log_decay = nn.Parameter(torch.full(shape, math.log(0.5)))
         frequencies = initial_frequencies(spec)
         self.frequency = nn.Parameter(frequencies.expand(shape).contiguous())
@@ -57,7 +57,7 @@ class S4D(ScanMixer):
 
     def empty_state(self, rows: int, device: torch.device) -> tuple[Tensor, ...]:
         """Return states of nothing, [rows, D, N/2] complex."""
-        shape = (rows, self.width, self.half)
+        shape = (rows, self.width, self.pairs)
         return (torch.zeros(shape, dtype=self._complex, device=device),)
 
     def mix(
@@ -79,7 +79,7 @@ class S4D(ScanMixer):
         size = min(_CHUNK, queries)
         chunks = -(-queries // size)
         within = 2 * chunks * size * size
-        states = 2 * 2 * self.half * (2 * chunks * size + (size if queries > 1 else 0))
+        states = 2 * 2 * self.pairs * (2 * chunks * size + (size if queries > 1 else 0))
         return Work(
             weights=queries * weight_work(self.output),
             attention=self.width * ((within if queries > 1 else 0) + states),
@@ -87,7 +87,7 @@ class S4D(ScanMixer):
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Return inputs and outputs of the states, of GELU and of the gate; see `Costed`."""
-        per_chunk = 4 * self.half * self.width // _CHUNK
+        per_chunk = 4 * self.pairs * self.width // _CHUNK
         return Saved(4 * self.width, 0, 3 * self.width + per_chunk)
 
     @property
@@ -219,7 +219,8 @@ class S4D(ScanMixer):
         if begins is None:
             return None
         padded = F.pad(begins, (0, count * size - begins.shape[1]))
-        return padded.unflatten(1, (count, size)).long().cumsum(2)
+        numbers: Tensor = padded.unflatten(1, (count, size)).long().cumsum(2)
+        return numbers
 
 
 def initial_frequencies(spec: S4DSpec) -> Tensor:

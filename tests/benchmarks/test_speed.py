@@ -23,6 +23,7 @@ PROGRAMS = (
     "gpu",
     "kernels",
     "long_attention",
+    "mixers",
     "peers_cli",
     "run_all",
     "startup",
@@ -183,3 +184,28 @@ def test_limits_and_ratios_are_shown():
     assert heads.split()[-3:] == ["at", "least", "aim"]
     shown = "training tokens/s 2,000 (20 %) 1,000 (0 %) 2.00 1.80-2.20 1.8 2.3"
     assert " ".join(line.split()) == shown
+
+
+def test_the_cost_curve_of_mixers(tmp_path):
+    words = ("--quick", "--only", "linear", "--width", "32", "--heads", "2", "--threads", "1")
+    done = run("mixers", *words, "--work", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert set(result["curves"]["forward"]) == {"attention", "linear_attention"}
+    found = result["curves"]["with gradients"]["linear_attention"]["256"]
+    assert found["parameters"] == 4 * (32 * 32 + 32)
+    assert found["causal"]
+    assert len(found["seconds"]) == 1
+
+
+def test_exponents_and_crossings_of_curves():
+    mixers = load("mixers")
+
+    def curve(power, factor=1.0):
+        lengths = (512, 1024, 2048, 4096)
+        return {n: {"seconds": [factor * n**power], "memory_mb": n} for n in lengths}
+
+    assert mixers.exponent(curve(2), "seconds") == 2.0
+    assert mixers.exponent(curve(2), "memory_mb") == 1.0
+    assert mixers.overtakes(curve(1, 1500), curve(2)) == 2048
+    assert mixers.overtakes(curve(1, 9000), curve(2)) is None

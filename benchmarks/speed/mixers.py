@@ -1,0 +1,138 @@
+"""The cost curve: every attention and every rival by the length of a text, in time and memory.
+
+    python benchmarks/speed/mixers.py        about 40 minutes; --only mamba for one of them
+
+One layer's mixer over one text in float32, from 512 to 32,768 tokens, forward and with gradients.
+The mixers are those of the registry `heedful.models.mixers`, and of some the forms that options
+make. Every run is a process of its own, since only then peak memory means something. A mixer stops
+growing once a run took longer than --most seconds. Exponents are fitted to the logarithms of the
+longer half of the lengths: 1 is linear, 2 quadratic. The last rows say from which length on a
+mixer is faster than attention.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness import Row, finish, new_parser, parse, say
+from turns import Worker, WorkerError, summary
+
+LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
+FORMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "attention, window 512": ("attention", {"window": 512}),
+}
+"""Mixers that options make of those in the registry."""
+
+Curve = dict[int, dict[str, Any]]
+"""What was measured, by length."""
+
+
+def measure(
+    arguments: Any,
+    mixer: str,
+    options: Mapping[str, Any],
+    lengths: Sequence[int],
+    *,
+    backward: bool,
+) -> Curve:
+    """Run one mixer at every length, until it takes too long or cannot."""
+    curve: Curve = {}
+    for length in lengths:
+        log = arguments.work / "mixers" / "worker.log"
+        worker = Worker("mixer_case.py", log, threads=arguments.threads)
+        try:
+            curve[length] = worker.ask(
+                "case",
+                mixer=mixer,
+                options=dict(options),
+                length=length,
+                width=arguments.width,
+                heads=arguments.heads,
+                repeats=arguments.rounds,
+                backward=backward,
+            )
+        except WorkerError as error:
+            say(f"{mixer} at {length:,}: {error}")
+            break
+        finally:
+            worker.close()
+        if summary(curve[length]["seconds"])["median"] > arguments.most:
+            break
+    return curve
+
+
+def exponent(curve: Curve, value: str) -> float | None:
+    """The slope of log value over log length, by least squares, of the longer half."""
+    points = [
+        (math.log(length), math.log(max(_figure(found, value), 1e-6)))
+        for length, found in sorted(curve.items())
+    ]
+    points = points[len(points) // 2 :] if len(points) > 3 else points
+    if len(points) < 2:
+        return None
+    mean_x, mean_y = (sum(axis) / len(points) for axis in zip(*points, strict=True))
+    above = sum((x - mean_x) * (y - mean_y) for x, y in points)
+    return round(above / sum((x - mean_x) ** 2 for x, _ in points), 2)
+
+
+def overtakes(curve: Curve, attention: Curve) -> int | None:
+    """The shortest length from which on a mixer is faster than attention; None if none is."""
+    faster = None
+    for length in sorted(curve.keys() & attention.keys(), reverse=True):
+        if _figure(curve[length], "seconds") >= _figure(attention[length], "seconds"):
+            break
+        faster = length
+    return faster
+
+
+def _figure(found: Mapping[str, Any], value: str) -> float:
+    if value == "seconds":
+        return float(summary(found["seconds"])["median"])
+    return float(found[value])
+
+
+def table_rows(name: str, pass_name: str, curve: Curve) -> list[Row]:
+    """Seconds and MB of one mixer at every length."""
+    rows: list[Row] = []
+    for length, found in curve.items():
+        work = f"{name}, {length:,} tokens, {pass_name}"
+        rows.append({"work": work, "unit": "s", "ours": summary(found["seconds"])})
+        rows.append({"work": work, "unit": "MB", "ours": summary([found["memory_mb"]])})
+    return rows
+
+
+def main() -> None:
+    """Measure all of them; write curves, exponents and crossings."""
+    parser = new_parser(__doc__)
+    parser.add_argument("--width", type=int, default=512, help="D (512)")
+    parser.add_argument("--heads", type=int, default=8, help="of mixers that have some (8)")
+    parser.add_argument("--most", type=float, default=20.0, help="seconds of a run (20)")
+    parser.add_argument("--only", default="", help="a word in the names of mixers")
+    arguments = parse(parser)
+    lengths = (128, 256) if arguments.quick else LENGTHS
+    asking = Worker("mixer_case.py", arguments.work / "mixers" / "worker.log")
+    kinds = {name: (name, {}) for name in asking.ask("names")["names"]} | dict(FORMS)
+    asking.close()
+    rows: list[Row] = []
+    curves: dict[str, dict[str, Curve]] = {}
+    facts: dict[str, Any] = {"width": arguments.width, "exponents": {}, "faster_from": {}}
+    for backward in (False, True):
+        pass_name = "with gradients" if backward else "forward"
+        mine = curves[pass_name] = {}
+        for name, (mixer, options) in kinds.items():
+            if arguments.only not in name and name != "attention":
+                continue
+            mine[name] = measure(arguments, mixer, options, lengths, backward=backward)
+            rows += table_rows(name, pass_name, mine[name])
+            powers = {value: exponent(mine[name], value) for value in ("seconds", "memory_mb")}
+            facts["exponents"][f"{name}, {pass_name}"] = powers
+            facts["faster_from"][f"{name}, {pass_name}"] = overtakes(mine[name], mine["attention"])
+            say(f"{name}, {pass_name}: {powers}")
+    facts["curves"] = curves
+    finish(arguments, "speed-mixers", rows, facts)
+
+
+if __name__ == "__main__":
+    main()

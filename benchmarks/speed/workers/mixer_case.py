@@ -1,0 +1,93 @@
+"""One mixer over one long text, forward or with gradients: its seconds and its peak memory."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import serve
+import torch
+
+from heedful.errors import ConfigError
+from heedful.models.mixers import MIXERS
+from heedful.models.shape import TranslatorShape
+from heedful.nn.mixer import Context
+from heedful.nn.parts import build_part
+from heedful.nn.positions import Positions
+
+
+def names() -> dict[str, Any]:
+    """Every mixer of the registry, and the options that make others of them."""
+    return {"names": list(MIXERS)}
+
+
+def case(
+    mixer: str,
+    options: dict[str, Any],
+    length: int,
+    width: int,
+    heads: int,
+    repeats: int,
+    *,
+    backward: bool,
+) -> dict[str, Any]:
+    """Run it some times, after once to warm up.
+
+    Args:
+        mixer: a name of the registry.
+        options: of the shape, besides.
+        length: tokens, L.
+        width: D.
+        heads: of those that have heads.
+        repeats: how often.
+        backward: whether gradients of the input and the parameters are computed too.
+
+    Mixers are causal where they can be; `causal` of the answer says so.
+    """
+    torch.manual_seed(1)
+    shape = TranslatorShape.parse(
+        {"width": width, "num_heads": heads, "positions": "none", "mixer": mixer, **options}
+    )
+    causal = True
+    try:
+        spec = MIXERS[shape.mixer](shape, True)
+    except ConfigError:  # it reads in both directions only
+        causal, spec = False, MIXERS[shape.mixer](shape, False)
+    module = build_part(width, spec).train(backward)
+    x = torch.randn(1, length, width, requires_grad=backward)
+    context = Context(Positions.of_self(torch.arange(length)[None]))
+    wanted = [x, *module.parameters()]
+    seconds = []
+    before = _reset_peak()
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        with torch.set_grad_enabled(backward):
+            output = module(x, context)
+            if backward:
+                torch.autograd.grad(output.sum(), wanted, allow_unused=True)
+        seconds.append(time.perf_counter() - began)
+        del output
+    work = module.work(length, length).total
+    return {
+        "seconds": seconds[1:],
+        "memory_mb": round(_status("VmHWM") - before, 2),
+        "operations": work,
+        "causal": causal,
+        "parameters": sum(each.numel() for each in module.parameters()),
+    }
+
+
+def _reset_peak() -> float:
+    """Let the kernel count the peak of this process anew; its memory now, in MB."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    return _status("VmHWM")
+
+
+def _status(name: str) -> float:
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+
+
+if __name__ == "__main__":
+    serve.serve({"case": case, "names": names})
