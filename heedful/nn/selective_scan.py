@@ -89,7 +89,7 @@ class _Chunks:
 
     def rows(self, x: Tensor) -> Tensor:
         """[R, N, P] as [B, n, N, P]."""
-        return x.view(self.batch, self.count, *x.shape[1:])
+        return x.reshape(self.batch, self.count, *x.shape[1:])
 
     def pieces(self, a: Tensor) -> Iterator[slice]:
         """Yield the channels that are worked on together."""

@@ -38,9 +38,9 @@ def test_a_letter_is_predicted_from_the_one_before_last(
         "schedule.kind": "cosine",
         "schedule.peak-learning-rate": 0.02,
         "schedule.warmup-steps": 10,
-        "validation.every-steps": 120,
+        "validation.every-steps": 80,
         "checkpoint.average": "none",
-        "max-steps": 120,
+        "max-steps": 80,
         "precision": "fp32",
     }
     words = [word for flag, value in flags.items() for word in (f"--{flag}", str(value))]
