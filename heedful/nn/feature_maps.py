@@ -124,14 +124,14 @@ class RandomFeatures(FeatureMap):
         self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
-        x = x * self.head_width**-0.25
+        x = x / math.sqrt(math.sqrt(self.head_width))
         scores = x @ self.directions(x.device).T
         if of_keys:
             # No common factor is taken out of keys: a step cannot know the largest to come. Their
             # exponents are at most |ω|² / 2, near E / 2.
-            return torch.exp(scores - x.square().sum(-1, keepdim=True) / 2) * self.width**-0.5
+            return torch.exp(scores - x.square().sum(-1, keepdim=True) / 2) / math.sqrt(self.width)
         # A factor of a query's own, such as exp(−|q|² / 2), cancels out of its output.
-        return torch.exp(scores - scores.detach().amax(-1, keepdim=True)) * self.width**-0.5
+        return torch.exp(scores - scores.detach().amax(-1, keepdim=True)) / math.sqrt(self.width)
 
     def directions(self, device: torch.device) -> Tensor:
         """Return ω of the present draw, [F, E] float32."""
@@ -169,11 +169,11 @@ def _directions(number: int, width: int, seed: int, draw: int, device: torch.dev
     mixed = random.Random(f"{seed} {draw}").getrandbits(32)
     source = torch.Generator().manual_seed(mixed)
     with torch.inference_mode(False), torch.no_grad():
-        wide = {"dtype": torch.float64, "generator": source}
         groups = []
         for _ in range(-(-number // width)):
-            q, r = torch.linalg.qr(torch.randn(width, width, **wide))
+            q, r = torch.linalg.qr(torch.randn(width, width, dtype=torch.float64, generator=source))
             # With these signs every rotation is equally probable (Mezzadri 2007).
             groups.append((q * r.diagonal().sign()).T)
-        lengths = torch.randn(number, width, **wide).norm(dim=1, keepdim=True)
+        lengths = torch.randn(number, width, dtype=torch.float64, generator=source)
+        lengths = torch.linalg.vector_norm(lengths, dim=1, keepdim=True)
         return (torch.cat(groups)[:number] * lengths).float().to(device)

@@ -65,6 +65,9 @@ def dense(module, x, positions, kind):
 @settings(max_examples=12, deadline=None)
 def test_output_weights_and_gradients_are_those_of_the_papers(features, lengths, causal, left):
     module = mixer(features, causal=causal)
+    if features["kind"] == "cosine":
+        with torch.no_grad():  # sums of weights away from 0, by which float32 could not divide
+            module.projection.bias[: 2 * WIDTH] += 0.7
     size = max(lengths) + 1
     positions = torch.full((len(lengths), size), -1)
     for row, length in enumerate(lengths):

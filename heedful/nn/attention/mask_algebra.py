@@ -1,4 +1,4 @@
-"""The protocol of attention masks, and how they combine.
+"""The protocol of attention masks, the two of every Transformer, and how masks combine.
 
 A mask says where its pairs can be, in three ways of growing precision: `bounds` are ranges of key
 positions; `reaches` tells single keys apart, for patterns with gaps; `passes` divides a pattern
@@ -141,6 +141,20 @@ class Everything(Mask):
 
     def describe(self) -> str:
         return "every key"
+
+
+@dataclass(frozen=True)
+class Causal(Mask):
+    """Keys at the query's own position or before it are visible."""
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        return key.position <= query.position
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, hi),)
+
+    def describe(self) -> str:
+        return "keys at or before its own position"
 
 
 @dataclass(frozen=True)

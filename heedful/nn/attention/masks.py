@@ -19,6 +19,7 @@ from heedful.nn.attention.mask_algebra import (
     FAR,
     AllOf,
     AnyOf,
+    Causal,
     Everything,
     Intervals,
     Mask,
@@ -42,20 +43,6 @@ __all__ = [
     "build_mask",
     "picture",
 ]
-
-
-@dataclass(frozen=True)
-class Causal(Mask):
-    """Keys at the query's own position or before it are visible."""
-
-    def sees(self, query: Place, key: Place) -> Tensor:
-        return key.position <= query.position
-
-    def bounds(self, lo: int, hi: int) -> Intervals:
-        return ((0, hi),)
-
-    def describe(self) -> str:
-        return "keys at or before its own position"
 
 
 @dataclass(frozen=True)

@@ -272,7 +272,7 @@ class Attention(nn.Module):
         rows = queries * self.heads_left
         pairs = 4 * rows * self.head_width * keys  # a score and a weighted value for each
         if self.position_bias is not None:
-            pairs += self.position_bias.work(rows)
+            pairs += self.heads_left * self.position_bias.work(queries, keys)
         if self.relative_values is not None:
             pairs += self.relative_values.work(rows)
         return Work(weights=queries * weight_work(self.projection, self.output), attention=pairs)
@@ -333,10 +333,10 @@ class Attention(nn.Module):
     def _mix(
         self, q: Tensor, memory: KeyValues, positions: Positions, biases: Sequence[Bias]
     ) -> Tensor:
-        heads = (q, memory.keys, memory.values, positions)
+        heads = (q, memory.keys, memory.values, positions, self.mask, biases, self.scale)
         dropout = self.dropout if self.training else 0.0
-        settings = (self.mask, biases, self.scale, self.softcap, dropout)
-        return attend(*heads, *settings, relative_values=self.relative_values)
+        more = self.relative_values
+        return attend(*heads, softcap=self.softcap, dropout=dropout, relative_values=more)
 
     def _show(
         self,

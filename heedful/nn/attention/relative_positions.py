@@ -36,8 +36,8 @@ class Bias(nn.Module):
         """
         raise NotImplementedError
 
-    def work(self, queries: int) -> int:
-        """Return the operations of matrix products for so many queries of one head."""
+    def work(self, queries: int, keys: int) -> int:
+        """Return the operations of matrix products for queries of one head that look at keys."""
         return 0
 
 
@@ -169,15 +169,18 @@ class RelativeKeys(Bias):
         precision = torch.promote_types(query.dtype, torch.float32)
         query, table = query.to(precision), self.weight.to(precision)
         diagonals = _diagonals(positions)
-        if diagonals is not None and len(diagonals) < len(table):
+        if diagonals is not None and len(diagonals) < len(table) and query.shape[2] > 1:
             return skew(query @ table[self._row(diagonals)].T)
         # One product with every vector, then a pick: Lk vectors per query would not fit.
         clipped = _clipped(positions, self.max_distance)
         return (query @ table.T).gather(-1, clipped.expand(-1, query.shape[1], -1, -1))
 
-    def work(self, queries: int) -> int:
-        """Return the operations of each query's product with every vector."""
-        return 2 * self.weight.numel() * queries
+    def work(self, queries: int, keys: int) -> int:
+        """Return the operations of each query's product with every vector that it may need."""
+        vectors, width = self.weight.shape
+        if queries > 1:
+            vectors = min(vectors, queries + keys - 1)
+        return 2 * vectors * width * queries
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
@@ -238,7 +241,8 @@ def skew(products: Tensor) -> Tensor:
         return products
     row = diagonals - 1
     shifted = products.flatten(-2)[..., queries - 1 :][..., : queries * row]
-    return shifted.unflatten(-1, (queries, row))[..., : diagonals - queries + 1]
+    result: Tensor = shifted.unflatten(-1, (queries, row))[..., : diagonals - queries + 1]
+    return result
 
 
 def _clipped(positions: Positions, farthest: int) -> Tensor:
