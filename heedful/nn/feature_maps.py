@@ -46,6 +46,9 @@ class FeatureMap(nn.Module):
         """
         raise NotImplementedError
 
+    def count_pass(self) -> None:
+        """Count a pass in training; features that are drawn may be drawn anew after it."""
+
     def work(self, tokens: int) -> int:
         """Return the operations of matrix products for queries and keys of one head."""
         return 0
@@ -139,7 +142,7 @@ class RandomFeatures(FeatureMap):
         return _directions(self.width, self.head_width, self.seed, draw, device)
 
     def count_pass(self) -> None:
-        """Count a pass in training, after which the directions may be drawn anew."""
+        """See `FeatureMap`."""
         if self.redraw_every is not None:
             self.passes += 1
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from heedful.errors import ModelError
 from heedful.nn.attention.kernels.request import full_precision
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.feature_maps import RandomFeatures, build_features
+from heedful.nn.feature_maps import build_features
 from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
 from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
@@ -77,7 +77,7 @@ class LinearAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attend within x; see `Mixer`."""
-        if self.training and isinstance(self.features, RandomFeatures):
+        if self.training:
             self.features.count_pass()
         q, k, v = self._features(x, context)
         positions = context.positions

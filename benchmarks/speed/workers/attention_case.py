@@ -10,8 +10,9 @@ import serve
 import torch
 
 from heedful.nn.attention.attend import attend
-from heedful.nn.attention.masks import Causal, Everything, Mask, Window
+from heedful.nn.attention.masks import Causal, Everything, Mask, Window, build_mask
 from heedful.nn.positions import Positions
+from heedful.studio.pages.masks_page import parse_mask
 
 
 def case(
@@ -23,6 +24,7 @@ def case(
     heads: int = 2,
     width: int = 64,
     backward: bool = False,
+    pattern: str = "",
 ) -> dict[str, Any]:
     """Run it some times.
 
@@ -34,10 +36,13 @@ def case(
         heads: H.
         width: E, of a head.
         backward: whether gradients are computed too.
+        pattern: a mask as the studio's page of masks reads it, in the place of the window.
     """
     torch.manual_seed(1)
     q, k, v = (torch.randn(1, heads, length, width, requires_grad=backward) for _ in range(3))
     mask: Mask = Causal() & Window(window) if window else Everything()
+    if pattern:
+        mask = build_mask(parse_mask(pattern))
     seconds = []
     before = _reset_peak()
     for _ in range(repeats + 1):
