@@ -73,7 +73,7 @@ def recurrent_options(encoder: StackSpec | None, decoder: StackSpec | None) -> d
                     options["direction"] = part.direction
             elif part.kind == "recurrent_decoder":
                 attention = part.attention
-                options |= {
+                told: dict[str, Any] = {
                     "cell": part.cell,
                     "direction": part.summary,
                     "attention": "none" if attention is None else attention.score,
@@ -82,6 +82,7 @@ def recurrent_options(encoder: StackSpec | None, decoder: StackSpec | None) -> d
                     "readout": part.readout,
                     "residual": part.residual,
                 }
+                options |= told
     return options
 
 
