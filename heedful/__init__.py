@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from heedful.comparison.plan import Configuration
     from heedful.comparison.results import Comparison
     from heedful.device import RunningPrecision
     from heedful.events import Events
@@ -100,15 +99,16 @@ def load_generator(
             positions.
     """
     from heedful.interop.model_loading import load_any
-    from heedful.models.rotary_override import stretching
+    from heedful.models.rotary_override import stretching_reader
     from heedful.pipelines.text_generation import GenerationPipeline
 
-    read = stretching(load_any, rotary_scaling, rotary_factor, rotary_original_length)
+    read = stretching_reader(load_any, rotary_scaling, rotary_factor, rotary_original_length)
     return GenerationPipeline.load(path, device=device, precision=precision, read=read)
 
 
 def compare(
-    configurations: Sequence[Configuration] | Mapping[str, Configuration] = (),
+    configurations: Sequence[str | Path | Mapping[str, Any]]
+    | Mapping[str, str | Path | Mapping[str, Any]] = (),
     *,
     out: str | Path,
     seeds: int = 3,
@@ -138,15 +138,15 @@ def compare(
         UserError: and its kinds, for configurations that cannot be compared, and files that are
             wrong.
     """
-    from heedful.comparison.compare_runs import run_comparison
-    from heedful.comparison.plan import variants_of
+    from heedful.comparison import compare_runs
 
-    variants = variants_of(configurations, dict(settings or {}))
-    return run_comparison(variants, Path(out), seeds, max_flops, events)
+    return compare_runs.compare(
+        configurations, dict(settings or {}), Path(out), seeds, max_flops, events
+    )
 
 
 def sweep(
-    configuration: Configuration,
+    configuration: str | Path | Mapping[str, Any],
     setting: str,
     values: Sequence[Any],
     *,
@@ -167,11 +167,11 @@ def sweep(
     Raises:
         UserError: as `compare` does.
     """
-    from heedful.comparison.compare_runs import run_comparison
-    from heedful.comparison.plan import sweep_variants
+    from heedful.comparison import compare_runs
 
-    variants = sweep_variants(configuration, setting, values, dict(settings or {}))
-    return run_comparison(variants, Path(out), seeds, max_flops, events)
+    return compare_runs.sweep(
+        configuration, setting, values, dict(settings or {}), Path(out), seeds, max_flops, events
+    )
 
 
 def load_encoder(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-import heedful
+from heedful.cli.encoder_scores import Columns, evaluate_encoder
 from heedful.cli.flags import (
     STANDARD,
     UNSTRETCHED,
@@ -31,13 +31,12 @@ from heedful.cli.text_io import (
     write_lines,
 )
 from heedful.cli.text_measures import NO_TEXT, TextFlags, measure_text
-from heedful.errors import DataError, ModelError, UserError
+from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:
     from heedful.evaluate.bootstrap import PairedScore
     from heedful.evaluate.corpus_metrics import MetricScore
     from heedful.events import Events
-    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
     from heedful.search.search_settings import SearchSettings
 
 MetricName = Literal["bleu", "chrf", "ter"]
@@ -142,16 +141,10 @@ def evaluate(
     lengths.check(source, chart)
     if data is not None:
         flags = {"system": str(system), "data": str(data), **running.plain()}
-        columns = _Columns(word_column, tag_column)
-        _evaluate_encoder(system, data, columns, running, Report("evaluate", output, flags))
+        columns = Columns(word_column, tag_column)
+        evaluate_encoder(system, data, columns, running, Report("evaluate", output, flags))
         return
-    if not reference:
-        raise UserError(
-            "There is nothing to compare with",
-            where="heedful evaluate",
-            remedy="Give --reference FILE to a translator, --text FILE to a language model, --data "
-            "FILE to any other model",
-        )
+    _check_references(reference, output_file, samples)
     settings = search_settings(search)
     flags = {
         "system": str(system),
@@ -166,10 +159,6 @@ def evaluate(
         **running.plain(),
     }
     report = Report("evaluate", output, flags)
-    if output_file is not None:
-        refuse_missing_folder(output_file)
-    if samples < 1:
-        raise UserError("The bootstrap needs at least one resample", where="--samples")
     references = [read_lines(path) for path in reference]
     systems = _Systems(source, settings, running, len(references[0]))
     with closing(terminal()) as events:
@@ -189,6 +178,25 @@ def evaluate(
         translations = Translations(named, references, metrics, rules, samples)
         facts |= translations.by_length(source, lengths.length_bins, chart, show=not output.json)
     report.finish({"lines": len(hypotheses), **facts})
+
+
+def _check_references(reference: Sequence[Path], output_file: Path | None, samples: int) -> None:
+    """Refuse translations without references, or that cannot be written or resampled.
+
+    Raises:
+        UserError: naming the flag.
+    """
+    if not reference:
+        raise UserError(
+            "There is nothing to compare with",
+            where="heedful evaluate",
+            remedy="Give --reference FILE to a translator, --text FILE to a language model, --data "
+            "FILE to any other model",
+        )
+    if output_file is not None:
+        refuse_missing_folder(output_file)
+    if samples < 1:
+        raise UserError("The bootstrap needs at least one resample", where="--samples")
 
 
 def _check_chart(path: Path) -> None:
@@ -310,96 +318,3 @@ def _compared(score: PairedScore) -> tuple[str, ...]:
         for part in (score.a, score.b, score.difference)
     ]
     return (score.name, *columns, f"{score.p_value:.3f}")
-
-
-class _Columns(NamedTuple):
-    """Columns of a file of tagged words, counted from 1."""
-
-    word: int
-    tag: int | None
-
-
-class _Scored(NamedTuple):
-    """The number of examples, the plural of their name, and the scores."""
-
-    total: int
-    name: str
-    scores: dict[str, float]
-
-
-def _evaluate_encoder(
-    model: Path, data: Path, columns: _Columns, running: Running, report: Report
-) -> None:
-    """Score a classifier, a tagger or a reader on a file of examples.
-
-    Args:
-        model: the model's directory.
-        data: a file as training takes it.
-        columns: of a file of tagged words.
-        running: device, precision and batches.
-        report: of the command.
-
-    Raises:
-        UserError: when the model is an ensemble.
-        ModelError: when it is neither a classifier, nor a tagger, nor a reader.
-        DataError: naming file and line, for what is no example.
-    """
-    if running.ensemble:
-        raise UserError("Only translators make an ensemble", where="--ensemble")
-    pipeline = heedful.load_encoder(model, device=running.device, precision=running.precision)
-    scorers: dict[str, Callable[..., _Scored]] = {
-        "sequence": _labels,
-        "token": _tags,
-        "span": _answers,
-    }
-    heads = [name for name in scorers if name in pipeline.model.heads]
-    if len(heads) != 1:
-        raise ModelError(
-            f"Of sequence, token and span heads the model has {len(heads)} and needs one",
-            where=str(model),
-            remedy="Give a classifier, a tagger or a reader",
-        )
-    options: EncodingOptions = {
-        "batch_size": running.batch_size,
-        "batch_tokens": running.positions(pipeline),
-    }
-    scored = scorers[heads[0]](pipeline, data, columns, options)
-    if not report.output.json:
-        rows = [(name, f"{score:.4f}") for name, score in scored.scores.items()]
-        show_table(f"{scored.total:,} {scored.name}", ("metric", "score"), rows, numbers=1)
-    scores = {name: {"name": name, "score": score} for name, score in scored.scores.items()}
-    report.finish({scored.name: scored.total, "scores": scores})
-
-
-def _labels(
-    pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
-) -> _Scored:
-    from heedful.data.corpus_spec import CorpusSpec
-    from heedful.data.text_corpus import labelled_reader
-    from heedful.train.tasks.pipeline_scores import label_scores
-
-    reader = labelled_reader(CorpusSpec(file=str(data)))
-    next(iter(reader))  # raises an error if there is no text
-    examples = list(reader.examples())
-    return _Scored(len(examples), "texts", label_scores(pipeline, examples, **options))
-
-
-def _tags(
-    pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
-) -> _Scored:
-    from heedful.data.text_corpus import TaggedReader
-    from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
-
-    sentences = list(TaggedReader(data, columns.word, columns.tag))
-    metrics = tag_metrics(["accuracy"], pipeline.labels("token"))
-    return _Scored(len(sentences), "sentences", tag_scores(pipeline, sentences, metrics, **options))
-
-
-def _answers(
-    pipeline: EncoderPipeline, data: Path, columns: _Columns, options: EncodingOptions
-) -> _Scored:
-    from heedful.data.text_corpus import QuestionReader
-    from heedful.train.tasks.pipeline_scores import answer_scores
-
-    questions = list(QuestionReader(data))
-    return _Scored(len(questions), "questions", answer_scores(pipeline, questions, **options))

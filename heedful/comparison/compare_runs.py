@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from heedful.comparison.plan import (
+    Configuration,
     Plan,
     Run,
     Variant,
-    extended,
+    extend_plan,
     load_plan,
     make_plan,
+    sweep_variants,
+    variants_of,
     with_steps,
     with_usual,
 )
 from heedful.comparison.results import Comparison, is_finished, read_comparison
+from heedful.durable import replace_synced
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_config import CONFIG_FILE, locked, settings_of_run, write_run
 from heedful.train.tasks import prepare_task
@@ -39,6 +43,33 @@ LOG_FILE = "log.txt"
 
 _PATIENCE = 0.2
 """Seconds after which a request to stop is looked for while a run says nothing."""
+
+
+def compare(
+    configurations: Sequence[Configuration] | Mapping[str, Configuration],
+    settings: Mapping[str, Any],
+    out: Path,
+    seeds: int,
+    max_flops: float | None,
+    events: Events | None,
+) -> Comparison:
+    """Compare configurations; see `heedful.compare`."""
+    return run_comparison(variants_of(configurations, settings), out, seeds, max_flops, events)
+
+
+def sweep(
+    configuration: Configuration,
+    setting: str,
+    values: Sequence[Any],
+    settings: Mapping[str, Any],
+    out: Path,
+    seeds: int,
+    max_flops: float | None,
+    events: Events | None,
+) -> Comparison:
+    """Compare values of one setting; see `heedful.sweep`."""
+    variants = sweep_variants(configuration, setting, values, settings)
+    return run_comparison(variants, out, seeds, max_flops, events)
 
 
 def run_comparison(
@@ -74,14 +105,34 @@ def run_comparison(
     assert plan is not None
     with locked(out):
         if before is not None:
-            plan = extended(before, plan, out) if variants else before
+            plan = extend_plan(before, plan, out) if variants else before
         with StopRequest() as stop:
             plan = _prepared(plan, out, events)
             plan.save(out)
             problems = _train_all(plan, out, stop, events)
     result = read_comparison(plan, out, problems)
-    result.write()
+    write_results(result)
     return result
+
+
+def write_results(comparison: Comparison, *, page: bool = True) -> None:
+    """Write table.json, table.md and, where charts can be drawn, page.html.
+
+    Args:
+        comparison: its results so far.
+        page: whether to write the page, too.
+    """
+    out = comparison.out
+    table = json.dumps(comparison.plain(), indent=2, ensure_ascii=False) + "\n"
+    replace_synced(out / "table.json", table.encode())
+    replace_synced(out / "table.md", comparison.markdown().encode())
+    if not page or not comparison.ranking:
+        return
+    try:
+        from heedful.comparison.comparison_page import page_of
+    except ConfigError:  # without the extra there are the tables
+        return
+    replace_synced(out / "page.html", page_of(comparison).encode())
 
 
 def _prepared(plan: Plan, out: Path, events: Events) -> Plan:
@@ -176,7 +227,7 @@ def _train_all(plan: Plan, out: Path, stop: StopRequest, events: Events) -> dict
             events.warn(f"{run.label}: {problem}")
         elif is_finished(run):
             events.note(f"{number} of {len(runs)}: {read_comparison(plan, out).line(run)}")
-            read_comparison(plan, out, problems).write(page=False)
+            write_results(read_comparison(plan, out, problems), page=False)
     return problems
 
 
@@ -282,6 +333,7 @@ class _Worker:
 
 
 def _read_lines(stream: IO[str], lines: queue.SimpleQueue[str | None]) -> None:
-    for line in stream:
-        lines.put(line)
+    with stream:
+        for line in stream:
+            lines.put(line)
     lines.put(None)

@@ -83,7 +83,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared.
+    """Variants, seeds and budget of a comparison.
 
     Args:
         variants: at least one, of different names.
@@ -393,7 +393,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:80]}…"
 
 
-def extended(before: Plan, now: Plan, out: Path) -> Plan:
+def extend_plan(before: Plan, now: Plan, out: Path) -> Plan:
     """Add variants and seeds to a plan that began before.
 
     Args:

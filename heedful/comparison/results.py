@@ -1,4 +1,4 @@
-"""What came out of a comparison: read from the runs' own files, as a table in JSON and Markdown."""
+"""Results of a comparison: read from the runs' own files, as a table in JSON and Markdown."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ from typing import Any
 
 from heedful.comparison.plan import Plan, Run, Variant
 from heedful.config import flat
-from heedful.durable import replace_synced
-from heedful.errors import ConfigError
 from heedful.evaluate.bootstrap import Interval
 from heedful.evaluate.seed_intervals import student_interval
 from heedful.train.run_config import METRICS_FILE
-
-TABLE_FILE, MARKDOWN_FILE, PAGE_FILE = "table.json", "table.md", "page.html"
 
 LESS_IS_BETTER = ("loss", "ter")
 
@@ -198,7 +194,7 @@ class Comparison:
         )
 
     @property
-    def ranked(self) -> list[VariantResult]:
+    def ranking(self) -> list[VariantResult]:
         """The variants with a result, the best by the score that decides first."""
         chosen = self.plan.scores[0]
         sign = 1 if chosen in LESS_IS_BETTER else -1
@@ -237,8 +233,8 @@ class Comparison:
 
     def rows(self) -> Iterator[list[str]]:
         """Cells of the table for people, the best variant first, those without a result last."""
-        ranked = self.ranked
-        for each in [*ranked, *(v for v in self.variants if v not in ranked)]:
+        ranking = self.ranking
+        for each in [*ranking, *(v for v in self.variants if v not in ranking)]:
             scores = [_cell(each.scores.get(n), len(each.runs)) for n in self.plan.scores]
             yield [each.variant.name, str(len(each.runs)), *scores, *_costs(each)]
 
@@ -248,23 +244,6 @@ class Comparison:
         lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows())]
         text = f"{self.plan.budget().capitalize()}, {self.plan.seeds} seeds. {INTERVALS}"
         return f"{text}\n\n" + "\n".join(lines) + "\n"
-
-    def write(self, *, page: bool = True) -> None:
-        """Write table.json, table.md and, where charts can be drawn, page.html.
-
-        Args:
-            page: whether to write the page, too.
-        """
-        table = json.dumps(self.plain(), indent=2, ensure_ascii=False) + "\n"
-        replace_synced(self.out / TABLE_FILE, table.encode())
-        replace_synced(self.out / MARKDOWN_FILE, self.markdown().encode())
-        if not page or not self.ranked:
-            return
-        try:
-            from heedful.comparison.page import page_of
-        except ConfigError:  # without the extra there are the tables
-            return
-        replace_synced(self.out / PAGE_FILE, page_of(self).encode())
 
 
 INTERVALS = (

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from heedful.text.tokenizer_pair import TokenizerPair
 
 
-def stretched(
+def stretch_rotary(
     model: AnyModel, scaling: RotaryScaling, factor: float, original_length: int | None = None
 ) -> CausalLM:
     """Return a language model with the same weights whose rotary positions reach further.
@@ -49,12 +49,12 @@ def stretched(
     shape = TranslatorShape.parse(options)
     embedding, decoder = with_overrides(spec.embedding, spec.decoder, shape, spec.max_length)
     changed = spec.model_copy(update={"embedding": embedding, "decoder": decoder})
-    stretched_model = build_around(changed, canonical_weights(model), where="rotary_scaling")
-    assert isinstance(stretched_model, CausalLM)
-    return stretched_model
+    result = build_around(changed, canonical_weights(model), where="rotary_scaling")
+    assert isinstance(result, CausalLM)
+    return result
 
 
-def stretching(
+def stretching_reader(
     read: ReadModel,
     scaling: RotaryScaling | None,
     factor: float | None,
@@ -64,7 +64,7 @@ def stretching(
 
     Args:
         read: reads a directory.
-        scaling, factor, original_length: as for `stretched`.
+        scaling, factor, original_length: as for `stretch_rotary`.
 
     Raises:
         ConfigError: when there is a scaling without a factor, or a factor without a scaling.
@@ -81,6 +81,6 @@ def stretching(
 
     def read_stretched(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
         model, tokenizers = read(path)
-        return stretched(model, kind, times, original_length), tokenizers
+        return stretch_rotary(model, kind, times, original_length), tokenizers
 
     return read_stretched

@@ -1,4 +1,4 @@
-"""How well a language model predicts texts: perplexity, bits per byte, loss by position.
+"""Likelihood of texts under a language model: perplexity, bits per byte, loss by position.
 
 Texts are cut into windows as in training: each begins with the begin token, in place of its first
 token, and positions count from 0. With a stride below the length windows overlap; a token is scored

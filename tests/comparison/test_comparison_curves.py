@@ -58,7 +58,7 @@ def test_the_table_ranks_and_counts_what_is_finished(plan: Plan, tmp_path: Path)
     write_record(runs["bad", 1], [3, 2.5])
     write_record(runs["bad", 2], [3], summary=False)
     result = read_comparison(plan, tmp_path, {"late, seed 1": "It failed."})
-    assert [each.variant.name for each in result.ranked] == ["good", "bad"]
+    assert [each.variant.name for each in result.ranking] == ["good", "bad"]
     assert not result.finished
     table = result.plain()
     good, bad, late = table["variants"]

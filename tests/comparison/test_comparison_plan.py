@@ -8,7 +8,7 @@ import pytest
 
 from heedful.comparison.plan import (
     Plan,
-    extended,
+    extend_plan,
     load_plan,
     make_plan,
     parse_sweep,
@@ -112,15 +112,15 @@ def test_a_plan_is_read_as_it_was_written_and_grows(write, tmp_path: Path) -> No
     before = load_plan(tmp_path)
     assert before is not None
     assert before.variants[0].plain() == begun.variants[0].plain()
-    grown = extended(
+    grown = extend_plan(
         before, plan_of(write("a"), write("b", model={"width": 16}), seeds=4), tmp_path
     )
     assert [each.name for each in grown.variants] == ["a", "b"]
     assert grown.seeds == 4
     with pytest.raises(ConfigError, match=r"begun with another model\.width"):
-        extended(before, plan_of(write("a", model={"width": 16})), tmp_path)
+        extend_plan(before, plan_of(write("a", model={"width": 16})), tmp_path)
     with pytest.raises(ConfigError, match="budget was"):
-        extended(before, plan_of(write("a"), flops=1e9), tmp_path)
+        extend_plan(before, plan_of(write("a"), flops=1e9), tmp_path)
     (tmp_path / "comparison.json").write_text("{}")
     with pytest.raises(ConfigError, match="cannot be read"):
         load_plan(tmp_path)

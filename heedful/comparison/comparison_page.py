@@ -182,7 +182,7 @@ def _rankings(comparison: Comparison, charts: _Charts) -> str:
     for name in comparison.plan.scores:
         estimates = [
             Estimate(each.variant.name, score.score, score.low, score.high)
-            for each in comparison.ranked
+            for each in comparison.ranking
             if (score := each.scores.get(name)) is not None
         ]
         if estimates:
@@ -196,7 +196,7 @@ def _curves(comparison: Comparison, charts: _Charts) -> str:
     curves = {
         name: {
             each.variant.name: (each, validation_curve([run.run for run in each.runs], name))
-            for each in comparison.ranked
+            for each in comparison.ranking
         }
         for name in comparison.plan.scores
     }
@@ -218,7 +218,7 @@ def _curves(comparison: Comparison, charts: _Charts) -> str:
 
 
 def _training(comparison: Comparison, charts: _Charts) -> str:
-    series = [(each, training_curve([run.run for run in each.runs])) for each in comparison.ranked]
+    series = [(each, training_curve([run.run for run in each.runs])) for each in comparison.ranking]
     chart = _curve_chart(series, "updates", "training loss")
     return "" if chart is None else _card(charts.place(chart))
 

@@ -1,0 +1,108 @@
+"""`heedful evaluate --data`: score a classifier, a tagger or a reader on labelled examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import heedful
+from heedful.cli.flags import Running
+from heedful.cli.text_io import Report, show_table
+from heedful.errors import ModelError, UserError
+
+if TYPE_CHECKING:
+    from heedful.pipelines.text_encoding import EncoderPipeline, EncodingOptions
+
+
+class Columns(NamedTuple):
+    """Columns of a file of tagged words, counted from 1."""
+
+    word: int
+    tag: int | None
+
+
+class _Scored(NamedTuple):
+    """The number of examples, the plural of their name, and the scores."""
+
+    total: int
+    name: str
+    scores: dict[str, float]
+
+
+def evaluate_encoder(
+    model: Path, data: Path, columns: Columns, running: Running, report: Report
+) -> None:
+    """Score a classifier, a tagger or a reader on a file of examples.
+
+    Args:
+        model: the model's directory.
+        data: a file as training takes it.
+        columns: of a file of tagged words.
+        running: device, precision and batches.
+        report: of the command.
+
+    Raises:
+        UserError: when the model is an ensemble.
+        ModelError: when it is neither a classifier, nor a tagger, nor a reader.
+        DataError: naming file and line, for what is no example.
+    """
+    if running.ensemble:
+        raise UserError("Only translators make an ensemble", where="--ensemble")
+    pipeline = heedful.load_encoder(model, device=running.device, precision=running.precision)
+    scorers: dict[str, Callable[..., _Scored]] = {
+        "sequence": _labels,
+        "token": _tags,
+        "span": _answers,
+    }
+    heads = [name for name in scorers if name in pipeline.model.heads]
+    if len(heads) != 1:
+        raise ModelError(
+            f"Of sequence, token and span heads the model has {len(heads)} and needs one",
+            where=str(model),
+            remedy="Give a classifier, a tagger or a reader",
+        )
+    options: EncodingOptions = {
+        "batch_size": running.batch_size,
+        "batch_tokens": running.positions(pipeline),
+    }
+    scored = scorers[heads[0]](pipeline, data, columns, options)
+    if not report.output.json:
+        rows = [(name, f"{score:.4f}") for name, score in scored.scores.items()]
+        show_table(f"{scored.total:,} {scored.name}", ("metric", "score"), rows, numbers=1)
+    scores = {name: {"name": name, "score": score} for name, score in scored.scores.items()}
+    report.finish({scored.name: scored.total, "scores": scores})
+
+
+def _labels(
+    pipeline: EncoderPipeline, data: Path, columns: Columns, options: EncodingOptions
+) -> _Scored:
+    from heedful.data.corpus_spec import CorpusSpec
+    from heedful.data.text_corpus import labelled_reader
+    from heedful.train.tasks.pipeline_scores import label_scores
+
+    reader = labelled_reader(CorpusSpec(file=str(data)))
+    next(iter(reader))  # raises an error if there is no text
+    examples = list(reader.examples())
+    return _Scored(len(examples), "texts", label_scores(pipeline, examples, **options))
+
+
+def _tags(
+    pipeline: EncoderPipeline, data: Path, columns: Columns, options: EncodingOptions
+) -> _Scored:
+    from heedful.data.text_corpus import TaggedReader
+    from heedful.train.tasks.pipeline_scores import tag_metrics, tag_scores
+
+    sentences = list(TaggedReader(data, columns.word, columns.tag))
+    metrics = tag_metrics(["accuracy"], pipeline.labels("token"))
+    return _Scored(len(sentences), "sentences", tag_scores(pipeline, sentences, metrics, **options))
+
+
+def _answers(
+    pipeline: EncoderPipeline, data: Path, columns: Columns, options: EncodingOptions
+) -> _Scored:
+    from heedful.data.text_corpus import QuestionReader
+    from heedful.train.tasks.pipeline_scores import answer_scores
+
+    questions = list(QuestionReader(data))
+    return _Scored(len(questions), "questions", answer_scores(pipeline, questions, **options))
