@@ -25,12 +25,16 @@ from heedful.errors import RunError, UserError
 MINUTES = 1.0
 """Of training, at most."""
 
-LIMIT = 180.0
+LIMIT = 300.0
 """Seconds after which a process that has not ended is killed: import and data come before the
 training, and translating after it."""
 
 MOST_POINTS = 400
 FOLDER_PREFIX = "heedful-training-"
+
+
+def _no_curves() -> dict[str, list[tuple[int, float]]]:
+    return {"train": [], "loss": [], "valid_bleu": []}
 
 
 @dataclass
@@ -43,9 +47,7 @@ class _Progress:
     began: float = field(default_factory=time.monotonic)
     seconds: float = 0.0
     step: int = 0
-    train: list[tuple[int, float]] = field(default_factory=list)
-    loss: list[tuple[int, float]] = field(default_factory=list)
-    valid_bleu: list[tuple[int, float]] = field(default_factory=list)
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=_no_curves)
     result: Mapping[str, Any] | None = None
     problem: str | None = None
 
@@ -58,11 +60,11 @@ class _Progress:
         kind = event["kind"]
         if kind == "train":
             self.state, self.step = "training", event["step"]
-            if len(self.train) < MOST_POINTS:
-                self.train.append((event["step"], event["loss"]))
+            if len(self.curves["train"]) < MOST_POINTS:
+                self.curves["train"].append((event["step"], event["loss"]))
         elif kind == "validation":
-            self.loss.append((event["step"], event["loss"]))
-            self.valid_bleu.append((event["step"], event["bleu"]))
+            self.curves["loss"].append((event["step"], event["loss"]))
+            self.curves["valid_bleu"].append((event["step"], event["bleu"]))
         elif kind == "state":
             self.state = event["state"]
         elif kind == "result":
@@ -81,9 +83,7 @@ class _Progress:
             "step": self.step,
             "max_steps": self.job["settings"]["max_steps"],
             "seconds": round(seconds, 1),
-            "train": self.train,
-            "loss": self.loss,
-            "valid_bleu": self.valid_bleu,
+            **{name: list(points) for name, points in self.curves.items()},
             "result": self.result,
             "problem": self.problem,
         }
@@ -117,9 +117,9 @@ class LiveTraining:
                     where="this page, or another one of this studio",
                     remedy="Wait for its end, or stop it",
                 )
+            self._process, folder = _launch(job)
             self._count += 1
             self._progress = _Progress(self._count, job)
-            self._process, folder = _launch(job)
             arguments = (self._process, self._progress, folder)
             self._reader = threading.Thread(target=self._follow, args=arguments, daemon=True)
             self._reader.start()
@@ -182,15 +182,23 @@ def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
         ) from None
     # One thread: the pages stay quick meanwhile, and a model so small gains little by more.
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "heedful.studio.training_process"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env=environment,
-        start_new_session=True,  # Ctrl-C is for the studio, which then ends this one
-    )
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "heedful.studio.training_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the studio, which then ends this one
+        )
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RunError(
+            f"No process can be started for a training: {error.strerror}",
+            where=sys.executable,
+            remedy="Close other programs",
+        ) from None
     assert process.stdin is not None
     try:
         process.stdin.write(json.dumps({**job, "folder": str(folder), "minutes": MINUTES}) + "\n")

@@ -102,9 +102,13 @@ def _result(run: Path, corpus: DemoCorpus) -> dict[str, Any]:
     }
 
 
-def _leave_with(stream: TextIO, folder: Path) -> None:
-    """Wait for the end of the input, then leave nothing behind."""
-    while stream.read(1024):
+def _leave_with(descriptor: int, folder: Path) -> None:
+    """Wait for the end of the input, then leave nothing behind.
+
+    The file is read by its descriptor: a thread that waits in `sys.stdin` would hold a lock that
+    the interpreter wants when it ends.
+    """
+    while os.read(descriptor, 1024):
         pass
     shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)
@@ -113,8 +117,9 @@ def _leave_with(stream: TextIO, folder: Path) -> None:
 def main() -> int:
     """Run the job of the standard input; 1 where it failed."""
     job = json.loads(sys.stdin.readline())
-    watch = threading.Thread(target=_leave_with, args=(sys.stdin, Path(job["folder"])), daemon=True)
-    watch.start()
+    folder = Path(job["folder"])
+    arguments = (sys.stdin.fileno(), folder)
+    threading.Thread(target=_leave_with, args=arguments, daemon=True).start()
     if hasattr(os, "nice"):
         os.nice(NICE)
     out = JsonLines(sys.stdout)
@@ -123,6 +128,10 @@ def main() -> int:
     except UserError as error:
         out.write("error", what=str(error))
         return 1
+    except BrokenPipeError:  # the studio is gone, and this thread noticed first
+        return 1
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

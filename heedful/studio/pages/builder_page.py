@@ -1,4 +1,4 @@
-"""Page "Builder": a model from a few settings, its cost, and the file that trains it."""
+"""Page "Builder": a model put together from its parts, its cost, and the file that trains it."""
 
 from __future__ import annotations
 
@@ -193,11 +193,11 @@ def _rule(error: ValueError) -> ConfigError:
 PAGE = Page(
     name="builder",
     title="Builder",
-    summary="A model from a few settings, and its cost.",
+    summary="A Transformer, part by part: what each does, what it costs, what breaks without it.",
     about=(
-        "Change the settings and see the parameters of each component, the operations of a "
-        "sentence and the memory, beside published models. The file at the end is the "
-        "`--config` of `heedful train`; only your data is missing from it."
+        "Add the parts in the order of the 2017 paper and watch words flow through what is there, "
+        "or switch parts off and see what breaks. Below stand size and cost beside published "
+        "models, and the `--config` of `heedful train`; only your data is missing from it."
     ),
     calls={
         "build": Call(BuildRequest, build),

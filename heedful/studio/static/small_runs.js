@@ -2,7 +2,7 @@
 
 import { call, problem } from "./api.js";
 import { button } from "./controls.js";
-import { figure, h, number, table } from "./dom.js";
+import { h, number, table } from "./dom.js";
 import { lineChart } from "./draw/lines.js";
 
 const EVERY = 1000; // milliseconds between two looks at a training

@@ -82,6 +82,7 @@ const sentence = (title) => `${title[0].toUpperCase()}${title.slice(1)}.`;
 function verdict(each, whole) {
   const [own, all] = [each.scores.exact, whole.scores.exact];
   const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} with everything.`;
+  if (own.low === own.high) return `In this one run ${ends}`;
   if (own.high < all.low) return `It shows: ${ends}`;
   if (own.low > all.high) return `Here it even helps: ${ends}`;
   return `In a model this small the difference is no larger than that between seeds: ${ends}`;
