@@ -40,8 +40,6 @@ class Components(Config):
     activation: Activation = "relu"
     scale: bool = Field(True, description="scores are divided by the root of a head's width")
     num_heads: Literal[1, 2, 4, 8] = 4
-    warmup: bool = True
-    label_smoothing: bool = True
     encoder_layers: Layers = 2
     decoder_layers: Layers = 2
 
@@ -61,11 +59,11 @@ class Components(Config):
             "model": self._shape(),
             "tokenizer": {"vocabulary_size": 400},
             "data": {"batch_tokens": 1024, "max_length": 64},
-            "objective": {"label_smoothing": 0.1 if self.label_smoothing else 0.0},
+            "objective": {"label_smoothing": 0.1},
             "schedule": {
                 "kind": "cosine",
                 "peak_learning_rate": 0.004,
-                "warmup_steps": steps // 5 if self.warmup else 0,
+                "warmup_steps": steps // 5,
             },
             "validation": {
                 "every_steps": min(VALIDATE_EVERY, steps),
@@ -161,19 +159,6 @@ VARIANTS: Mapping[str, Variant] = {
         Components(num_heads=1),
         "One head has one set of weights for each word: it cannot look at the day and at the month "
         "at once without mixing them. Layers and positions in the decoder must make up for it.",
-    ),
-    "warmup": Variant(
-        "without warm-up",
-        Components(warmup=False),
-        "The first updates are as large as the later ones, while Adam's averages rest on a few "
-        "batches and the norm after each sum makes the first gradients large.",
-    ),
-    "label_smoothing": Variant(
-        "without label smoothing",
-        Components(label_smoothing=False),
-        "Smoothing takes a tenth of the probability from the right word, which costs a little in "
-        "the loss and keeps the model from being too sure. The data here have one right answer, so "
-        "there is little to gain by it.",
     ),
 }
 """Recorded runs, by name, in the order of the page."""

@@ -101,7 +101,7 @@ function stackOf(view, decoder, { left, width }) {
     rise += box.height;
   }
   const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 52 : width * 0.575) + i * (narrow ? 18 : Math.min(36, width * 0.09)));
-  const stack = { decoder, list, left, width, narrow, lanes, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : 22), words: decoder ? WRITTEN : SENTENCE };
+  const stack = { decoder, list, left, width, narrow, lanes, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
 }
