@@ -46,7 +46,7 @@ class _Figures:
         self.places = {axis: array("d") for axis in AXES}
         self.columns: dict[str, tuple[array[int], array[float]]] = {}
 
-    def add(self, event: dict[str, Any], place: dict[str, float]) -> None:
+    def add(self, event: dict[str, Any], place: dict[Axis, float]) -> None:
         row = len(self.places["step"])
         for axis, column in self.places.items():
             column.append(place[axis])
@@ -106,6 +106,8 @@ class RunLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._lock = threading.Lock()
+        self._file: tuple[int, int] | None = None
+        self._state = RunState()
         self._forget()
 
     def settings(self) -> RunSettings:
@@ -122,8 +124,7 @@ class RunLog:
         with self._lock:
             self._read_on()
             state = self._state
-            kept = {"validations": list(state.validations), "samples": list(state.samples)}
-            return replace(state, **kept)
+            return replace(state, validations=list(state.validations), samples=list(state.samples))
 
     def progress(self) -> dict[str, Any]:
         """Return the last step and its loss, and the seconds since then, as JSON data."""
@@ -204,7 +205,7 @@ class RunLog:
 
     def _forget(self) -> None:
         self._read = 0
-        self._file: tuple[int, int] | None = None
+        self._file = None
         self._state = RunState()
         self._figures: dict[Kind, _Figures] = {kind: _Figures() for kind in KINDS}
         self._place: dict[Axis, float] = dict.fromkeys(AXES, math.nan)
@@ -255,7 +256,7 @@ def thin_curve(curve: Curve, most: int, *, log: bool = False) -> list[tuple[floa
     import numpy as np
 
     places, values = curve
-    kept = range(len(places))
+    kept: Sequence[int] = range(len(places))
     if len(places) > most:
         ascending = np.maximum.accumulate(places)
         if log and ascending[-1] > 0:

@@ -112,7 +112,7 @@ function show(parts, value, quiet = false) {
   const [low, high] = x.scale.domain();
   const near = (each) => each.points[d3.minIndex(each.points, ([px]) => Math.abs(px - value))];
   // A series that has ended, or not yet begun, has no number here.
-  const reaches = ({ points }) => points.length === 1 || (value >= points[0][0] && value <= points.at(-1)[0]);
+  const reaches = ({ points }) => value >= points[0][0] && value <= points.at(-1)[0];
   const found = all.filter(reaches).map((each) => ({ ...each, point: near(each) }));
   const inside = value >= low && value <= high;
   parts.cursor.attr("y1", top).attr("y2", bottom).attr("x1", x.scale(value)).attr("x2", x.scale(value))

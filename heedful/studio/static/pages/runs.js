@@ -148,6 +148,6 @@ function seriesOf(run, name, index) {
   return [
     { name: run.name, colour: index, points: train, faint: smoothed.length > 0 || (validation.length > 0 && train.length > 0) },
     { name: `${run.name}, smoothed`, colour: index, points: smoothed },
-    { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40 },
+    { name: `${run.name}, validation`, colour: index, points: validation, dots: validation.length < 40, dashed: smoothed.length > 0 },
   ];
 }
