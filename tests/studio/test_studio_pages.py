@@ -163,6 +163,7 @@ def test_masks(visit: Any) -> None:
 def one_column(visit: Any, figure: Any) -> list[list[str]]:
     """The rows of the table below a curve."""
     figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
     return [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
 
 

@@ -1,6 +1,7 @@
 import { call, live, problem } from "../api.js";
 import { choice, panel, slider } from "../controls.js";
-import { figure, h, number } from "../dom.js";
+import { figure, h, number, section } from "../dom.js";
+import { beyondChart } from "../draw/beyond.js";
 import { heatMap } from "../draw/heat.js";
 import { lineChart } from "../draw/lines.js";
 import { headColour } from "../draw/links.js";
@@ -8,11 +9,11 @@ import { pathChart } from "../draw/path.js";
 
 export const defaults = () => ({
   scheme: "sinusoidal", width: 64, length: 64, scaling: "none", factor: 4, heads: 8, buckets: 32,
-  max_distance: 128, model: "", table: "",
+  max_distance: 128, model: "", table: "", trained: 64, times: 4,
 });
 
 const SCHEMES = [
-  ["sinusoidal", "Sinusoidal"], ["learned", "Learned"], ["rotary", "Rotary"], ["alibi", "ALiBi"], ["t5", "T5 buckets"],
+  ["sinusoidal", "Sinusoidal"], ["learned", "Learned"], ["rotary", "Rotary"], ["alibi", "ALiBi"], ["t5", "T5 buckets"], ["relative", "Relative keys (Shaw)"],
 ];
 
 export function mount({ root, side, state }) {
@@ -22,7 +23,8 @@ export function mount({ root, side, state }) {
   async function lookUp() {
     known = true;
     body.replaceChildren(h("p", { class: "note", role: "status" }, "Loading the models …"));
-    const { tables } = await call("positions", "tables");
+    body.setAttribute("aria-busy", "true");
+    const { tables } = await call("positions", "tables").finally(() => body.setAttribute("aria-busy", "false"));
     for (const each of tables) named.set(`${each.model} · ${each.table}`, each);
     change();
   }
@@ -41,14 +43,17 @@ export function mount({ root, side, state }) {
     max_distance: slider(state, "max_distance", { label: "Longest distance with a bucket of its own", min: 8, max: 256 }),
   };
   const used = {
-    sinusoidal: ["width"], learned: [], rotary: ["width", "scaling", "factor"], alibi: ["heads"], t5: ["buckets", "max_distance"],
+    sinusoidal: ["width"], learned: [], rotary: ["width", "scaling", "factor"], alibi: ["heads"], t5: ["buckets", "max_distance"], relative: ["max_distance"],
   };
   const body = h("div", {});
+  const past = h("div", {});
   side.append(
     panel(choice(state, "scheme", { label: "Positions", options: SCHEMES }), ownField,
       slider(state, "length", { label: "Positions shown", stops: [4, 8, 16, 32, 48, 64, 96, 128, 192, 256] }),
-      ...Object.values(fields)));
-  root.append(body);
+      ...Object.values(fields)),
+    panel(slider(state, "trained", { label: "Trained length", stops: [8, 16, 32, 64, 128, 256] }),
+      slider(state, "times", { label: "Trained lengths shown", min: 1, max: 8 })));
+  root.append(body, section("Past the trained length", past));
 
   const fitting = () => [...named.entries()].filter(([, each]) => each.scheme === state.values.scheme);
   const arrange = () => {
@@ -64,7 +69,13 @@ export function mount({ root, side, state }) {
     fields.max_distance.hidden ||= Boolean(model);
   };
   const show = drawn(body);
-  const ask = live(root, (signal) => call("positions", "show", state.values, signal), (found) => show(found, state.values));
+  const asked = () => Object.fromEntries(Object.entries(state.values).filter(([name]) => name !== "times"));
+  const askShow = live(body, (signal) => call("positions", "show", asked(), signal), (found) => show(found, state.values));
+  const askPast = live(past, (signal) => call("positions", "beyond", state.values, signal), (found) => beyond(past, found));
+  const ask = () => {
+    askShow();
+    askPast();
+  };
   const change = () => {
     const { scheme, model, table } = state.values;
     if (!known && (scheme === "learned" || scheme === "t5")) {
@@ -86,13 +97,50 @@ export function mount({ root, side, state }) {
     arrange();
     if (scheme === "learned" && !found.length) {
       body.replaceChildren(h("p", { class: "sentence" }, "None of the models at hand has learned positions. Start the studio with one that has, such as BERT, GPT-2 or a translator trained with ",
-        h("code", {}, "--model.positions learned"), "."));
+        h("code", {}, "--model.positions learned"), ". What follows holds for any of them."));
+      askPast();
       return;
     }
     ask();
   };
   state.watch(change);
   change();
+}
+
+/** What a scheme says at positions that training has not seen. */
+function beyond(host, found) {
+  const sentence = h("p", { class: "sentence" }, found.sentence);
+  if (found.form === "rows") {
+    const chart = h("div", { class: "drawing" });
+    host.replaceChildren(sentence, chart, h("div", { class: "problem" }, h("p", {}, h("strong", {}, "Asked for the next one, the library says: "), found.said)));
+    beyondChart(chart, {
+      series: [{ name: "row", points: [[0, 1], [found.trained - 1, 1], [found.trained, 0], [found.last, 0]] }], trained: found.trained, last: found.last,
+      x: "position", y: "rows in the table", describe: "Positions that have a row.",
+    });
+    return;
+  }
+  if (found.form === "angles") {
+    const share = figure("Channels at an angle that training never showed", "The share of pairs of channels, by position.");
+    const map = figure("Each pair of channels, by position", "The cosine of its angle; hatched where training never showed that angle. Fast pairs above, slow ones below.");
+    host.replaceChildren(sentence, share.element, map.element);
+    const last = found.places.at(-1);
+    beyondChart(share.host, {
+      series: [{ name: "share", points: found.places.map((place, i) => [place, found.share[i]]) }], trained: found.trained, last, x: "position", y: "share of pairs",
+      describe: "The share of pairs of channels at an angle that training never showed.",
+    });
+    heatMap(map.host, {
+      values: found.cosines, hidden: found.new, kind: "diverging", flat: true, rows: { label: "pair" }, columns: { label: "position", names: found.places },
+      describe: "The cosine of the angle of each pair of channels, by position.",
+      readout: (i, j, value) => `pair ${i}, one turn in ${number(found.wavelengths[i], 3)} positions; position ${found.places[j]}: ${number(value, 3)}${found.new[i][j] ? ", an angle that training never showed" : ""}`,
+    });
+    return;
+  }
+  const parts = [];
+  if (found.added) parts.push(["Number added to the score, by distance back", found.added.map((row, head) => ({ name: `head ${head + 1}`, colour: headColour(head, found.added.length), points: row.map((value, distance) => [distance, value]) })), "added to the score"]);
+  if (found.buckets) parts.push(["Learned row in use, by distance back", [{ name: "row", points: found.buckets.map((row, distance) => [distance, row]) }], "row"]);
+  const figures = parts.map(([title, series]) => figure(title, series.length > 1 ? "Heads in the colours above." : null));
+  host.replaceChildren(sentence, ...(found.unseen ? [h("p", { class: "note" }, `${number(found.unseen)} of ${number(found.distances.length)} distances use a row that training never reached.`)] : []), ...figures.map((each) => each.element));
+  parts.forEach(([title, series, label], i) => beyondChart(figures[i].host, { series, trained: found.trained, last: found.distances.at(-1), x: "distance back", y: label, describe: `${title}.` }));
 }
 
 function drawn(host) {
