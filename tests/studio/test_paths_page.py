@@ -144,3 +144,39 @@ def test_the_curve_is_read_with_keys(visit: Any) -> None:
     chart.press("End")
     readout = page.locator("figure", has_text=GRADIENTS).locator(".readout").inner_text()
     assert re.match(r"distance 15: GRU [\d.]+, Transformer [\d.]+", readout)
+
+
+def test_counts_are_there_before_the_gradients_and_those_can_be_stopped(visit: Any) -> None:
+    """The measuring is held back: the counts stand already, and a button gives it up."""
+    page = visit.page
+    measured: list[Any] = []
+
+    def measure(route: Any) -> None:
+        measured.append(route)
+        if len(measured) <= 2:
+            route.continue_()  # the third is never answered
+
+    page.route("**/api/paths/measure", measure)
+    page.goto(f"{visit.studio}{QUICK}")
+    page.wait_for_selector("[data-fact=path-recurrent]")
+    assert visit.fact("path-recurrent") == "15"
+    visit.until("document.querySelector('.measuring').innerText.includes('(3 of 15)')")
+    bar = page.locator(".measuring progress")
+    assert abs(float(bar.evaluate("bar => bar.value")) - 2 / 15) < 1e-6
+    legend = page.locator("figure", has_text=GRADIENTS).locator(".legend")
+    assert legend.inner_text().split("\n") == ["RNN", "LSTM"]  # those that were measured
+    page.get_by_role("button", name="Stop").click()
+    visit.until("document.querySelector('.measuring').innerText.includes('Stopped after 2 of 15')")
+    visit.idle()
+    page.unroute("**/api/paths/measure")
+    page.get_by_role("button", name="Measure the rest").click()
+    visit.until("document.querySelector('.measuring').hidden")
+    assert page.locator("figure", has_text=GRADIENTS).locator(".legend li").count() == 5
+    assert visit.requests.count(f"{visit.studio}api/paths/measure") == 3 + 13
+
+
+def test_the_fading_signal_is_drawn(visit: Any) -> None:
+    page = visit.open(QUICK)
+    row = visit.numbers_of(page.locator("figure", has_text="The signal of each token"), 0)
+    expected = recurrent_reach("rnn", 16, width=16, num_layers=1)
+    assert row == [visit.shown(float(value), 3) for value in expected.relative[::-1]]

@@ -39,6 +39,7 @@ ASKED: dict[str, dict[str, Any]] = {
     "paths/steps": {},
     "block/flow": TEXT,
     "decoding/step": TEXT,
+    "everywhere/music": {},
     "builder/build": {},
     "without/recorded": {},
     "results/tables": {},

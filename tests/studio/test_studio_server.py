@@ -46,6 +46,8 @@ NEEDS_MORE = {
     "decoding/step",
     "decoding/greedy",
     "decoding/beam",
+    "everywhere/image",
+    "everywhere/text",
     "image/about",
     "image/look",
     "steps/attend",
