@@ -1,4 +1,4 @@
-"""What leads through a model: the tour's drawing, words that are queries, steps and the triangle."""
+"""The tour's drawing, words that are queries, steps, and the triangle of the decoder."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from heedful.inspect.readings import Tokens
 from heedful.models.build import build_model
 from heedful.models.checkpoint import save_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
+from heedful.pipelines.fillers import load_filler
 from heedful.pretrained.catalogue import models_at_hand
 from heedful.search.search_settings import SearchSettings
 from heedful.studio.app import build_app
@@ -100,7 +101,7 @@ def press(look: Any, name: str) -> None:
 def test_a_masked_model_guesses_the_hidden_word(look: Any, models: Any, text: str) -> None:
     page = look.open(f"tour?model=masked&stop=11&text={text.replace(' ', '+')}")
     hidden = text if "[MASK]" in text else "the cat sat on a [MASK]"  # else the last word is hidden
-    best = heedful.load(models["masked"]).fill([hidden], top=2)[0][0]
+    best = load_filler(models["masked"]).fill([hidden], top=2)[0][0]
     shown = page.locator(".way-next button")
     assert shown.count() == 10
     share = page.locator(".way-next .count").first.inner_text()
@@ -209,16 +210,17 @@ def test_every_stop_fits_the_window(visit_at: Any, serve: Any) -> None:
 def marked_words(pieces: list[str], special: list[bool]) -> list[int]:
     """The word of each piece, by the mark that begins one: a reference for this tokenizer."""
     numbers: list[int] = []
+    apart = True  # whether a word ends before this piece
     for piece, alone in zip(pieces, special, strict=True):
-        starts = not numbers or alone or piece.startswith("\u2581") or numbers[-1] in ended
-        ended = {numbers[-1] + 1 if numbers else 0} if alone else set()
-        numbers.append((numbers[-1] + 1 if numbers else 0) if starts else numbers[-1])
+        begins = apart or alone or piece.startswith("\u2581")
+        numbers.append((numbers[-1] if numbers else -1) + begins)
+        apart = alone
     return numbers
 
 
 def test_pieces_are_joined_to_words(look: Any, models: Any) -> None:
     subject = inspect.load(models["t5"])
-    text = "the dogs sat on cats"
+    text = "the ragdogs mats on cats"
     reading = inspect.read(subject, text)
     tokens = reading.tokens("encoder")
     words = marked_words(list(tokens.pieces), list(tokens.special))
@@ -332,7 +334,6 @@ def test_heads_have_names_without_pasting(client: TestClient, models: Any) -> No
 
 def test_another_layer_needs_no_new_pass(models: Any) -> None:
     workspace = Workspace([*models.values()])
-    calls = {each.path: each for each in ()}
     passes: list[int] = []
     workspace.place("t5").load().model.encoder.register_forward_pre_hook(
         lambda *_: passes.append(1)
@@ -348,7 +349,6 @@ def test_another_layer_needs_no_new_pass(models: Any) -> None:
     ask("tour/walk")
     ask("decoding/step")
     first = len(passes)
-    assert not calls
     assert first > 0
     ask("attention/show", part="decoder", layer=1, heads=[1])
     ask("attention/overview", part="decoder")
