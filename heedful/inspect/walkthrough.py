@@ -207,24 +207,6 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     return TextPass(subject, result, stack, inputs, found, cross)
 
 
-def walk_through(
-    subject: Subject, text: str, chosen: Sequence[int] = (), *, layer: int = 0, head: int = 0
-) -> Walkthrough:
-    """Follow a text through a model of language to the token that it predicts.
-
-    Args:
-        subject: see `pass_text`, as for `text` and `chosen`.
-        text: of one line.
-        chosen: ids written so far.
-        layer: number of the block to open, from 0.
-        head: number of the head to open, from 0.
-
-    Raises:
-        UserError: as `pass_text` and `TextPass.open` do.
-    """
-    return pass_text(subject, text, chosen).open(layer, head)
-
-
 def hidden_token(subject: Subject, text: str) -> HiddenToken:
     """Predict the first token that a text hides.
 

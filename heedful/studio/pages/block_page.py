@@ -66,10 +66,8 @@ PAGE = Page(
     title="Block",
     summary="A sentence through a block: shapes, sizes, and the residual stream beside it.",
     about=(
-        "A stream of vectors, one for each token, runs through the model; every sub-layer reads "
-        "it and adds its output to it. The diagram is made from the modules of your model, with "
-        "the tensors of this pass. Choose a tensor to see its shape, the length of its vectors, "
-        "its address in `heedful.inspect`, and an explanation."
+        "A stream of vectors, one for each token, runs through the model; every sub-layer reads it "
+        "and adds its output to it. Click a box to see the shape of its tensor and what it is for."
     ),
     calls={"flow": Call(FlowRequest, flow), "stream": Call(StreamRequest, stream)},
 )

@@ -7,12 +7,14 @@ import { thumbnail } from "./thumbnails.js";
 
 const KINDS = { translator: "translator", causal_lm: "language model", encoder: "text encoder", vision: "image encoder" };
 
+const COUNTS = { 9: "Nine", 10: "Ten", 11: "Eleven", 12: "Twelve" };
+
 /** The parts of the start page. */
 export function startPage(studio) {
   const first = studio.pages[0];
   return [
     h("h1", {}, "See a Transformer at work"),
-    h("p", { class: "about" }, "Ten short chapters lead from one sentence to a whole model. Every picture is computed here, by the models below, for a sentence of your choice."),
+    h("p", { class: "about" }, `${COUNTS[studio.course.chapters.length] ?? studio.course.chapters.length} short chapters lead from one sentence to a whole model. Every picture is computed here, by the models below, for a sentence of your choice.`),
     h("p", { class: "row" }, h("a", { class: "begin", href: `/${first.name}` }, "Begin the tour")),
     h("ol", { class: "cards" }, studio.course.chapters.map((chapter, i) => card(studio, chapter, i))),
     h("h2", {}, "Models and runs"),

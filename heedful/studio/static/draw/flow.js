@@ -98,7 +98,7 @@ function node(part, { x, y, width, height, middle }, name, chosen, choose) {
   const size = part.figures["mean length"];
   const figure = size === undefined ? null : `length ${number(size, 3)}`;
   const shape = shortShape(part.shape);
-  const both = 7.2 * name.length + 6.4 * shape.length + 14 < width; // else the shape is in the label alone
+  const both = 7.8 * name.length + 6.9 * shape.length + 16 < width; // else the shape is in the label alone
   const label = `${name}: shape ${part.shape.join(" by ")}${figure ? `, mean ${figure}` : ""}`;
   const group = s("g", { class: `flow-part ${part.role}`, role: "button", tabindex: "0", "aria-pressed": String(chosen), "aria-label": label, "data-part": part.key },
     s("rect", { x, y, width, height, rx: 7 }),

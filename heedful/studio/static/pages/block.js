@@ -112,7 +112,7 @@ function followed(host, state, second) {
     const norms = found.norm_first
       ? "Norms stand on the way into each sub-layer (pre-norm), and the stream runs through untouched"
       : "Norms stand on the stream itself, after each sum (post-norm)";
-    sentence.replaceChildren(`Block ${found.layer + 1} of the ${found.stacks[found.stack]} of the ${found.stack}. ${norms}. Shapes are tokens × channels, with heads in front where there are some.`);
+    sentence.replaceChildren(`This is block ${found.layer + 1} of the ${found.stack}, which has ${found.stacks[found.stack]}. ${norms}. Shapes are tokens × channels, with heads in front where there are some.`);
     flowPicture(picture.host, {
       parts: found.parts, names, chosen: chosen.key, choose: (key) => state.set({ part: key }, { step: true }),
       describe: `The parts of block ${found.layer + 1} of the ${found.stack}, in order. Arrow keys move between them, Enter chooses.`,
