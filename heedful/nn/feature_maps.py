@@ -179,4 +179,5 @@ def _directions(number: int, width: int, seed: int, draw: int, device: torch.dev
             groups.append((q * r.diagonal().sign()).T)
         lengths = torch.randn(number, width, dtype=torch.float64, generator=source)
         lengths = torch.linalg.vector_norm(lengths, dim=1, keepdim=True)
-        return (torch.cat(groups)[:number] * lengths).float().to(device)
+        result: Tensor = torch.cat(groups)[:number] * lengths
+        return result.float().to(device)
