@@ -195,7 +195,7 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
         wanted = getattr(shape, option)
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
-        if isinstance(wanted, Config):
+        if option == "recurrent":
             differences += _within(option, wanted, value)
             continue
         if option == "share_embeddings" and _is_same_sharing(wanted, value, spec):

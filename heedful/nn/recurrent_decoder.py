@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -104,9 +105,7 @@ class RecurrentDecoder(nn.Module):
                 nn.init.zeros_(layer.bias)
 
     def _layer(self, number: int) -> RecurrentLayer:
-        layer = self.layers[number]
-        assert isinstance(layer, RecurrentLayer)
-        return layer
+        return cast("RecurrentLayer", self.layers[number])
 
     def read(self, memory: Memory) -> RecurrentDecoderState:
         """Return a source as the decoder reads it, and the states before the first token."""
