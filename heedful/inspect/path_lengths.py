@@ -26,7 +26,8 @@ from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions, SinusoidalPositions
-from heedful.nn.recurrent import Cell, RecurrentEncoder
+from heedful.nn.recurrent import RecurrentEncoder
+from heedful.nn.recurrent_spec import Cell
 
 LayerKind = Literal["attention", "recurrent", "window", "convolution", "dilated"]
 """Full attention; a recurrent layer; attention to near tokens; convolutions side by side, and with

@@ -9,6 +9,7 @@ state (LSTM has two), H width of a direction.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -75,8 +76,9 @@ class Runs:
         """[N, M, D'] to [B, L, D'] in the layout of `like`, 0 where there is padding."""
         real = self.is_real
         slots = states.new_zeros(like.shape[0] * like.shape[1], states.shape[-1])
-        placed = slots.index_copy(0, self.index[real], states[real])
-        return placed.unflatten(0, like.shape[:2])
+        placed: Tensor = slots.index_copy(0, self.index[real], states[real])
+        padded: Tensor = placed.unflatten(0, like.shape[:2])
+        return padded
 
 
 def _runs(positions: Tensor, segments: Tensor | None) -> Runs:
@@ -152,8 +154,7 @@ class RecurrentLayer(nn.Module):
     @property
     def dtype(self) -> torch.dtype:
         """The type of the weights, in which states are computed at any precision of products."""
-        weight: Tensor = self.layers.weight_hh_l0
-        return weight.dtype
+        return cast("Tensor", self.layers.weight_hh_l0).dtype
 
     def no_state(self, rows: int, device: torch.device) -> Tensor:
         """Return the state before the first token, [rows, P, H]: zeros of the weights' type."""
@@ -205,8 +206,8 @@ class RecurrentLayer(nn.Module):
         Returns:
             The state after it, [R, P, H]; its first vector is the output.
         """
-        layer = self.layers
-        weights = layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        weights = [cast("Tensor", getattr(self.layers, name)) for name in names]
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(state.dtype)
             if self.cell == "lstm":

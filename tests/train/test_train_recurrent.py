@@ -1,4 +1,4 @@
-"""Runs of recurrent translators: resumed exactly, started from, refused where options contradict."""
+"""Runs of recurrent translators: resumed exactly, started from, refused on contradiction."""
 
 from __future__ import annotations
 
