@@ -25,9 +25,9 @@ from heedful.models.shape import TranslatorShape
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import Cell
+from heedful.nn.mixers.recurrent import RecurrentEncoder
 from heedful.nn.positions import Positions, SinusoidalPositions
-from heedful.nn.recurrent import RecurrentEncoder
-from heedful.nn.recurrent_spec import Cell
 
 LayerKind = Literal["attention", "recurrent", "window", "convolution", "dilated"]
 """Full attention; a recurrent layer; attention to near tokens; convolutions side by side, and with

@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError
-from heedful.nn.linear_spec import (
+from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec, WindowSpec
+from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
     LinearAttentionSpec,
     LinformerSpec,
+    MambaSpec,
+    RWKVSpec,
+    S4DSpec,
     SSRUSpec,
 )
-from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec, WindowSpec
 from heedful.nn.spec import (
     LAYER_BIASES,
     AttentionSpec,
@@ -24,7 +27,6 @@ from heedful.nn.spec import (
     PartSpec,
     RotarySpec,
 )
-from heedful.nn.state_space_spec import MambaSpec, RWKVSpec, S4DSpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape

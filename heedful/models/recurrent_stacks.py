@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
-from heedful.nn.recurrent_spec import (
+from heedful.nn.mixer_spec import (
     ConvolutionSpec,
     RecurrentDecoderSpec,
     RecurrentSpec,
@@ -15,7 +15,7 @@ from heedful.nn.recurrent_spec import (
 
 if TYPE_CHECKING:
     from heedful.models.shape import ConvolutionShape, RecurrentShape, TranslatorShape
-    from heedful.nn.recurrent_spec import Direction
+    from heedful.nn.mixer_spec import Direction
     from heedful.nn.spec import PartSpec
 
 _HALF = math.sqrt(0.5)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
-from heedful.nn.recurrent_spec import Cell, Direction, Feeding, Readout
+from heedful.nn.mixer_spec import Cell, Direction, Feeding, Readout
 from heedful.nn.spec import Activation, MixerName, PositionScheme
 
 if TYPE_CHECKING:

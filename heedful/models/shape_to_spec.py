@@ -28,6 +28,7 @@ from heedful.nn.mask_spec import (
     MaskSpec,
     SegmentSpec,
 )
+from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -40,7 +41,6 @@ from heedful.nn.spec import (
     RotarySpec,
     T5BiasSpec,
 )
-from heedful.nn.state_space_spec import ChannelMixSpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ConfigError, ModelError
+from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
     BiasSpec,
@@ -17,7 +18,6 @@ from heedful.nn.spec import (
     NormSpec,
     PartSpec,
 )
-from heedful.nn.state_space_spec import ChannelMixSpec
 
 _PLACEMENTS: Mapping[str, NormPlacement] = {"pre": "before", "post": "after", "none": "none"}
 _NETWORKS = ("feedforward", "channel_mix")

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from heedful.nn.attention.attend import Plan
 from heedful.nn.fused_sublayer import Heads, Parameters, fused_plan
-from heedful.nn.linear_attention import LinearAttention
 from heedful.nn.linear_layers import product_plan
+from heedful.nn.mixers.linear_attention import LinearAttention
 from heedful.nn.spec import PlainActivation
 from heedful.nn.sublayer import ResidualNorm, fusion_refusal
 

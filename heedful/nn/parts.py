@@ -11,19 +11,19 @@ from heedful.nn.spec import PartSpec
 
 BUILDERS: Mapping[str, str] = {
     "attention": "attention.global_tokens:build_attention",
-    "average_attention": "average_attention:AverageAttention",
-    "channel_mix": "rwkv:ChannelMix",
-    "convolution": "convolution:Convolution",
+    "average_attention": "mixers.average_attention:AverageAttention",
+    "channel_mix": "mixers.rwkv:ChannelMix",
+    "convolution": "mixers.convolution:Convolution",
     "feedforward": "moe:build_feedforward",
-    "linear_attention": "linear_attention:LinearAttention",
-    "linformer": "linformer:Linformer",
-    "mamba": "mamba:Mamba",
-    "recurrent": "recurrent:RecurrentMixer",
-    "recurrent_decoder": "recurrent_decoder:RecurrentDecoder",
-    "rwkv": "rwkv:TimeMix",
-    "s4d": "s4d:S4D",
+    "linear_attention": "mixers.linear_attention:LinearAttention",
+    "linformer": "mixers.linformer:Linformer",
+    "mamba": "mixers.mamba:Mamba",
+    "recurrent": "mixers.recurrent:RecurrentMixer",
+    "recurrent_decoder": "mixers.recurrent_decoder:RecurrentDecoder",
+    "rwkv": "mixers.rwkv:TimeMix",
+    "s4d": "mixers.s4d:S4D",
     "score_attention": "attention.score_attention:ScoreAttention",
-    "ssru": "ssru:SSRU",
+    "ssru": "mixers.ssru:SSRU",
 }
 """For each kind of part the module of `heedful.nn`, and the class or function there that makes it
 from the model width D and its spec. A module is imported once a model has such a part: a translator

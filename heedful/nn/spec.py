@@ -14,20 +14,21 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 from heedful.errors import ConfigError
-from heedful.nn.linear_spec import (
+from heedful.nn.mask_spec import EverythingSpec, MaskSpec
+from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
+    ChannelMixSpec,
+    ConvolutionSpec,
     LinearAttentionSpec,
     LinformerSpec,
-    SSRUSpec,
-)
-from heedful.nn.mask_spec import EverythingSpec, MaskSpec
-from heedful.nn.recurrent_spec import (
-    ConvolutionSpec,
+    MambaSpec,
     RecurrentDecoderSpec,
     RecurrentSpec,
+    RWKVSpec,
+    S4DSpec,
     ScoreAttentionSpec,
+    SSRUSpec,
 )
-from heedful.nn.state_space_spec import ChannelMixSpec, MambaSpec, RWKVSpec, S4DSpec
 
 PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]

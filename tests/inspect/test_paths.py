@@ -23,7 +23,7 @@ from heedful.inspect.path_lengths import (
 )
 from heedful.models.shape import TranslatorShape
 from heedful.models.stack import Stack
-from heedful.nn.recurrent import RecurrentEncoder
+from heedful.nn.mixers.recurrent import RecurrentEncoder
 
 STEP = 1e-5
 

@@ -21,9 +21,9 @@ from heedful.nn.explain import (
     explain_sublayer,
 )
 from heedful.nn.fused_sublayer import Parameters, fused_sublayer
-from heedful.nn.linear_attention import LinearAttention
-from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import LinearAttentionSpec
+from heedful.nn.mixers.linear_attention import LinearAttention
 from heedful.nn.positions import Positions
 from heedful.nn.sublayer import ResidualNorm, residual_norm
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from heedful.errors import ModelError
 from heedful.nn.capture import Capture
-from heedful.nn.feature_maps import RandomFeatures
-from heedful.nn.linear_attention import LinearAttention
-from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import LinearAttentionSpec
+from heedful.nn.mixers.feature_maps import RandomFeatures
+from heedful.nn.mixers.linear_attention import LinearAttention
 from heedful.nn.positions import Positions
 
 WIDTH, HEADS = 16, 2

@@ -14,9 +14,9 @@ from heedful.models.checkpoint import load_model, save_model
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.nn.capture import Capture
-from heedful.nn.linear_attention import LinearAttention
-from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import LinearAttentionSpec
+from heedful.nn.mixers.linear_attention import LinearAttention
 from heedful.nn.positions import Positions
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair

@@ -7,12 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.nn.average_attention import AverageAttention
-from heedful.nn.linear_scan import scan
-from heedful.nn.linear_spec import AverageAttentionSpec, SSRUSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
+from heedful.nn.mixers.average_attention import AverageAttention
+from heedful.nn.mixers.linear_scan import scan
+from heedful.nn.mixers.ssru import SSRU
 from heedful.nn.positions import Positions
-from heedful.nn.ssru import SSRU
 
 WIDTH = 6
 

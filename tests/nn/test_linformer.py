@@ -10,9 +10,9 @@ from heedful.errors import ConfigError, ModelError
 from heedful.models import cost
 from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import EncoderSpec
-from heedful.nn.linear_spec import LinformerSpec
-from heedful.nn.linformer import Linformer
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import LinformerSpec
+from heedful.nn.mixers.linformer import Linformer
 from heedful.nn.positions import Positions
 
 WIDTH, HEADS, RANK, LENGTH = 12, 3, 5, 20

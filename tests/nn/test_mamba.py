@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.nn import selective_scan as scans
-from heedful.nn.mamba import Mamba
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import MambaSpec
+from heedful.nn.mixers.mamba import Mamba
+from heedful.nn.mixers.selective_scan import selective_scan
 from heedful.nn.positions import Positions
-from heedful.nn.selective_scan import selective_scan
-from heedful.nn.state_space_spec import MambaSpec
 
 from .scan_cases import check_definition, check_neighbours, check_packed, check_steps, jittered
 

@@ -12,9 +12,9 @@ from heedful.errors import ModelError, UserError
 from heedful.models.build import build_model
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import RecurrentSpec
+from heedful.nn.mixers.recurrent import RecurrentEncoder, RecurrentMixer
 from heedful.nn.positions import Positions
-from heedful.nn.recurrent import RecurrentEncoder, RecurrentMixer
-from heedful.nn.recurrent_spec import RecurrentSpec
 
 CELLS = ["rnn", "lstm", "gru"]
 WIDTH = 5

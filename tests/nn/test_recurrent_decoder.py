@@ -11,9 +11,9 @@ from heedful.errors import UserError
 from heedful.nn.attention.score_attention import ScoreAttention
 from heedful.nn.capture import Capture
 from heedful.nn.mixer import Context, Memory, Reordering
+from heedful.nn.mixer_spec import RecurrentDecoderSpec, ScoreAttentionSpec
+from heedful.nn.mixers.recurrent_decoder import RecurrentDecoder
 from heedful.nn.positions import Positions
-from heedful.nn.recurrent_decoder import RecurrentDecoder
-from heedful.nn.recurrent_spec import RecurrentDecoderSpec, ScoreAttentionSpec
 
 WIDTH = 4
 DECODERS = {

@@ -10,9 +10,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.nn import rwkv
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import ChannelMixSpec, RWKVSpec
+from heedful.nn.mixers.rwkv import ChannelMix, TimeMix
 from heedful.nn.positions import Positions
-from heedful.nn.rwkv import ChannelMix, TimeMix
-from heedful.nn.state_space_spec import ChannelMixSpec, RWKVSpec
 
 from .scan_cases import check_definition, check_neighbours, check_packed, check_steps, jittered
 

@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.nn import s4d
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import S4DSpec
+from heedful.nn.mixers.s4d import S4D, initial_frequencies
 from heedful.nn.positions import Positions
-from heedful.nn.s4d import S4D, initial_frequencies
-from heedful.nn.state_space_spec import S4DSpec
 
 from .scan_cases import check_definition, check_neighbours, check_packed, check_steps, jittered
 

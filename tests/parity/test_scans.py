@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from heedful.nn.mamba import Mamba
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import ChannelMixSpec, MambaSpec, RWKVSpec
+from heedful.nn.mixers.mamba import Mamba
+from heedful.nn.mixers.rwkv import ChannelMix, TimeMix
 from heedful.nn.positions import Positions
-from heedful.nn.rwkv import ChannelMix, TimeMix
-from heedful.nn.state_space_spec import ChannelMixSpec, MambaSpec, RWKVSpec
 
 pytest.importorskip("transformers")
 WIDTH, LENGTH = 16, 37

@@ -11,7 +11,6 @@ from heedful.studio.course import read_course
 from heedful.studio.pages import without_page
 from heedful.studio.small_translator import read_records
 
-
 PATIENCE = 150_000
 """Milliseconds for a training of a few updates, on a busy machine."""
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.nn.dropout import dropout
 from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, Memory, Reordering
-from heedful.nn.recurrent_spec import ScoreAttentionSpec
+from heedful.nn.mixer_spec import ScoreAttentionSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 

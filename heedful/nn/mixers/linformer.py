@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from heedful.errors import ModelError
 from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
-from heedful.nn.linear_spec import LinformerSpec
 from heedful.nn.mixer import Context, MakeCache, MixerState
+from heedful.nn.mixer_spec import LinformerSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 

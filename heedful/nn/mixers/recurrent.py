@@ -17,8 +17,8 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_se
 
 from heedful.errors import ModelError
 from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.mixer_spec import Cell, Direction, RecurrentSpec
 from heedful.nn.positions import Positions
-from heedful.nn.recurrent_spec import Cell, Direction, RecurrentSpec
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _MODULES: dict[Cell, type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]] = {

@@ -1,6 +1,7 @@
-"""Specs of the parts of networks before the Transformer: recurrent cells, convolutions, attention.
+"""Specs of mixers other than attention, as data. No torch here.
 
-No torch here, as in `heedful.nn.spec`, whose union of parts has these among its members.
+Linear and low-rank attention, averages and gated sums come first, then state spaces and RWKV, then
+the recurrent cells, attention by score functions and convolutions of the time before 2017.
 """
 
 from __future__ import annotations
@@ -10,6 +11,168 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
+
+
+class AnyWidthSpec(Config):
+    """A part that fits every model width."""
+
+    def check_width(self, width: int) -> None:
+        """Accept any model width."""
+
+
+class EluFeaturesSpec(Config):
+    """elu(x) + 1 (Katharopoulos 2020)."""
+
+    kind: Literal["elu"] = "elu"
+
+
+class CosineFeaturesSpec(Config):
+    """max(x, 0), and a weight that falls with distance as a cosine does (cosFormer; Qin 2022)."""
+
+    kind: Literal["cosine"] = "cosine"
+    length: PositiveInt = Field(
+        1024, description="longest text in tokens; at that distance a weight is 0"
+    )
+
+
+class RandomFeaturesSpec(Config):
+    """Positive orthogonal random features, which approximate softmax (Performer; Choromanski 2021).
+
+    The error falls as one over the square root of their number.
+    """
+
+    kind: Literal["random"] = "random"
+    num_features: PositiveInt = 256
+    redraw_every: PositiveInt | None = Field(
+        1000, description="passes in training between two draws; one draw for ever if unset"
+    )
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of the draws")
+
+
+FeaturesSpec = Annotated[
+    EluFeaturesSpec | CosineFeaturesSpec | RandomFeaturesSpec, Field(discriminator="kind")
+]
+
+
+class CommonHeadsSpec(Config):
+    """Heads of a mixer with queries, keys and values."""
+
+    num_heads: PositiveInt
+    head_width: PositiveInt | None = Field(None, description="width / num_heads if unset")
+    bias: bool = True
+
+    def check_width(self, width: int) -> None:
+        """Refuse heads that do not share the model width evenly.
+
+        Raises:
+            ValueError: when they do not.
+        """
+        if self.head_width is None and width % self.num_heads:
+            raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
+
+
+class LinearAttentionSpec(CommonHeadsSpec):
+    """Attention by a positive feature map instead of softmax (Katharopoulos 2020)."""
+
+    kind: Literal["linear_attention"] = "linear_attention"
+    causal: bool = Field(False, description="tokens see themselves and those before them only")
+    features: FeaturesSpec = Field(
+        EluFeaturesSpec(), description="elu: linear attention; cosine: cosFormer; random: Performer"
+    )
+
+
+class LinformerSpec(CommonHeadsSpec):
+    """Attention over a fixed number of sums of keys and values (Linformer; Wang 2020).
+
+    Every sum is over the whole text, so a token sees those after it: there is no causal form.
+    """
+
+    kind: Literal["linformer"] = "linformer"
+    causal: Literal[False] = False
+    rank: PositiveInt = Field(128, description="number of sums, k of the paper")
+    length: PositiveInt = Field(512, description="longest text in tokens, n of the paper")
+    sharing: Literal["none", "heads", "key_value"] = Field(
+        "heads",
+        description="of the weights of the sums: each head has its own for keys and for values; "
+        "all heads share those; keys and values share them too",
+    )
+
+    @model_validator(mode="after")
+    def _is_low(self) -> Self:
+        if self.rank > self.length:
+            raise ValueError(
+                f"rank {self.rank} exceeds length {self.length}: there would be more sums than "
+                "tokens"
+            )
+        return self
+
+
+class AverageAttentionSpec(AnyWidthSpec):
+    """The average of all tokens so far, transformed and gated (Zhang 2018).
+
+    Instead of self-attention in a decoder: a step takes the same time however long the text.
+    """
+
+    kind: Literal["average_attention"] = "average_attention"
+    feedforward: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="inner width of the network on averages; 0: none; 4 x width if unset"
+    )
+    gate: bool = Field(True, description="learned shares of the token and of the average")
+    causal: Literal[True] = True
+
+
+class SSRUSpec(AnyWidthSpec):
+    """The simpler simple recurrent unit: one forget gate, no output gate (Kim 2019).
+
+    Instead of self-attention in a decoder: a step takes the same time however long the text.
+    """
+
+    kind: Literal["ssru"] = "ssru"
+    bias: bool = Field(True, description="of the forget gate")
+    causal: Literal[True] = True
+
+
+class S4DSpec(AnyWidthSpec):
+    """A diagonal state space of each channel, the same for every token (Gu 2022)."""
+
+    kind: Literal["s4d"] = "s4d"
+    state_size: Annotated[int, Field(ge=2, multiple_of=2)] = Field(
+        64, description="numbers that a channel remembers, as half as many complex ones"
+    )
+    initialization: Literal["lin", "inv"] = Field(
+        "lin", description="frequencies of the states at first: evenly spaced, or by inverses"
+    )
+    discretization: Literal["zoh", "bilinear"] = Field(
+        "zoh", description="from continuous time to tokens: zero-order hold, or bilinear (Tustin)"
+    )
+    bias: bool = True
+
+
+class MambaSpec(AnyWidthSpec):
+    """A selective state space: what is kept and read follows from the token (Gu and Dao 2023)."""
+
+    kind: Literal["mamba"] = "mamba"
+    state_size: PositiveInt = Field(16, description="numbers that a channel remembers")
+    expansion: PositiveInt = Field(2, description="inner width in model widths")
+    convolution: PositiveInt = Field(4, description="tokens that the convolution before it sees")
+    rank: PositiveInt | None = Field(
+        None, description="numbers that a token's step sizes follow from; width / 16 if unset"
+    )
+    bias: bool = Field(False, description="of the maps into it and out of it")
+
+
+class RWKVSpec(AnyWidthSpec):
+    """RWKV version 4's time mixing: an average of values that fades with time (Peng 2023)."""
+
+    kind: Literal["rwkv"] = "rwkv"
+
+
+class ChannelMixSpec(AnyWidthSpec):
+    """RWKV version 4's network: squared ReLU behind a gate, of a token and the one before it."""
+
+    kind: Literal["channel_mix"] = "channel_mix"
+    width: PositiveInt
+
 
 Cell = Literal["rnn", "lstm", "gru"]
 """Elman's (1990), with tanh; Hochreiter and Schmidhuber's (1997); Cho's (2014)."""
@@ -58,7 +221,7 @@ class RecurrentSpec(Config):
             raise ValueError(f"width {width} is odd; two directions have half of it each")
 
 
-class ConvolutionSpec(Config):
+class ConvolutionSpec(AnyWidthSpec):
     """A convolution over neighbouring tokens with gated linear units (Dauphin 2017)."""
 
     kind: Literal["convolution"] = "convolution"
@@ -80,11 +243,8 @@ class ConvolutionSpec(Config):
         """The reason why it cannot write token by token; None if it can."""
         return None if self.causal else "a convolution without causal = true reads later tokens"
 
-    def check_width(self, width: int) -> None:
-        """Accept any model width."""
 
-
-class ScoreAttentionSpec(Config):
+class ScoreAttentionSpec(AnyWidthSpec):
     """Attention of one head over the encoder's output, by a score function of states.
 
     Local attention (local-p, Luong 2015) predicts a place p = S · sigmoid(v · tanh(W q)) in a
@@ -119,9 +279,6 @@ class ScoreAttentionSpec(Config):
                 )
             raise ValueError("scores compare states with a memory: use kind = 'attention' for over")
         return self
-
-    def check_width(self, width: int) -> None:
-        """Accept any model width."""
 
 
 class RecurrentDecoderSpec(Config):

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.linear_layers import Linear
-from heedful.nn.linear_scan import ScanMixer
-from heedful.nn.linear_spec import SSRUSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import SSRUSpec
+from heedful.nn.mixers.linear_scan import ScanMixer
 from heedful.nn.work import Saved, Work, weight_work
 
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.linear_layers import Linear
-from heedful.nn.linear_scan import ScanMixer
-from heedful.nn.linear_spec import AverageAttentionSpec
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import AverageAttentionSpec
+from heedful.nn.mixers.linear_scan import ScanMixer
 from heedful.nn.spec import FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 

@@ -27,8 +27,8 @@ from heedful.nn.attention.score_attention import (
 from heedful.nn.dropout import dropout
 from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, Memory, Reordering
-from heedful.nn.recurrent import RecurrentLayer, Runs
-from heedful.nn.recurrent_spec import Direction, RecurrentDecoderSpec
+from heedful.nn.mixer_spec import Direction, RecurrentDecoderSpec
+from heedful.nn.mixers.recurrent import RecurrentLayer, Runs
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 

@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from heedful.errors import ModelError
 from heedful.nn.attention.kernels.request import full_precision
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.feature_maps import build_features
 from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
-from heedful.nn.linear_spec import LinearAttentionSpec
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.mixer_spec import LinearAttentionSpec
+from heedful.nn.mixers.feature_maps import build_features
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 _CHUNK = 64

@@ -20,8 +20,8 @@ from heedful.errors import ModelError
 from heedful.nn.dropout import dropout
 from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, MakeCache, Reordering
-from heedful.nn.recurrent import Runs
-from heedful.nn.recurrent_spec import ConvolutionSpec
+from heedful.nn.mixer_spec import ConvolutionSpec
+from heedful.nn.mixers.recurrent import Runs
 from heedful.nn.work import FLOAT32, Saved, Work, weight_work
 
 

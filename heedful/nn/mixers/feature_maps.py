@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.linear_spec import FeaturesSpec
+from heedful.nn.mixer_spec import FeaturesSpec
 
 
 class FeatureMap(nn.Module):

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from heedful.nn.scan_mixer import chunk_length
+from heedful.nn.mixers.scan_mixer import chunk_length
 
 _CACHED = 1 << 17
 """Numbers of a step that are worked on together: 512 kB in float32, of which five are at hand."""

@@ -1,8 +1,8 @@
 """Mamba's mixer: a selective state space behind a short convolution, and a gate (Gu and Dao 2023).
 
 A token decides itself how much of the past is kept (its step size Δ), what is written (B) and what
-is read (C). For a text it is a scan (`heedful.nn.selective_scan`), for a further token one update
-of a state whose size does not depend on what came before.
+is read (C). For a text it is a scan (`selective_scan`), for a further token one update of a state
+whose size does not depend on what came before.
 
 Shapes: B sentences, L length, D model width, I inner channels, N states of a channel, K tokens of
 the convolution, R rank of the step sizes.
@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
-from heedful.nn.scan_mixer import ScanMixer, Tokens, full_precision, wide
-from heedful.nn.selective_scan import selective_scan
-from heedful.nn.state_space_spec import MambaSpec
+from heedful.nn.mixer_spec import MambaSpec
+from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, full_precision, wide
+from heedful.nn.mixers.selective_scan import selective_scan
 from heedful.nn.work import Saved, Work, weight_work
 
 _STEPS = (0.001, 0.1)

@@ -17,8 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.nn.linear_layers import Linear
-from heedful.nn.scan_mixer import ScanMixer, Tokens, full_precision, wide
-from heedful.nn.state_space_spec import S4DSpec
+from heedful.nn.mixer_spec import S4DSpec
+from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, full_precision, wide
 from heedful.nn.work import Saved, Work, weight_work
 
 _CHUNK = 64

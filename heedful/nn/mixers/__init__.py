@@ -1,0 +1,1 @@
+"""Mixers other than attention: each a part through which tokens exchange information."""
