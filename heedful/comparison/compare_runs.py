@@ -277,7 +277,9 @@ class _Worker:
         if "finished" in last:
             return None
         log = self.run.directory / LOG_FILE
-        return last.get("problem", f"The process ended with status {process.returncode}; see {log}")
+        return str(
+            last.get("problem", f"The process ended with status {process.returncode}; see {log}")
+        )
 
     def _tell(self, item: Mapping[str, Any]) -> None:
         if "done" in item:

@@ -14,7 +14,6 @@ from heedful.models.cost import (
 )
 
 if TYPE_CHECKING:
-    from heedful.models.model_spec import ModelSpec
     from heedful.train.batch_source import EpochBatches
 
 _BATCHES = 64
@@ -42,7 +41,7 @@ def batch_flops(model: Any, batch: Any) -> int:
         model: that is trained.
         batch: of its task.
     """
-    spec: ModelSpec = model.spec
+    spec: Any = model.spec
     rows = len(batch.indices)
     if spec.reads == "pairs":
         pair = training_cost(spec, batch.source.shape[1], batch.target_input.shape[1])

@@ -7,16 +7,16 @@ warmer attention (Peng 2023). The weights stay as they are.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from heedful.errors import ConfigError, ModelError
 from heedful.models.build import build_around, canonical_weights
-from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import RotaryScaling, TranslatorShape
 from heedful.models.shape_to_spec import with_overrides
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
+    from heedful.models.causal_lm import CausalLM
     from heedful.models.checkpoint import ReadModel
     from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -49,9 +49,8 @@ def stretch_rotary(
     shape = TranslatorShape.parse(options)
     embedding, decoder = with_overrides(spec.embedding, spec.decoder, shape, spec.max_length)
     changed = spec.model_copy(update={"embedding": embedding, "decoder": decoder})
-    result = build_around(changed, canonical_weights(model), where="rotary_scaling")
-    assert isinstance(result, CausalLM)
-    return result
+    weights = canonical_weights(model)
+    return cast("CausalLM", build_around(changed, weights, where="rotary_scaling"))
 
 
 def stretching_reader(
