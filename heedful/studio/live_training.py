@@ -39,7 +39,7 @@ def _no_curves() -> dict[str, list[tuple[int, float]]]:
 
 @dataclass
 class _Progress:
-    """What is known of a training so far."""
+    """The state of a training so far."""
 
     number: int
     job: Mapping[str, Any]
