@@ -180,7 +180,7 @@ def attention_of(
     modules = attentions(subject.model, part)
     rows, columns = rows_and_columns(reading, part)
     if len(modules) * num_heads(modules) * len(rows) * len(columns) > MOST_KEPT:
-        return attention(subject, reading, part, layers=[layer]).weights[0]
+        return np.asarray(attention(subject, reading, part, layers=[layer]).weights[0])
     key = ("attention", part, *reading_key(request, workspace))
     whole = workspace.recent.get(key, lambda: attention(subject, reading, part))
     (layer,) = choose([layer], len(modules), "layer")

@@ -155,13 +155,14 @@ def _key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
 
 def _rows(whole: AttentionMap, request: StepRequest) -> list[list[float]]:
     """Return the attention of all steps so far, of one head or the mean of several."""
+    import numpy as np
+
     from heedful.inspect.attention_maps import choose
 
-    layers = None if request.layer is None else [request.layer]
-    heads = None if request.head is None else [request.head]
-    layers = choose(layers, len(whole.layers), "layer")
-    heads = choose(heads, len(whole.heads), "head")
-    weights = whole.weights[list(layers)][:, list(heads)]
+    wanted = [None if number is None else [number] for number in (request.layer, request.head)]
+    layers = choose(wanted[0], len(whole.layers), "layer")
+    heads = choose(wanted[1], len(whole.heads), "head")
+    weights = whole.weights[np.ix_(layers, heads)]
     rows: list[list[float]] = replace(whole, weights=weights).mean().tolist()
     return rows
 

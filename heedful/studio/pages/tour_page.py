@@ -101,18 +101,23 @@ def _written(subject: Subject, way: Walkthrough, request: WalkRequest) -> dict[s
 
     step = way.next
     best = step.scores.argsort(kind="stable")[::-1][:CANDIDATES].tolist()
-    hidden = isinstance(step, HiddenToken)
-    end = None if hidden else step.end
+    end = None if isinstance(step, HiddenToken) else step.end
+    if isinstance(step, HiddenToken):
+        facts = {"predicts": "hidden", "from": step.row, "written": "", "read": [], "ended": False}
+    else:
+        facts = {
+            "predicts": "next",
+            "from": len(way.tokens) - 1,
+            "written": step.text,
+            "read": list(step.reading.tokens("decoder").pieces),
+            "ended": step.ended,
+        }
     cross = None
     if way.cross is not None:
         mean = way.cross.weights.mean(0)
         cross = {"layer": way.cross.layer, "weights": round_digits(_tensor(mean))}
     return {
-        "predicts": "hidden" if hidden else "next",
-        "from": step.row if hidden else len(way.tokens) - 1,
-        "written": "" if hidden else step.text,
-        "read": [] if hidden else list(step.reading.tokens("decoder").pieces),
-        "ended": not hidden and step.ended,
+        **facts,
         "cross": cross,
         "candidates": [
             {
