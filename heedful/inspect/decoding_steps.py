@@ -137,6 +137,7 @@ def next_token(
         for step, token in enumerate([writer.specials.bos, *written]):
             tokens = torch.full((1, 1), token, dtype=torch.int64, device=device)
             logits, state = writer.model.step(state, tokens)
+            last_logits = array(logits[0, 0].float().clone())  # the next line works in place
             own = log_probabilities(logits)
             rules.apply(own, Moment(step, torch.zeros(1, dtype=torch.int64, device=device), None))
             scores.append(own[0, 0])
@@ -147,7 +148,7 @@ def next_token(
         reading=writer.reading_of(written),
         text=writer.text(written),
         chosen_scores=tuple(float(own[token]) for own, token in zip(scores, chosen, strict=False)),
-        logits=array(logits[0, 0].to(torch.float32)),
+        logits=last_logits,
         scores=scores[-1].cpu().numpy(),
         names=writer.names(),
         end=writer.specials.eos,
