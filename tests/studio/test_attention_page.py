@@ -406,7 +406,7 @@ def test_all_heads_at_a_glance(look, readers, axe) -> None:
     page.get_by_label("Lines from this weight on", exact=True).fill("0.3")
     look.idle()
     assert links(page) == pytest.approx({at: w for at, w in expected.items() if w >= 0.3})
-    assert look.serious(axe) == []
+    assert look.violations(axe) == []
 
 
 def test_the_neuron_view_is_the_models(look, readers) -> None:

@@ -453,7 +453,7 @@ def test_the_triangle_grows_row_by_row(look: Any, models: Any, axe: str) -> None
     page.keyboard.press("Enter")
     look.until("location.search.includes('row=1')")
     assert lines() == pytest.approx({j: w for j, w in enumerate(cross[1]) if w >= 0.02}, abs=1e-6)
-    assert look.serious(axe) == []
+    assert look.violations(axe) == []
 
 
 # Defects

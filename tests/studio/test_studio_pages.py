@@ -22,7 +22,7 @@ NAMES = ["", *(page.name for page in PAGES)]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_page_can_be_used_by_everyone(visit: Any, axe: str, name: str) -> None:
-    """No serious finding of axe-core, light and dark; no sideways scrolling on a phone."""
+    """No finding of axe-core, light and dark; no sideways scrolling on a phone."""
     page = visit.open(name)
     visit.check_everyone_can_use_it(axe)
     page.get_by_role("button", name="Pages").click()

@@ -98,7 +98,7 @@ def test_the_way_is_walked(visit: Any, axe: str) -> None:
     page.go_back()
     visit.idle()
     assert page.locator(".map [aria-current]").inner_text() == "Logits"
-    assert visit.serious(axe) == []
+    assert visit.violations(axe) == []
 
 
 def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:

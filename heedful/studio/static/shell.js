@@ -56,7 +56,7 @@ async function drawPage(studio, page) {
   const { side, opener } = sideColumn();
   main.replaceChildren(
     h("h1", {}, page.title), h("p", { class: "about" }, prose(page.about)),
-    h("div", { class: "stage" }, root, side), opener);
+    h("div", { class: "stage" }, h("h2", { class: "unseen" }, "Picture"), root, side), opener);
   const script = await import(`./pages/${page.name}.js`);
   const state = openState(script.defaults(studio));
   carried(state, studio, script.kinds ?? []);
