@@ -73,7 +73,6 @@ def main() -> None:
         "threads": int(os.environ.get("OMP_NUM_THREADS", os.cpu_count() or 1)),
         "data": {"source": SOURCE, "target": TARGET, "pairs": PAIRS, "test": HELD_OUT},
         "steps": STEPS,
-        "seeds": arguments.seeds,
         "runs": records,
         "samples": samples(corpus.test, texts),
     }

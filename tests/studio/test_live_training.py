@@ -222,7 +222,7 @@ def test_recorded_runs_are_those_of_the_variants(client: TestClient) -> None:
     found = ask(client, "recorded").json()
     assert [each["name"] for each in found["variants"]] == list(VARIANTS)
     for each in found["variants"]:
-        assert [run["seed"] for run in each["runs"]] == list(range(1, found["seeds"] + 1))
+        assert [run["seed"] for run in each["runs"]] == list(range(1, len(each["runs"]) + 1))
         exact = [run["exact"] for run in each["runs"]]
         assert each["scores"]["exact"]["low"] == min(exact)
         assert each["scores"]["exact"]["high"] == max(exact)

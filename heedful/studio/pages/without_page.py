@@ -84,9 +84,9 @@ PAGE = Page(
     title="Without each part",
     summary="What a small translator loses without each of its parts.",
     about=(
-        "A small translator learned to write English dates, prices and measures in German: once "
-        "with everything, and once without each part, several times each. Choose what to leave "
-        "out, see where it ends, and train it here to check."
+        "A small translator learned to write English dates, prices and measures in German: with "
+        "everything, and without each of its parts. Choose what to leave out, see where it ends, "
+        "and train it here to check."
     ),
     calls={
         "recorded": Call(NoSettings, recorded),

@@ -16,10 +16,10 @@ export function meanCurve(runs, name) {
   return steps.map((step) => [step, runs.reduce((sum, run) => sum + run[name].find((point) => point[0] === step)[1], 0) / runs.length]);
 }
 
-/** A share over the seeds: 72 % (68 to 75). */
+/** A share over the runs: 72 % (68 to 75). */
 export function percent({ mean, low, high }) {
   const each = (value) => number(Math.round(1000 * value) / 10, 3);
-  return `${each(mean)} % (${each(low)} to ${each(high)})`;
+  return low === high ? `${each(mean)} %` : `${each(mean)} % (${each(low)} to ${each(high)})`;
 }
 
 /** Draw recorded curves, and the live one if there is one. */

@@ -113,7 +113,7 @@ export async function mount({ root, side, state }) {
       : h("p", {}, "Nothing is left out. Switch off a part beside the drawing, and its recorded runs appear here. All of them stand on ", h("a", { href: "/without" }, "Without each part"), "."));
     const names = lost.length ? lost.map((name) => TOGGLES[name].variant) : ["residual", "positions"];
     drawRuns(runs.host, [whole, ...names.map(variant)], training, "valid_bleu", 260);
-    runs.words.textContent = `BLEU on lines it was not trained on, means of ${number(recorded.seeds)} runs${training ? "; dashed: the one trained here" : ""}.`;
+    runs.words.textContent = `BLEU on lines it was not trained on, means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
   }
 
   const ask = live(body, async (signal) => [await call("builder", "build", asked(state.values), signal), recorded ?? await call("without", "recorded", {}, signal)], ([built, runsOf]) => {

@@ -41,7 +41,7 @@ export function mount({ root, side, state }) {
     if (focused) choose.querySelector(`[data-variant="${focused}"]`)?.focus();
     const chosen = found.variants.filter((each) => shown.includes(each.name));
     drawRuns(picture.host, chosen, training, name);
-    picture.words.textContent = `Means of ${number(found.seeds)} runs each${training ? "; dashed: the one trained here" : ""}.`;
+    picture.words.textContent = `Means over the runs of each${training ? "; dashed: the one trained here" : ""}.`;
     reasons.replaceChildren(...chosen.filter((each) => each.name !== "everything").map((each) => h("p", {}, h("strong", {}, sentence(each.title)), " ", each.reason, " ", verdict(each, variant("everything")))));
     samples.replaceChildren(table("The same lines, by the first run of each", ["English", "right", ...chosen.map((each) => each.title)],
       found.samples.map((line) => [line.source, line.reference, ...chosen.map((each) => mark(line.texts[each.name], line.reference))]), { words: true }));
@@ -64,8 +64,8 @@ export function mount({ root, side, state }) {
   const ask = live(body, (signal) => found ?? call("without", "recorded", {}, signal), (answer) => {
     found = answer;
     train.fill(found.variants.map((each) => [each.name, each.title]));
-    scores.replaceChildren(table(`Scores over ${number(found.seeds)} seeds: mean (lowest to highest)`, ["model", "exactly right", "BLEU", "validation loss", "seconds of training"],
-      found.variants.map((each) => [each.title, percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss), over(each.scores.seconds)])));
+    scores.replaceChildren(table("Scores: mean, and lowest to highest where there are several runs", ["model", "runs", "exactly right", "BLEU", "validation loss", "seconds of training"],
+      found.variants.map((each) => [each.title, number(each.runs.length), percent(each.scores.exact), over(each.scores.bleu), over(each.scores.loss), over(each.scores.seconds)])));
     made.replaceChildren(h("p", {}, `Each model trained for ${number(found.steps)} updates of about 1,000 tokens on ${number(found.data.pairs)} generated lines, then translated ${number(found.data.test)} others that share no date, time or amount with them. On ${found.machine.processor}, ${found.threads === 1 ? "one thread" : `${number(found.threads)} threads`}, ${found.date}. The machine did other work too, so compare the seconds with care.`),
       h("p", {}, "To record it again: ", h("code", {}, found.command)));
     draw();
@@ -75,15 +75,14 @@ export function mount({ root, side, state }) {
 }
 
 const same = (a, b) => JSON.stringify(Object.entries(a).sort()) === JSON.stringify(Object.entries(b).sort());
-const over = ({ mean, low, high }) => `${number(mean, 3)} (${number(low, 3)} to ${number(high, 3)})`;
+const over = ({ mean, low, high }) => (low === high ? number(mean, 3) : `${number(mean, 3)} (${number(low, 3)} to ${number(high, 3)})`);
 const sentence = (title) => `${title[0].toUpperCase()}${title.slice(1)}.`;
 
 /** The difference in words; within the reach of the seeds it is none. */
 function verdict(each, whole) {
   const [own, all] = [each.scores.exact, whole.scores.exact];
   const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} with everything.`;
-  if (own.low === own.high) return `In this one run ${ends}`;
   if (own.high < all.low) return `It shows: ${ends}`;
   if (own.low > all.high) return `Here it even helps: ${ends}`;
-  return `In a model this small the difference is no larger than that between seeds: ${ends}`;
+  return `The difference is no larger than that between runs that began from other weights: ${ends}`;
 }
