@@ -1,7 +1,7 @@
 // Curves over positions of which training has seen only the first: the rest is shaded.
 
 import { folded, h, number, s, table } from "../dom.js";
-import { extent, scale } from "./axes.js";
+import { axis, extent } from "./axes.js";
 import { redrawn, series as colour } from "./colours.js";
 
 const HEIGHT = 230;
@@ -21,19 +21,19 @@ function draw(host, { series, trained, last, x: across, y: up, describe }) {
   const width = Math.max(240, host.clientWidth);
   const [bottom, right] = [HEIGHT - MARGIN.bottom, width - MARGIN.right];
   const reach = extent(series.flatMap((each) => each.points.map((point) => point[1])));
-  const x = scale([0, last], [MARGIN.left, right], { most: width > 500 ? 8 : 4 });
-  const y = scale([Math.min(0, reach[0]), Math.max(0, reach[1])], [bottom, MARGIN.top], { most: 4 });
+  const x = axis([0, last], [MARGIN.left, right]);
+  const y = axis([Math.min(0, reach[0]), Math.max(0, reach[1])], [bottom, MARGIN.top], { room: 40 });
   const svg = s("svg", { width, height: HEIGHT, viewBox: `0 0 ${width} ${HEIGHT}`, role: "img", "aria-label": `${describe} Past ${trained}, training has seen nothing.` });
-  const edge = Math.min(right, x.at(trained));
+  const edge = Math.min(right, x.scale(trained));
   svg.append(s("rect", { class: "unseen-part", x: edge, y: MARGIN.top, width: Math.max(0, right - edge), height: bottom - MARGIN.top }),
     s("text", { class: "tick", x: Math.min(edge + 6, right - 150), y: 13 }, "never seen in training →"));
   for (const mark of y.marks) {
-    svg.append(s("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y.at(mark), y2: y.at(mark) }),
-      s("text", { class: "tick", x: MARGIN.left - 6, y: y.at(mark) + 4, "text-anchor": "end" }, y.text(mark)));
+    svg.append(s("line", { class: "grid", x1: MARGIN.left, x2: right, y1: y.scale(mark), y2: y.scale(mark) }),
+      s("text", { class: "tick", x: MARGIN.left - 6, y: y.scale(mark) + 4, "text-anchor": "end" }, y.text(mark)));
   }
-  for (const mark of x.marks) svg.append(s("text", { class: "tick", x: x.at(mark), y: bottom + 16, "text-anchor": "middle" }, x.text(mark)));
+  for (const mark of x.marks) svg.append(s("text", { class: "tick", x: x.scale(mark), y: bottom + 16, "text-anchor": "middle" }, x.text(mark)));
   for (const each of series) {
-    svg.append(s("path", { class: "line", stroke: colour(each.colour ?? 0), d: each.points.map(([px, py], i) => `${i ? "L" : "M"}${x.at(px).toFixed(1)} ${y.at(py).toFixed(1)}`).join("") }));
+    svg.append(s("path", { class: "line", stroke: colour(each.colour ?? 0), d: each.points.map(([px, py], i) => `${i ? "L" : "M"}${x.scale(px).toFixed(1)} ${y.scale(py).toFixed(1)}`).join("") }));
   }
   svg.append(s("line", { class: "axis", x1: MARGIN.left, x2: right, y1: bottom, y2: bottom }),
     s("text", { class: "label", x: (MARGIN.left + right) / 2, y: HEIGHT - 4, "text-anchor": "middle" }, across),

@@ -90,7 +90,10 @@ export function drawWay(host, found, view) {
     layer.append(outer);
     y += height + GAP;
   }
-  svg.append(s("rect", { class: "way-band", x: place.middle(view.query) - step / 2, y: 0, width: step, height: y - GAP }), layer);
+  // The text has no columns yet: the mark begins below it.
+  const top = parts.get(names[0]).height + GAP / 2;
+  const marked = names.length > 1 ? [s("rect", { class: "way-band", x: place.middle(view.query) - step / 2, y: top, width: step, height: y - GAP - top })] : [];
+  svg.append(...marked, layer);
   svg.setAttribute("height", y - GAP + 4);
   host.way = { found, width, parts };
   const focused = host.contains(document.activeElement) ? document.activeElement : null;

@@ -47,7 +47,8 @@ export async function mount({ root, side, state }) {
   const back = button("Take back", () => go(state.values.parts >= COMPLETE ? 0 : count() - 1), { quiet: true });
   const whole = button("Show it complete", () => go(COMPLETE), { quiet: true });
   const moving = button("Stop the flow", () => state.set({ flow: !state.values.flow }), { quiet: true });
-  const map = h("ol", { class: "map", "aria-label": "Parts in their order" });
+  const map = h("ol", {});
+  const route = h("nav", { class: "map", "aria-label": "Parts in their order" }, map);
   const words = h("div", { class: "told assembling", role: "status" });
   const picture = h("div", { class: "drawing assembly-drawing" });
   const total = h("div", {});
@@ -68,7 +69,7 @@ export async function mount({ root, side, state }) {
       if (recorded) drawBreaks();
     },
   });
-  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), map, words, picture, total,
+  const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), route, words, picture, total,
     section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
       h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates and prices, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
     section("Size and cost", beside.element, components, tables),
