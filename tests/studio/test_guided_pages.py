@@ -155,7 +155,6 @@ def moving(browser: Any, at: str) -> Iterator[Any]:
     context.close()
 
 
-RUNNING = "() => document.getAnimations().filter((each) => each.playState === 'running').length"
 FLOWS = """() => document.getAnimations().filter((each) => each.animationName === "way"
   && each.playState === "running").length"""
 
@@ -170,12 +169,24 @@ COUNT_MOVES = """() => {
 }"""
 
 
+COUNT_GHOSTS = """() => {
+  window.ghosts = 0;
+  new MutationObserver((changes) => {
+    for (const { addedNodes } of changes) {
+      for (const node of addedNodes) window.ghosts += node.querySelectorAll?.(".way-ghost").length;
+    }
+  }).observe(document.querySelector(".tour .drawing"), { childList: true });
+}"""
+
+
 def test_parts_unfold_in_place(moving: Any) -> None:
     before = moving.locator("[data-part=scores]").get_attribute("transform")
+    moving.evaluate(COUNT_MOVES)
+    moving.evaluate(COUNT_GHOSTS)
     moving.get_by_role("button", name="Next", exact=True).click()
     moving.wait_for_selector("[data-part=weights] [data-column]")
-    assert moving.locator(".way-ghost").count() == 1  # the open part that folds
-    assert moving.evaluate(RUNNING) > 0
+    assert moving.evaluate("() => window.ghosts") == 1  # the open part that folds
+    assert moving.evaluate("() => window.moves") == 3  # it, its strip, and the part that unfolds
     assert moving.locator("[data-part=scores]").get_attribute("transform") == before
     moving.wait_for_function("() => !document.querySelector('.way-ghost')")
 
