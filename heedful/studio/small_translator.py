@@ -144,9 +144,9 @@ VARIANTS: Mapping[str, Variant] = {
     "feedforward": Variant(
         "without the feed-forward network",
         Components(feedforward=False),
-        "What is left mixes vectors by weighted sums. The network is where a single word's vector "
-        "is looked up and changed, as from PM to a later hour, and it holds two thirds of a "
-        "block's parameters.",
+        "What is left mixes vectors by weighted sums. The network changes each word's vector by "
+        "itself, for example to turn an hour with PM into a later one, and it holds two thirds of "
+        "an encoder block's parameters.",
     ),
     "scale": Variant(
         "without 1/√dₖ",

@@ -285,8 +285,8 @@ PAGE = Page(
     summary="The keys that each query may see, and the numbers that distance adds to scores.",
     about=(
         "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
-        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing but "
-        "adds a number to each score: the last picture shows the attention weights if all "
+        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
+        "adds a number to each score. The last picture shows the attention weights if all "
         "products of queries and keys are 0, so that only mask and bias decide."
     ),
     calls={"draw": Call(DrawRequest, draw), "words": Call(NoSettings, words)},

@@ -143,8 +143,8 @@ PAGE = Page(
     about=(
         "A recurrent network passes a signal on from token to token; attention connects any two "
         "in one step. The first part counts those steps. The second measures their effect: the "
-        "gradient of the last token's output by each earlier token's embedding, in new networks "
-        "and in your own trained model."
+        "gradient of the last token's output with respect to each earlier token's embedding, in "
+        "untrained networks and in your own trained model."
     ),
     calls={
         "steps": Call(StepsRequest, steps),

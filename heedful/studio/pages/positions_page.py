@@ -223,9 +223,9 @@ _BEYOND = {
         "less, and a long text reads much like a short one."
     ),
     "t5": (
-        "Past the longest distance all keys share one bucket. It has a number if training was "
-        "long enough to reach it; buckets that training never reached have none that means "
-        "anything."
+        "Past the longest distance all keys share one bucket. Its number was learned only if texts "
+        "in training were long enough to reach it; the numbers of buckets never reached mean "
+        "nothing."
     ),
     "relative": (
         "Past the longest distance all keys share one vector. A distance that training never "

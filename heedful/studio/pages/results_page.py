@@ -24,9 +24,9 @@ PAGE = Page(
     title="The paper's results",
     summary="Quality and training cost of the systems of 2017.",
     about=(
-        "In 2017 the Transformer translated better than all systems before it, and took a fraction "
-        "of their training. BLEU counts how many words and phrases a translation shares with one "
-        "by a person: more is better. All figures are the paper's own."
+        "In 2017 the big Transformer translated better than all systems before it, at a fraction "
+        "of the best one's training. BLEU counts the words and phrases that a translation shares "
+        "with one by a person: more is better. All figures are the paper's own."
     ),
     calls={"tables": Call(NoSettings, tables)},
 )

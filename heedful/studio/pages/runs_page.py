@@ -270,9 +270,9 @@ PAGE = Page(
     title="Runs",
     summary="Curves of training runs as they grow, and texts of their models.",
     about=(
-        "The figures that runs write in training, read again every few seconds; with several "
-        "runs also their scores side by side and the settings in which they differ. Below stand "
-        "sentences as they were translated at each validation, and lines of yours for the models."
+        "Curves of the numbers that runs log, read again every few seconds. Several runs are "
+        "compared by their scores and by the settings in which they differ. Below are sentences as "
+        "translated at each validation, and the models' texts for lines that you type."
     ),
     calls={
         "states": Call(RunsRequest, states),

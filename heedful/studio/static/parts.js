@@ -8,7 +8,7 @@ export const TOGGLES = {
   },
   norm: {
     label: "Norms", variant: "norm", has: (v) => v.norm_placement !== "none", set: (on) => ({ norm_placement: on ? "post" : "none" }),
-    lost: "Without norms nothing keeps the vectors at one size. Few layers can bear that; with many, training becomes unstable.",
+    lost: "Without norms nothing keeps the vectors at one size. A model of few layers can bear that; in a deep one, training becomes unstable.",
   },
   positions: {
     label: "Positions", variant: "positions", has: (v) => v.positions !== "none", set: (on) => ({ positions: on ? "sinusoidal" : "none" }),
@@ -16,11 +16,11 @@ export const TOGGLES = {
   },
   feedforward: {
     label: "Feed-forward network", variant: "feedforward", has: (v) => v.network, set: (on) => ({ network: on }),
-    lost: "Without the feed-forward network words are only mixed, never changed one by one. Two thirds of a block's parameters are gone.",
+    lost: "Without the feed-forward network words are only mixed, never changed one by one. Two thirds of an encoder block's parameters are gone.",
   },
   scale: {
     label: "Scaling by 1/√dₖ", variant: "scale", has: (v) => v.scale, set: (on) => ({ scale: on }),
-    lost: "Without 1/√dₖ the scores grow with the width of a head. The softmax then chooses one key almost alone, and learns little from its mistakes.",
+    lost: "Without 1/√dₖ the scores grow with the width of a head. The softmax then gives nearly all weight to one key, and its gradient becomes too small to learn from.",
   },
   heads: {
     label: "Several heads", variant: "heads", has: (v) => v.num_heads > 1, set: (on) => ({ num_heads: on ? 8 : 1 }),
@@ -56,11 +56,11 @@ const ALL = {
     until: "The decoder writes without having read the source." },
   d_network: { name: "Feed-forward", adds: ["d_ff", "d_ff_sum"], does: "As in the encoder: each vector alone.",
     until: "The decoder gathers, but does not compute." },
-  d_repeat: { name: "Repeat", adds: ["d_repeat"], does: "As many blocks again, all of which read the same encoder output.",
+  d_repeat: { name: "Repeat", adds: ["d_repeat"], does: "More decoder blocks, all of which read the same encoder output.",
     until: "One decoder block has to do everything at once." },
   output: { name: "Output projection", adds: ["output"], does: "The last vector is compared with every piece of the vocabulary: a logit for each.",
     until: "There is a vector at the end, and no word." },
-  softmax: { name: "Softmax", adds: ["softmax"], does: "Logits become probabilities. The likeliest word is written, and everything runs again for the next one.",
+  softmax: { name: "Softmax", adds: ["softmax"], does: "Logits become probabilities. A model that writes takes the likeliest piece and runs again for the next one.",
     until: "Logits are no probabilities yet." },
 };
 

@@ -26,7 +26,7 @@ export function comparison(state) {
   const standing = h("div", {});
   const differences = h("div", {});
   const scores = h("div", {});
-  const score = choice(state, "score", { label: "Score", options: [["", "the one that decides"]] });
+  const score = choice(state, "score", { label: "Score", options: [["", "the one that chooses the model"]] });
   const target = text(state, "target", { label: "Score to reach", hint: "Left empty: the best that all of them reached." });
   const controls = panel(score, target);
   const element = section("Runs side by side", standing, controls, scores, differences);
@@ -36,7 +36,7 @@ export function comparison(state) {
     const wanted = Number(goal.replace(",", "."));
     return call("runs", "compare", { runs, score: chosen, target: goal.trim() === "" || !Number.isFinite(wanted) ? null : wanted }, signal);
   }, (found) => {
-    score.fill([["", "the one that decides"], ...found.scores.map((name) => [name, spoken(name)])]);
+    score.fill([["", "the one that chooses the model"], ...found.scores.map((name) => [name, spoken(name)])]);
     controls.hidden = !found.scores.length;
     if (!found.score) {
       scores.replaceChildren(found.runs.length ? h("p", { class: "note" }, "None of these runs was validated yet.") : "");

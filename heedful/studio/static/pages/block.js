@@ -18,7 +18,7 @@ const MEASURES = {
   shares: ["share of the output", "Share of each part in the squared length of the stack's output: below 0, it points away from the output. Each column adds up to 1.", "diverging"],
   added: ["length of the added vector", "Length of the vector that each sub-layer adds to a token's stream.", "sequence"],
   stream: ["length of the stream", "Length of the stream before the sum.", "sequence"],
-  cosine: ["direction", "Cosine of the angle between the two: above 0 the stream grows, below 0 it shrinks.", "diverging"],
+  cosine: ["direction", "Cosine of the angle between the added vector and the stream: above 0 they agree, below 0 the vector takes away from the stream.", "diverging"],
 };
 const MOST_BARS = 48;
 
@@ -110,7 +110,7 @@ function followed(host, state, second) {
     const names = new Map(found.parts.map((part) => [part.key, nameOf(part)]));
     const chosen = found.parts.find((part) => part.key === state.values.part) ?? found.parts[0];
     const norms = found.norm_first
-      ? "Norms stand on the way into each sub-layer (pre-norm), and the stream runs through untouched"
+      ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
     sentence.replaceChildren(`This is block ${found.layer + 1} of the ${found.stack}, which has ${found.stacks[found.stack]}. ${norms}. Shapes are tokens × channels, with heads in front where there are some.`);
     flowPicture(picture.host, {

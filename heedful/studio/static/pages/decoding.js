@@ -125,7 +125,7 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
     ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
-  const sight = figure("The causal triangle", `A row for each step. It has read a word, looks back at those before it, and writes the next one. Grey is hidden: what is still to come, here as in training, where it is already there. ${found.source ? "The lines lead from one step to the words of the text (cross-attention). " : ""}Click a row to follow its step.`);
+  const sight = figure("The causal triangle", `A row for each step: it has read a word, looks at it and those before it, and writes the next one. Grey cells are hidden, for they are still to come. In training those words are already there, and the mask hides them. ${found.source ? "The lines lead from one step to the words of the text (cross-attention). " : ""}Click a row to follow its step.`);
   const growth = figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
   host.append(written, bar,
     h("div", { class: "step" }, sight.element, open ? candidates(found, pick, state.values) : h("p", { class: "note" }, "Go back a step to choose another token.")),

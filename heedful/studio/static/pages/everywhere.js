@@ -195,7 +195,7 @@ function again(host, found) {
   const chart = h("div", { class: "drawing" });
   host.replaceChildren(h("p", {}, h("strong", {}, found.title), ` (${found.origin}). ${found.about}`),
     h("p", {}, "Two choruses may start at bar 1 and at bar 40. An absolute position says “bar 40”, which training may never have seen with this tune; the distance “eight beats ago” is the same in both. So the Music Transformer learns a vector for each distance between query and key, and adds its product with the query to the score."),
-    h("figure", {}, h("h3", {}, "Notes that come again"), chart, h("figcaption", {}, "The share of notes that begin again so many beats later, in any octave. Peaks are distances that are worth a head.")));
+    h("figure", {}, h("h3", {}, "Notes that come again"), chart, h("figcaption", {}, "The share of notes that begin again so many beats later, in any octave. A peak is a distance at which it pays for a head to look back.")));
   lineChart(chart, {
     series: [{ name: "share of notes", points: found.recurrence, dots: true }], x: { label: "beats later" }, y: { label: "share", zero: true },
     describe: `${found.title}: the share of notes that begin again, by the distance in beats.`, height: 260,

@@ -30,7 +30,7 @@ export async function mount({ root, side, state }) {
   const biasControls = [
     slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
     slider(state, "head", { label: "The head that is drawn", min: 1, max: 16 }),
-    slider(state, "max_distance", { label: "Longest distance with a bucket of its own", min: 1, max: 64 }),
+    slider(state, "max_distance", { label: "Distance where the last bucket begins", min: 1, max: 64 }),
   ];
   const pictures = h("div", {});
   side.append(

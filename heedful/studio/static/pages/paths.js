@@ -183,7 +183,7 @@ function stepped(host) {
 
 /** The controls of what is measured. */
 function measured(state, models) {
-  const stack = choice(state, "stack", { label: "Its", options: [["", "last stack"], ["encoder", "encoder"], ["decoder", "decoder"]] });
+  const stack = choice(state, "stack", { label: "Stack of your model", options: [["", "the last"], ["encoder", "encoder"], ["decoder", "decoder"]] });
   const sentences = text(state, "text", { label: "Sentences for your model", rows: 2, hint: "Up to 8, a line each; the curve is their mean." });
   const arrange = () => {
     const kind = models.find((place) => place.name === state.values.model)?.kind;

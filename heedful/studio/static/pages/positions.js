@@ -40,7 +40,7 @@ export function mount({ root, side, state }) {
     factor: slider(state, "factor", { label: "Factor of the scaling", min: 1, max: 16, step: 0.5 }),
     heads: slider(state, "heads", { label: "Heads", min: 1, max: 16 }),
     buckets: slider(state, "buckets", { label: "Buckets", min: 4, max: 64, step: 2 }),
-    max_distance: slider(state, "max_distance", { label: "Longest distance with a bucket of its own", min: 8, max: 256 }),
+    max_distance: slider(state, "max_distance", { label: "Distance where the last bucket begins", min: 8, max: 256 }),
   };
   const used = {
     sinusoidal: ["width"], learned: [], rotary: ["width", "scaling", "factor"], alibi: ["heads"], t5: ["buckets", "max_distance"], relative: ["max_distance"],

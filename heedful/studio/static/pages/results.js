@@ -18,7 +18,7 @@ export function mount({ root, side, state }) {
   const parsing = figure("Trees of sentences", "Labelled F1 of constituency parsing, in brackets what else the system was trained on. The Transformer was hardly adapted to this task.");
   const group = choice(state, "group", { label: "Changed", options: [["", "anything"]] });
   side.append(panel(choice(state, "pair", { label: "Languages", options: Object.entries(PAIRS) }), group));
-  root.append(h("div", { class: "columns" }, quality.element, cost.element), summary, section("Without each component", variants.element, numbers), section("Beyond translation", parsing.element));
+  root.append(h("div", { class: "columns" }, quality.element, cost.element), summary, section("One change at a time", variants.element, numbers), section("Beyond translation", parsing.element));
   let found = null;
   const ask = live(root, (signal) => found ?? call("results", "tables", {}, signal), (answer) => {
     found = answer;
@@ -52,7 +52,7 @@ function drawSystems(systems, pair, { quality, cost, summary }) {
     const size = each.name.split(", ")[1];
     return [
       [`${size} model beside the best before`, `${signed(each[pair] - before[pair])} BLEU`, `${size}-gain`],
-      [`its cost, of ${before.name}'s`, `1/${Math.round(before[`flops_${pair}`] / each[`flops_${pair}`])}`, `${size}-cost`],
+      [`training cost against ${before.name}`, `1/${Math.round(before[`flops_${pair}`] / each[`flops_${pair}`])}`, `${size}-cost`],
       ["trained on eight processors for", each.hours < 48 ? `${each.hours} hours` : `${number(each.hours / 24)} days`, `${size}-time`],
     ];
   })));

@@ -51,7 +51,7 @@ function compared(host) {
       about.replaceChildren(facts([
         ["largest weight", number(largest), `${side}-largest`],
         ["entropy, nats", `${number(entropy, 3)} of ${number(found.even, 3)}`, `${side}-entropy`],
-        ["as many keys as", number(effective, 3), `${side}-effective`],
+        ["effective number of keys", number(effective, 3), `${side}-effective`],
         ["size of the gradient", number(gradient, 3), `${side}-gradient`],
       ]));
     }

@@ -82,7 +82,7 @@ const sentence = (title) => `${title[0].toUpperCase()}${title.slice(1)}.`;
 function verdict(each, whole) {
   const [own, all] = [each.scores.exact, whole.scores.exact];
   const ends = `${percent(own)} of the lines are exactly right, and ${percent(all)} with everything.`;
-  if (own.high < all.low) return `It shows: ${ends}`;
+  if (own.high < all.low) return `In the runs: ${ends}`;
   if (own.low > all.high) return `Here it even helps: ${ends}`;
   return `The difference is no larger than that between runs that began from other weights: ${ends}`;
 }
