@@ -176,13 +176,15 @@ def _masked_scores(place: Path, sentences: list[str]) -> list[dict[str, Any]]:
         spans = [
             match
             for match in re.finditer(r"(?<= )[A-Za-z]+(?=[ .,?!])", sentence)
-            if len(tokenizer.encode(f" {match[0]}")) == 1
+            if len(tokenizer.encode(match[0])) == 1
         ]
         if spans:
             match = choose.choice(spans)
             texts.append(f"{sentence[: match.start()]}[MASK]{sentence[match.end() :]}")
             words.append(match[0])
-    answers = [[each.token.strip() for each in gaps[0]] for gaps in encoder.fill(texts, top=5)]
+    answers = [
+        [each.token.strip("\u2581 ") for each in gaps[0]] for gaps in encoder.fill(texts, top=5)
+    ]
     data = f"{len(words):,} held-out sentences of Tatoeba and WikiText-2, a word of each hidden"
     scores = []
     for name, among in (("first answer right", 1), ("right among five", 5)):

@@ -24,6 +24,7 @@ PROGRAMS = (
     "characters.py",
     "long_attention.py",
     "mixers.py",
+    "sparse_attention.py",
     "peers_cli.py",
     "gpu.py",
 )

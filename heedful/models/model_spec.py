@@ -423,6 +423,11 @@ class VisionSpec(CommonSpec):
         return (self.image_size // self.patch_size) ** 2 + 1
 
     @property
+    def longest_text(self) -> None:
+        """None: it reads no text."""
+        return None
+
+    @property
     def predicts(self) -> Prediction | None:
         """The class of the image, where there is a classifier."""
         return "label" if self.class_names else None

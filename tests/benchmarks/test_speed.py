@@ -26,6 +26,7 @@ PROGRAMS = (
     "mixers",
     "peers_cli",
     "run_all",
+    "sparse_attention",
     "startup",
     "training",
     "translating",

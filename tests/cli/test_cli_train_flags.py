@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,9 +23,14 @@ from heedful.train.run_settings import RunSettings
 def leaves(settings: type[pydantic.BaseModel], path: str = "") -> Iterator[str]:
     """Dotted names of all settings, found independently of the code under test."""
     for name, field in settings.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel):
-            yield from leaves(kind, f"{path}{name}.")
+        kinds = (field.annotation, *typing.get_args(field.annotation))  # a section may be optional
+        sections = [
+            kind
+            for kind in kinds
+            if isinstance(kind, type) and issubclass(kind, pydantic.BaseModel)
+        ]
+        if sections:
+            yield from leaves(sections[0], f"{path}{name}.")
         else:
             yield path + name
 

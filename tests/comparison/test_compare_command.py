@@ -88,7 +88,7 @@ def test_runs_are_ordinary_run_directories(out: Path) -> None:
     place = Place("run", run)
     assert place.kind() == "causal_lm"
     assert place.log is not None
-    assert len(place.log.points("loss", "validation")) == 4
+    assert len(place.log.curve("loss", "validation")[0]) == 4
     assert heedful.load_generator(run).generate(["rot"], max_length=3)[0].tokens
 
 

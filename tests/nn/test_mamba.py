@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.nn import selective_scan as scans
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import MambaSpec
+from heedful.nn.mixers import selective_scan as scans
 from heedful.nn.mixers.mamba import Mamba
 from heedful.nn.mixers.selective_scan import selective_scan
 from heedful.nn.positions import Positions

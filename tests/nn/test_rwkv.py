@@ -8,9 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.nn import rwkv
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import ChannelMixSpec, RWKVSpec
+from heedful.nn.mixers import rwkv
 from heedful.nn.mixers.rwkv import ChannelMix, TimeMix
 from heedful.nn.positions import Positions
 

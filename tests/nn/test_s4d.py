@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.nn import s4d
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import S4DSpec
+from heedful.nn.mixers import s4d
 from heedful.nn.mixers.s4d import S4D, initial_frequencies
 from heedful.nn.positions import Positions
 
