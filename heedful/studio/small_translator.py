@@ -125,8 +125,9 @@ VARIANTS: Mapping[str, Variant] = {
     "norm": Variant(
         "without norms",
         Components(norm_placement="none"),
-        "Nothing keeps the size of the vectors in bounds. They grow from layer to layer, scores "
-        "grow with them, and the same learning rate that suits one layer is too much for another.",
+        "Nothing keeps the size of the vectors in bounds: they grow from layer to layer, scores "
+        "with them. Two layers bear that, and can even learn faster without. Deep stacks "
+        "become unstable, which is what norms are for.",
     ),
     "post": Variant(
         "with norms after the sums, as in 2017",

@@ -153,7 +153,8 @@ def test_a_choice_is_trained_here_and_seen_in_two_tabs(
     other = visit_at(studio).open("without")
     assert other.get_by_role("button", name="Train it now").is_disabled()
     for each in (page, other):
-        each.get_by_label("What the model trained here writes").wait_for(timeout=PATIENCE)
+        each.get_by_text("10 of 10 updates").wait_for(timeout=PATIENCE)
+        assert each.get_by_label("What the model trained here writes").is_visible()
     said = page.locator(".live-state").inner_text()
     assert said.startswith("Trained without residual connections: 10 of 10 updates")
     assert "trained here" in page.locator(".legend").inner_text()
