@@ -190,8 +190,9 @@ class Visit:
 
     @staticmethod
     def numbers_of(figure: Any, row: int) -> list[str]:
-        """A row of the table below a figure, which is filled once it is opened."""
-        figure.locator("summary").click()
+        """A row of the table below a figure, which is filled once it is opened, and stays open."""
+        if not figure.locator("details[open]").count():
+            figure.locator("summary").click()
         cells = figure.locator("tbody tr").nth(row)
         cells.wait_for()
         return list(cells.locator("td").all_inner_texts())

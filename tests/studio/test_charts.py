@@ -48,7 +48,7 @@ def line(points: list[tuple[float, float]], **more: Any) -> dict[str, Any]:
 def test_only_pages_with_charts_load_the_library() -> None:
     loading = {page.name for page in PAGES if any_vendored(f"pages/{page.name}.js")}
     assert {"runs", "results", "schedule", "scale"} <= loading
-    assert not {"tour", "builder", "masks", "image", "translate"} & loading
+    assert not {"tour", "attention", "masks", "image", "translate"} & loading
     assert not any_vendored("shell.js")
     brushes = {p.name for p in PAGES if any_vendored(f"pages/{p.name}.js", "d3-brush")}
     assert brushes == {"runs"}

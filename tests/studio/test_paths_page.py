@@ -89,7 +89,7 @@ def test_a_model_of_one_s_own(visit: Any, given: Any) -> None:
     page.get_by_label("Your own model").select_option("t5")
     visit.until("document.querySelector('.own').innerText.includes('Type some sentences')")
     page.get_by_label("Sentences for your model").fill("the cat sat\n\na dog ran on a mat")
-    page.get_by_label("Its", exact=True).select_option("encoder")
+    page.get_by_label("Stack of your model", exact=True).select_option("encoder")
     visit.until("document.querySelector('.own').innerText.includes('wrote')")
     visit.until("document.querySelector('.body').innerText.includes('encoder of t5')")
     visit.idle()

@@ -136,6 +136,7 @@ def test_a_smoothed_curve_is_the_weighted_mean_so_far(visit: Any, given: Any) ->
     expected = sum(w * x for w, x in zip(weights, losses, strict=True)) / sum(weights)
     figure = page.locator("figure").first
     figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
     names = figure.locator("thead th").all_inner_texts()
     last = figure.locator("tbody tr").last.locator("th, td").all_inner_texts()
     assert last[0] == "60"

@@ -51,11 +51,11 @@ export function table(caption, columns, rows, options = {}) {
     row.map((cell, i) =>
       i === 0 ? h("th", { scope: "row" }, String(cell))
         : h("td", { class: isFigure(cell) && !options.words ? null : "words" }, cell instanceof Node ? cell : String(cell)));
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: options.class ?? "figures" },
       h("caption", {}, caption),
-      h("thead", {}, h("tr", {}, columns.map((name, i) =>
-        h("th", { scope: "col", class: rows.every((row) => isFigure(row[i])) && !options.words ? null : "words" }, name)))),
+      h("thead", {}, h("tr", {}, columns.map((name, i) => (name === "" ? h("td", {})
+        : h("th", { scope: "col", class: rows.every((row) => isFigure(row[i])) && !options.words ? null : "words" }, name))))),
       h("tbody", {}, rows.map((row) => h("tr", {}, cells(row))))));
 }
 

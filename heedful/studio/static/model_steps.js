@@ -39,7 +39,7 @@ export function inPlace(parts, { stage, all }, names) {
 export function sums(lines, long = false) {
   const cells = (how, result) => (long ? [h("td", {}, how, how ? h("br", {}) : "", "= ", h("strong", {}, result))]
     : [h("td", {}, how), h("td", {}, "= "), h("td", {}, h("strong", {}, result))]);
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "The numbers of the chosen query" },
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "The numbers of the chosen query" },
     h("table", { class: "figures sums" }, h("tbody", {}, lines.map(([name, how, result]) =>
       h("tr", {}, h("th", { scope: "row" }, name), cells(how, result))))));
 }
@@ -126,8 +126,8 @@ function stages(found, { stage, all }, names) {
     () => [h("p", {}, "The query of ", query(), ` has ${found.width} channels. It meets ${found.columns.length} keys, and each key has a value. Blue is above zero, ochre below.`,
       found.rotary ? " This model turns queries and keys by their positions (a rotary embedding); these are the turned ones." : ""),
     h("p", { class: "row" }, tinted("Query", found.row, "row"), strip(found.query, mostKey)),
-    ...left, h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Keys and values" }, h("table", { class: "figures" },
-      h("thead", {}, h("tr", {}, ["", "key", "value"].map((title) => h("th", { scope: "col", class: "words" }, title)))),
+    ...left, h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Keys and values" }, h("table", { class: "figures" },
+      h("thead", {}, h("tr", {}, h("td", {}), ["key", "value"].map((title) => h("th", { scope: "col", class: "words" }, title)))),
       h("tbody", {}, found.keys.map((each) => h("tr", {}, h("th", { scope: "row" }, key(each.key)), h("td", { class: "words" }, strip(each.vector, mostKey)), h("td", { class: "words" }, strip(each.value, mostValue))))))),
     lengths(found)],
     () => [h("p", {}, "The query of ", query(), " is multiplied with every key, channel by channel, and the products are added up. The largest are shown with their channel in brackets, the others as their sum."),

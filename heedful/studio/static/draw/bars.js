@@ -43,5 +43,5 @@ function draw(host, chart) {
     },
   });
   host.replaceChildren(svg.node(), readout, folded("Numbers", () =>
-    table(chart.describe, [chart.label ?? "", ""], values.map((value, i) => [names[i], number(value)]))));
+    table(chart.describe, [chart.label ?? "", "value"], values.map((value, i) => [names[i], number(value)]))));
 }

@@ -29,7 +29,7 @@ function draw({ values, caption, rowNames, columnNames, kind = "diverging", hidd
     made.style.color = ink(shade);
     return made;
   };
-  return h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+  return h("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": caption },
     h("table", { class: "cells" },
       h("caption", {}, caption, h("span", { class: "shape" }, ` ${values.length} × ${values[0].length}`)),
       columnNames ? h("thead", {}, h("tr", {}, h("td", {}), columnNames.map((name, j) => h("th", { scope: "col", style: { color: series(j + 1) } }, name)))) : "",

@@ -1,6 +1,6 @@
 import { call, live } from "../api.js";
 import { choice, panel } from "../controls.js";
-import { figure, folded, h, number, section, table } from "../dom.js";
+import { figure, h, number, section, table } from "../dom.js";
 import { barChart, facts } from "../draw/bars.js";
 import { flowPicture } from "../draw/flow.js";
 import { heatMap } from "../draw/heat.js";
@@ -135,14 +135,13 @@ function explain(host, part, names, found) {
     part.reads.length ? h("p", { class: "note" }, `Inputs: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : null,
     lengths);
   if (part.sizes === null) return;
-  const rows = () => table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)]));
   if (part.sizes.length > MOST_BARS) {
-    lengths.append(rows());
+    lengths.append(table("Length of each token's vector", ["token", "length"], part.sizes.map((size, i) => [part.tokens[i], number(size)])));
     return;
   }
   const bars = h("div", { class: "drawing" });
-  lengths.append(h("h4", {}, "Length of each token's vector"), bars, folded("Numbers", rows));
-  barChart(bars, { values: part.sizes, label: "token", describe: `Length of the vector of each of ${part.sizes.length} tokens, of ${found.stack} block ${found.layer + 1}.` });
+  lengths.append(h("h4", {}, "Length of each token's vector"), bars);
+  barChart(bars, { values: part.sizes, names: part.tokens, label: "token", describe: `Length of the vector of each of ${part.sizes.length} tokens, of ${found.stack} block ${found.layer + 1}.` });
 }
 
 function streamed(host, state) {
