@@ -1,4 +1,4 @@
-"""Take pictures of every page of the studio at three widths, and the README's of the tour.
+"""Take pictures of every page of the studio at three widths, and those of README and guide.
 
     python tools/studio_pictures.py [--out build/pictures] [--dark] [--browser PATH]
 
@@ -25,7 +25,14 @@ from heedful.studio.pages import PAGES
 from heedful.studio.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "docs" / "pictures" / "studio.png"
+PICTURES = ROOT / "docs" / "pictures"
+SHOWN = {
+    "studio": "tour?stop=7",
+    "attention": "attention",
+    "builder": "builder",
+    "everywhere": "everywhere",
+}
+"""The pictures of the README and of the guide, and the address of each."""
 SIZES = {"desk": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}
 LARGEST = 200_000
 DRAWN = ".drawing svg, .drawing canvas, .matrix, .beside, .links, .cards, .sums"
@@ -52,12 +59,13 @@ def main() -> None:
                     print(describe(page, path or "start"))
             page.close()
         page = browser.new_page(viewport={"width": 1240, "height": 860}, reduced_motion="reduce")
-        open_page(page, f"{home}tour?stop=6")
-        README.parent.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=str(README))
+        for name, path in SHOWN.items():
+            open_page(page, home + path)
+            picture = PICTURES / f"{name}.png"
+            page.screenshot(path=str(picture))
+            size = picture.stat().st_size
+            assert size < LARGEST, f"{picture} has {size:,} bytes, more than {LARGEST:,}"
         browser.close()
-    size = README.stat().st_size
-    assert size < LARGEST, f"{README} has {size:,} bytes, more than {LARGEST:,}"
 
 
 def _parse() -> argparse.Namespace:

@@ -116,7 +116,7 @@ def translate(run: Path, source: Path) -> list[str]:
 
 
 def events(run: Path) -> list[dict[str, Any]]:
-    """What a run wrote down."""
+    """Return the events of a run."""
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 

@@ -126,7 +126,7 @@ class LiveTraining:
             return self._progress.plain()
 
     def status(self) -> dict[str, Any] | None:
-        """Return what is known of the last training that was started; None before the first."""
+        """Return the state of the last training that was started; None before the first."""
         with self._lock:
             return None if self._progress is None else self._progress.plain()
 

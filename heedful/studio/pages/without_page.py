@@ -66,7 +66,7 @@ def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
 
 
 def progress(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
-    """Return what is known of the training that was started last; null before the first."""
+    """Return the state of the training that was started last; null before the first."""
     return {"training": workspace.training.status()}
 
 
