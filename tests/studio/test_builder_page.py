@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -114,7 +115,7 @@ def test_nothing_moves_where_motion_is_not_wanted(visit: Any, browser: Any) -> N
     moving.goto(visit.studio + "builder")
     dots = ".asm-dot[visibility=visible]"
     moving.wait_for_selector(dots)
-    assert moving.locator(".asm-box.lit").count() > 0
+    moving.wait_for_selector(".asm-box.lit", state="attached")
     moving.get_by_role("button", name="Stop the flow").click()
     moving.wait_for_function("() => !document.querySelector('.asm-dot')")
     moving.wait_for_function("() => location.search.includes('flow=0')")
@@ -153,7 +154,7 @@ def test_a_choice_is_trained_here_and_seen_in_two_tabs(
     other = visit_at(studio).open("without")
     assert other.get_by_role("button", name="Train it now").is_disabled()
     for each in (page, other):
-        each.get_by_text("10 of 10 updates").wait_for(timeout=PATIENCE)
+        each.get_by_text(re.compile("^Trained .* 10 of 10 updates")).wait_for(timeout=PATIENCE)
         assert each.get_by_label("What the model trained here writes").is_visible()
     said = page.locator(".live-state").inner_text()
     assert said.startswith("Trained without residual connections: 10 of 10 updates")

@@ -94,13 +94,13 @@ function stackOf(view, decoder, { left, width }) {
   let rise = 34;
   for (const [i, box] of list.entries()) {
     const inside = box.block && !list[i - 1]?.block;
-    const outside = !box.block && list[i - 1]?.block && !box.gone && !box.next;
+    const outside = !box.block && list[i - 1]?.block && !box.gone;
     rise += ROW.gap + (inside ? 14 : 0) + (outside ? 26 : 0);
     box.low = rise;
     box.height = box.next ? 26 : box.thin || box.gone ? 21 : ROW.height;
     rise += box.height;
   }
-  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 52 : width * 0.575) + i * (narrow ? 18 : Math.min(36, width * 0.09)));
+  const lanes = [0, 1, 2].map((i) => left + (narrow ? width - 72 : width * 0.575) + i * (narrow ? 26 : Math.min(36, width * 0.09)));
   const stack = { decoder, list, left, width, narrow, lanes, own, repeat, last, height: rise + (last && view.there.has("softmax") ? 40 : list.at(-1)?.block ? 36 : 22), words: decoder ? WRITTEN : SENTENCE };
   stack.draw = (svg) => drawStack(svg, stack);
   return stack;
@@ -117,9 +117,9 @@ function drawStack(svg, stack) {
   const { list, left, width, lanes, bottom, narrow } = stack;
   const end = list.at(-1)?.next ? stack.top + list.at(-1).height + 2 : stack.top - 10;
   lanes.forEach((x, i) => svg.append(
-    s("text", { class: "asm-word", x, y: bottom + 22 }, stack.words[i]),
+    s("text", { class: `asm-word${narrow ? " small" : ""}`, x, y: bottom + 22 }, stack.words[i]),
     s("path", { class: "asm-lane", d: `M${x} ${bottom + 6}V${end}` })));
-  svg.append(s("text", { class: "asm-side", x: left + 4, y: bottom + 22 }, narrow ? (stack.decoder ? "written" : "text") : stack.decoder ? "written so far" : "text"));
+  svg.append(s("text", { class: "asm-side", x: left + 4, y: bottom + 22 }, narrow ? (stack.decoder ? "so far" : "text") : stack.decoder ? "written so far" : "text"));
   frame(svg, stack);
   const ways = lanes.map((x, i) => ({ stack, colour: i, points: [[x, bottom + 6], [x, end]] }));
   for (const box of list) {
@@ -148,7 +148,7 @@ function drawBox(box, { left, width, narrow }) {
   const middle = box.y + box.height / 2 + 4;
   const group = s("g", { class: `asm-box${box.gone ? " gone" : ""}${box.next ? " next" : ""}${box.thin ? " thin" : ""}${box.after ? " after" : ""}`, "data-part": box.key },
     s("rect", { x, y: box.y, width: w, height: box.height, rx: 6 }));
-  const room = narrow ? Math.floor((width - 84) / 6) : 40;
+  const room = narrow ? Math.floor((width - 100) / 6) : 40;
   const name = narrow ? box.name.replace("Masked self-attention", "Masked att.").replace("-attention", "-att.").replace("Feed-forward", "Feed-fwd") : box.name;
   group.append(s("text", { class: "name", x: x + 8, y: middle }, name.length > room ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
   if (!narrow && !box.gone && !box.next) {
