@@ -103,6 +103,7 @@ def test_walking_through_a_translation(at: Any, given: Any) -> None:
     seen = inspect.attention(subject, known.reading, "decoder").mean()
     triangle = page.locator("figure", has_text="The causal triangle")
     triangle.locator("summary").click()
+    triangle.locator("tbody tr").first.wait_for()
     cells = [each.locator("td").all_inner_texts() for each in triangle.locator("tbody tr").all()]
     assert cells == [
         [at.shown(float(weight), 3) for weight in seen[i, : i + 1]] + ["hidden"] * (row - i + 3)

@@ -286,7 +286,7 @@ PAGE = Page(
     about=(
         "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
         "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
-        "adds a number to each score. The last picture shows the attention weights if all "
+        "adds a number to each score, and the last picture shows the attention weights if all "
         "products of queries and keys are 0, so that only mask and bias decide."
     ),
     calls={"draw": Call(DrawRequest, draw), "words": Call(NoSettings, words)},
