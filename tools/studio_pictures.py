@@ -28,9 +28,8 @@ ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 SHOWN = {
     "studio": "tour?stop=7",
-    "attention": "attention",
     "builder": "builder",
-    "everywhere": "everywhere",
+    "without": "without",
 }
 """The pictures of the README and of the guide, and the address of each."""
 SIZES = {"desk": (1440, 900), "tablet": (820, 1180), "phone": (390, 844)}

@@ -10,10 +10,11 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config
 from heedful.errors import ConfigError, DataError, ModelError
-from heedful.models.model_spec import CommonSpec, TranslatorSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from heedful.models.model_spec import CommonSpec, TranslatorSpec
 
 Number = TypeVar("Number", float, "Tensor")
 
