@@ -8,11 +8,13 @@ number of parameters.
 from __future__ import annotations
 
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from heedful.config import read_toml_text
 from heedful.errors import ModelError, suggest
-from heedful.models.model_spec import ModelSpec, parse_spec
+
+if TYPE_CHECKING:
+    from heedful.models.model_spec import ModelSpec
 
 _TASKS = {
     "translator": ("translation", "span_corruption", "denoising"),
@@ -76,6 +78,8 @@ def read_preset_spec(name: str) -> ModelSpec:
             f"The preset {name!r} is a size of translators, whose vocabulary is still open",
             remedy=f"Published models: {', '.join(published)}",
         )
+    from heedful.models.model_spec import parse_spec  # a run's flags need the names alone
+
     return parse_spec(_read(name)["spec"], where=f"preset {name}")
 
 

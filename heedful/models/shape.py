@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from heedful.config import Config, PositiveInt, Probability
-from heedful.nn.mixer_spec import Cell, Direction, Feeding, Readout
-from heedful.nn.spec import Activation, MixerName, PositionScheme
+from heedful.config import (
+    Activation,
+    Cell,
+    Config,
+    Direction,
+    Feeding,
+    MixerName,
+    PositionScheme,
+    PositiveInt,
+    Probability,
+    Readout,
+)
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import TranslatorSpec

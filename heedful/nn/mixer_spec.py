@@ -10,7 +10,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from heedful.config import Cell as Cell
 from heedful.config import Config, PositiveInt, Probability
+from heedful.config import Direction as Direction
+from heedful.config import Feeding as Feeding
+from heedful.config import Readout as Readout
 
 
 class AnyWidthSpec(Config):
@@ -174,24 +178,9 @@ class ChannelMixSpec(AnyWidthSpec):
     width: PositiveInt
 
 
-Cell = Literal["rnn", "lstm", "gru"]
-"""Elman's (1990), with tanh; Hochreiter and Schmidhuber's (1997); Cho's (2014)."""
-
-Direction = Literal["forward", "backward", "both"]
-"""The order in which a recurrent layer reads a text. Backward is the reversed source of Sutskever
-2014; both halves of a layer that reads both ways have half of its width (Schuster 1997)."""
-
 Score = Literal["additive", "concat", "dot", "general"]
 """v · tanh(W q + U k + b) (Bahdanau 2015); the same without b, which Luong 2015 calls concat;
 q · k; q · W k (both Luong 2015)."""
-
-Feeding = Literal["none", "context", "output"]
-"""What the first layer of a recurrent decoder reads beside a token: nothing; the context vector
-(Cho 2014; Bahdanau 2015); the output of the step before (input feeding, Luong 2015)."""
-
-Readout = Literal["none", "tanh", "maxout"]
-"""The output of a recurrent decoder, of state s, token y and context c: s; tanh(W[c; s]) (Luong
-2015); the larger of each pair of W[s; y; c] (Goodfellow 2013; Cho 2014; Bahdanau 2015)."""
 
 
 class RecurrentSpec(Config):

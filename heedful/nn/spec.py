@@ -12,7 +12,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from heedful.config import Activation as Activation
 from heedful.config import Config, PositiveInt, Probability
+from heedful.config import MixerName as MixerName
+from heedful.config import PlainActivation as PlainActivation
+from heedful.config import PositionScheme as PositionScheme
 from heedful.errors import ConfigError
 from heedful.nn.mask_spec import EverythingSpec, MaskSpec
 from heedful.nn.mixer_spec import (
@@ -29,9 +33,6 @@ from heedful.nn.mixer_spec import (
     ScoreAttentionSpec,
     SSRUSpec,
 )
-
-PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
 
 GATED: dict[Activation, PlainActivation] = {
     "swiglu": "silu",
@@ -74,22 +75,6 @@ BiasSpec = Annotated[
     AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec, Field(discriminator="kind")
 ]
 
-PositionScheme = Literal[
-    "sinusoidal", "learned", "none", "rotary", "alibi", "kerple", "t5", "relative_keys"
-]
-"""What a model knows positions by: embeddings, rotation, or a bias by its kind."""
-
-MixerName = Literal[
-    "attention",
-    "linear_attention",
-    "linformer",
-    "average_attention",
-    "ssru",
-    "s4d",
-    "mamba",
-    "rwkv",
-]
-"""The ways in which tokens exchange information; `heedful.models.mixers` makes their specs."""
 
 LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
     "alibi": AlibiSpec,

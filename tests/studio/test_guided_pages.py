@@ -302,7 +302,9 @@ def test_each_head_has_a_strip(look: Any, models: Any) -> None:
     look.idle()
     for head in range(2):
         page.locator("figure:not(.overview) summary").first.click() if head == 0 else None
-        cells = page.locator("figure:not(.overview) tbody tr").nth(head).locator("td")
+        line = page.locator("figure:not(.overview) tbody tr").nth(head)
+        line.wait_for()  # the table is filled once it is opened
+        cells = line.locator("td")
         large = [
             (text, w)
             for text, w in zip(cells.all_inner_texts(), weights[head, 2], strict=True)
