@@ -189,7 +189,7 @@ _WORDS = {
     "union_tag_invalid": "must have {discriminator} {expected_tags}",
     "union_tag_not_found": "lacks {discriminator}, which says its kind",
 }
-"""What is wrong with a value, for each kind of pydantic error, as a person would say it."""
+"""The fault of a value in words, for each kind of pydantic error."""
 
 
 def _cut(text: str, longest: int = _LONGEST_ECHO) -> str:
@@ -238,7 +238,7 @@ Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "ge
 PositionScheme = Literal[
     "sinusoidal", "learned", "none", "rotary", "alibi", "kerple", "t5", "relative_keys"
 ]
-"""What a model knows positions by: embeddings, rotation, or a bias by its kind."""
+"""The ways of a model to know positions: embeddings, rotation, or a bias by its kind."""
 
 MixerName = Literal[
     "attention",
@@ -260,7 +260,7 @@ Direction = Literal["forward", "backward", "both"]
 2014; both halves of a layer that reads both ways have half of its width (Schuster 1997)."""
 
 Feeding = Literal["none", "context", "output"]
-"""What the first layer of a recurrent decoder reads beside a token: nothing; the context vector
+"""Beside a token the first layer of a recurrent decoder reads nothing; the context vector
 (Cho 2014; Bahdanau 2015); the output of the step before (input feeding, Luong 2015)."""
 
 Readout = Literal["none", "tanh", "maxout"]

@@ -95,15 +95,6 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
     )
 
 
-def _own_text_only(decoder: StackSpec) -> StackSpec:
-    """Return a decoder's blocks without cross-attention, which see nothing of packed texts."""
-    block = decoder.block
-    attention = block.self_attention
-    own_text = AllOfSpec(parts=(attention.mask, SegmentSpec()))
-    attention = attention.model_copy(update={"mask": own_text})
-    return decoder.with_block(block.replace(self_attention=attention, cross_attention=None))
-
-
 def encoder_spec(
     shape: TranslatorShape, vocabulary: int, max_length: int, heads: tuple[HeadSpec, ...]
 ) -> EncoderSpec:
@@ -310,7 +301,7 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
     stacks = spec.stacks()
     recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
     yield "recurrent", recurrent or None
-    for name, stack in spec.stacks().items():
+    for name, stack in stacks.items():
         yield f"{name}_layers", stack.num_layers
         if not _IN_BLOCKS_OF_THEIR_OWN & _kinds(stack):
             yield from _mixers(name, stack)

@@ -27,7 +27,7 @@ _MODULES: dict[Cell, type[nn.RNN] | type[nn.LSTM] | type[nn.GRU]] = {
     "gru": nn.GRU,
 }
 _KEEPING_GATE: dict[Cell, int] = {"lstm": 1, "gru": 1}
-"""Which of a cell's stacked maps is the gate that keeps the state: LSTM's forget, GRU's update."""
+"""Place of the gate that keeps the state among a cell's maps: LSTM's forget, GRU's update."""
 
 _SAVED: dict[Cell, int] = {"rnn": 3, "lstm": 19, "gru": 9}
 """Numbers of a channel that one token leaves for the gradients, as counted in runs. LSTM's are
