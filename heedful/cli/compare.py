@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
+import heedful
 from heedful.cli.flags import overrides, terminal
 from heedful.cli.text_io import PLAIN, Output, Report, say, show_table
 from heedful.cli.train import SettingsFlags, corpora_settings
@@ -91,22 +93,8 @@ def compare(
             remedy="Name the configurations, or leave out all flags but --out",
         )
 
-    def work(events: Events) -> Comparison:
-        import heedful
-
-        return heedful.compare(
-            configs,
-            out=out,
-            seeds=_SEEDS if seeds is None else seeds,
-            max_flops=max_flops,
-            settings=values,
-            events=events,
-        )
-
-    return _run(work, report)
-
-
-_SEEDS = 3
+    options = _options(out, seeds, max_flops, values)
+    return _run(partial(heedful.compare, configs, **options), report)
 
 
 def sweep(
@@ -144,24 +132,22 @@ def sweep(
 
     setting, choices = parse_sweep(over)
 
-    def work(events: Events) -> Comparison:
-        import heedful
-
-        return heedful.sweep(
-            config,
-            setting,
-            choices,
-            out=out,
-            seeds=_SEEDS if seeds is None else seeds,
-            max_flops=max_flops,
-            settings=values,
-            events=events,
-        )
-
-    return _run(work, report)
+    options = _options(out, seeds, max_flops, values)
+    return _run(partial(heedful.sweep, config, setting, choices, **options), report)
 
 
-def _run(work: Callable[[Events], Comparison], report: Report) -> int:
+_SEEDS = 3
+
+
+def _options(
+    out: Path, seeds: int | None, max_flops: float | None, values: dict[str, Any]
+) -> dict[str, Any]:
+    """The arguments that a comparison and a sweep share."""
+    seeds = _SEEDS if seeds is None else seeds
+    return {"out": out, "seeds": seeds, "max_flops": max_flops, "settings": values}
+
+
+def _run(work: Callable[..., Comparison], report: Report) -> int:
     """Compare, show the table, and say how to go on if something is left."""
     from heedful.events import Events
 
@@ -170,7 +156,7 @@ def _run(work: Callable[[Events], Comparison], report: Report) -> int:
     except ConfigError as error:
         say(f"{error} Without it there are tables, and no page.")
     with closing(Events([_OneLine(terminal())])) as events:
-        result = work(events)
+        result = work(events=events)
     if not report.output.json:
         columns = result.columns()
         show_table(
