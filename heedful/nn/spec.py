@@ -20,6 +20,7 @@ from heedful.config import PositionScheme as PositionScheme
 from heedful.errors import ConfigError
 from heedful.nn.mask_spec import EverythingSpec, MaskSpec
 from heedful.nn.mixer_spec import (
+    AnyWidthSpec,
     AverageAttentionSpec,
     ChannelMixSpec,
     ConvolutionSpec,
@@ -238,7 +239,7 @@ class ExpertsSpec(Config):
         return self
 
 
-class FeedForwardSpec(Config):
+class FeedForwardSpec(AnyWidthSpec):
     """The position-wise network: inner width, activation (gated forms: Shazeer 2020), dropout."""
 
     kind: Literal["feedforward"] = "feedforward"
@@ -249,9 +250,6 @@ class FeedForwardSpec(Config):
     experts: ExpertsSpec | None = Field(
         None, description="several networks of this width instead of one"
     )
-
-    def check_width(self, width: int) -> None:
-        """Accept any model width."""
 
 
 class AttentionSpec(Config):
