@@ -129,4 +129,4 @@ def test_the_state_does_not_grow(name):
     for at in range(3):
         context = Context(Positions.of_self(torch.full((2, 1), at)))
         _, state = module.step(torch.randn(2, 1, WIDTH), state, context)
-        assert state.value.numel() * 4 == 2 * module.state_bytes(at + 1, 4)
+        assert state.tensors[0].numel() * 4 == 2 * module.state_bytes(at + 1, 4)

@@ -15,12 +15,12 @@ from heedful.nn.feedforward import FeedForward
 from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import AverageAttentionSpec
-from heedful.nn.mixers.linear_scan import ScanMixer
+from heedful.nn.mixers.linear_scan import LinearRecurrence
 from heedful.nn.spec import FeedForwardSpec
 from heedful.nn.work import Saved, Work, weight_work
 
 
-class AverageAttention(ScanMixer):
+class AverageAttention(LinearRecurrence):
     """Running averages of a text, a feed-forward network and a gate.
 
     Args:
@@ -42,7 +42,7 @@ class AverageAttention(ScanMixer):
             nn.init.zeros_(self.gate.bias)
 
     def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See `ScanMixer`; nothing decays."""
+        """See `LinearRecurrence`; nothing decays."""
         value = torch.cat([x.float(), x.new_ones(*x.shape[:-1], 1).float()], -1)
         return torch.ones_like(value), value
 

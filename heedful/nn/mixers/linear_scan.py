@@ -9,13 +9,13 @@ Shapes: B sentences, W beams, L length, N numbers of the state, D model width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.mixer import Context, MakeCache, Reordering
+from heedful.nn.mixer import Context, MakeCache
+from heedful.nn.mixers.scan_mixer import ScanState
 from heedful.nn.work import FLOAT32
 
 
@@ -70,25 +70,11 @@ def _doubling(decay: Tensor, value: Tensor) -> Tensor:
     return value
 
 
-@dataclass(frozen=True)
-class ScanState:
-    """The state of a recurrence after the tokens so far.
-
-    Args:
-        value: of each beam, [B, W, N] float32.
-    """
-
-    value: Tensor
-
-    def reorder(self, choice: Reordering) -> ScanState:
-        """Return the states of the chosen beams."""
-        return ScanState(self.value.flatten(0, 1)[choice.rows])
-
-
-class ScanMixer(nn.Module):
+class LinearRecurrence(nn.Module):
     """A mixer whose tokens know of earlier ones by the state of a linear recurrence.
 
-    Padding leaves the state as it is; a text that follows another in its row begins at 0.
+    Padding leaves the state as it is (its decay is 1 and its value 0), so that no token has to be
+    moved, as for a `ScanMixer`; a text that follows another in its row begins at 0.
 
     Attributes:
         state_width: N.
@@ -123,19 +109,20 @@ class ScanMixer(nn.Module):
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
     ) -> ScanState:
         """Return the state before the first token; see `Mixer.initial_state`."""
-        return ScanState(torch.zeros((rows, 1, self.state_width), device=like.device))
+        return ScanState((torch.zeros((rows, 1, self.state_width), device=like.device),))
 
     def step(self, x: Tensor, state: ScanState, context: Context) -> tuple[Tensor, ScanState]:
         """Go on from a state; see `Mixer.step`."""
         decay, value = self.terms(x)
         positions = context.positions.query.reshape(x.shape[:2])
         decay, value = self._at_padding(decay, value, positions)
-        if state.value.shape[1] == 1:  # tokens of the only beam, one after the other
-            states = scan(decay, value, state.value[:, 0])
-            last = states[:, -1:] if states.shape[1] else state.value
-            return self.result(x, states, context), ScanState(last)
-        states = decay * state.value + value
-        return self.result(x, states, context), ScanState(states)
+        (before,) = state.tensors  # [B, W, N]
+        if before.shape[1] == 1:  # tokens of the only beam, one after the other
+            states = scan(decay, value, before[:, 0])
+            last = states[:, -1:] if states.shape[1] else before
+            return self.result(x, states, context), ScanState((last,))
+        states = decay * before + value
+        return self.result(x, states, context), ScanState((states,))
 
     def state_bytes(self, tokens: int, number_bytes: int) -> int:
         """Return the bytes of the state, float32 however many tokens it is of."""

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import SSRUSpec
-from heedful.nn.mixers.linear_scan import ScanMixer
+from heedful.nn.mixers.linear_scan import LinearRecurrence
 from heedful.nn.work import Saved, Work, weight_work
 
 
-class SSRU(ScanMixer):
+class SSRU(LinearRecurrence):
     """A recurrent cell for decoders, in the place of self-attention.
 
     Args:
@@ -40,7 +40,7 @@ class SSRU(ScanMixer):
             nn.init.zeros_(self.forget.bias)
 
     def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """See `ScanMixer`; the forget gate is the decay."""
+        """See `LinearRecurrence`; the forget gate is the decay."""
         forget = torch.sigmoid(self.forget(x).float())
         return forget, (1 - forget) * self.value(x).float()
 
