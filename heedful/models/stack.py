@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Self, cast
 
 import torch
@@ -238,7 +239,9 @@ def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dt
     An engine replaces linear layers and keeps the norms. A block without norms may then have no
     parameters left, but biases, which are of the type of the products.
     """
-    tensors = [*block.parameters(), *(getattr(each, "bias", None) for each in block.modules())]
+    biases = (getattr(each, "bias", None) for each in block.modules())
+    # The first will do: nearly always a parameter, so that a search begins without a list of all.
+    tensors = chain(block.parameters(), biases)
     found = next((each for each in tensors if isinstance(each, Tensor)), None)
     return (rows.device, torch.float32) if found is None else (found.device, found.dtype)
 
