@@ -121,11 +121,12 @@ def _split(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         for module in model.modules()
         for name in getattr(module, "undecayed", ())
     }
+    left_alone = embeddings | undecayed
     decayed: list[nn.Parameter] = []
     free: list[nn.Parameter] = []
     for parameter in model.parameters():
         if parameter.requires_grad:
-            plain = parameter.ndim < 2 or id(parameter) in embeddings | undecayed
+            plain = parameter.ndim < 2 or id(parameter) in left_alone
             (free if plain else decayed).append(parameter)
     return decayed, free
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import serve
@@ -44,7 +43,7 @@ def case(
     if pattern:
         mask = build_mask(parse_mask(pattern))
     seconds = []
-    before = _reset_peak()
+    before = serve.reset_peak()
     for _ in range(repeats + 1):
         positions = Positions.of_self(torch.arange(length)[None])
         began = time.perf_counter()
@@ -54,18 +53,7 @@ def case(
                 torch.autograd.grad(output.sum(), (q, k, v))
         seconds.append(time.perf_counter() - began)
         del output
-    return {"seconds": seconds[1:], "memory_mb": round(_status("VmHWM") - before, 2)}
-
-
-def _reset_peak() -> float:
-    """Let the kernel count the peak of this process anew; its memory now, in MB."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _status("VmHWM")
-
-
-def _status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
+    return {"seconds": seconds[1:], "memory_mb": round(serve.peak_mb() - before, 2)}
 
 
 if __name__ == "__main__":

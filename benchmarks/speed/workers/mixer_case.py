@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Any
 
 import serve
@@ -59,7 +58,7 @@ def case(
     context = Context(Positions.of_self(torch.arange(length)[None]))
     wanted = [x, *module.parameters()]
     seconds = []
-    before = _reset_peak()
+    before = serve.reset_peak()
     for _ in range(repeats + 1):
         began = time.perf_counter()
         with torch.set_grad_enabled(backward):
@@ -71,22 +70,11 @@ def case(
     work = module.work(length, length).total
     return {
         "seconds": seconds[1:],
-        "memory_mb": round(_status("VmHWM") - before, 2),
+        "memory_mb": round(serve.peak_mb() - before, 2),
         "operations": work,
         "causal": causal,
         "parameters": sum(each.numel() for each in module.parameters()),
     }
-
-
-def _reset_peak() -> float:
-    """Let the kernel count the peak of this process anew; its memory now, in MB."""
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-    return _status("VmHWM")
-
-
-def _status(name: str) -> float:
-    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(name))
 
 
 if __name__ == "__main__":
