@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError
 from heedful.nn.mask_spec import AllOfSpec, CausalSpec, EverythingSpec, MaskSpec, WindowSpec
+from heedful.nn.mask_text import parse_mask
 from heedful.nn.mixer_spec import (
     AverageAttentionSpec,
     LinearAttentionSpec,
@@ -51,17 +52,24 @@ def attention_spec(shape: TranslatorShape) -> AttentionSpec:
 def self_attention_spec(shape: TranslatorShape, causal: bool) -> AttentionSpec:
     """Return attention over the input, with the mask and positions of a shape."""
     mask: MaskSpec = CausalSpec() if causal else EverythingSpec()
-    if shape.window is not None:
-        near = WindowSpec(size=shape.window)
-        mask = AllOfSpec(parts=(mask, near)) if causal else near
+    if (own := _mask(shape)) is not None:
+        mask = AllOfSpec(parts=(mask, own)) if causal else own
     bias = LAYER_BIASES.get(shape.positions)
     return attention_spec(shape).model_copy(
         update={
             "mask": mask,
             "rotary": _rotary(shape),
             "position_bias": bias() if bias else None,
+            "relative_values": shape.relative_values,
+            "global_tokens": shape.global_tokens,
         }
     )
+
+
+def _mask(shape: TranslatorShape) -> MaskSpec | None:
+    if shape.window is not None:
+        return WindowSpec(size=shape.window)
+    return None if shape.mask is None else parse_mask(shape.mask, where="model.mask")
 
 
 def _linear_attention(shape: TranslatorShape, causal: bool) -> LinearAttentionSpec:
@@ -176,19 +184,20 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
         stacks: of the model.
 
     Raises:
-        ConfigError: when positions or a window would change nothing.
+        ConfigError: when positions or a mask would change nothing.
     """
     stacks = list(stacks)
     if any(stack.has_self_attention for stack in stacks):
         return
     parts = [part for stack in stacks for block in stack.pattern for part in block.mixers()]
     names = ", ".join(sorted({part.kind for part in parts}))
-    if shape.window is not None:
-        raise ConfigError(
-            f"A window is of attention, and this model has {names} only",
-            where="model.window",
-            remedy="Leave it out, or set model.attention_every",
-        )
+    for option in ("window", "mask", "global_tokens", "relative_values"):
+        if getattr(shape, option) is not None:
+            raise ConfigError(
+                f"{option} is of attention, and this model has {names} only",
+                where=f"model.{option}",
+                remedy="Leave it out, or set model.attention_every",
+            )
     if shape.positions not in ("sinusoidal", "learned", "none"):
         raise ConfigError(
             f"Positions of the kind {shape.positions} change the scores of attention, and this "

@@ -77,13 +77,22 @@ def recurrent_options(encoder: StackSpec | None, decoder: StackSpec | None) -> d
                     "cell": part.cell,
                     "direction": part.summary,
                     "attention": "none" if attention is None else attention.score,
-                    "window": None if attention is None else attention.window,
                     "feeding": part.feeding,
                     "readout": part.readout,
                     "residual": part.residual,
                 }
+                told |= {
+                    option: getattr(
+                        attention, field, ScoreAttentionSpec.model_fields[field].default
+                    )
+                    for option, field in _OF_ATTENTION.items()
+                }
                 options |= told
     return options
+
+
+_OF_ATTENTION = {"window": "window", "key_width": "width", "scale": "scale"}
+"""Options of `RecurrentShape` and the fields of `ScoreAttentionSpec` that they set."""
 
 
 def _residual(stack: StackSpec, sublayer: SubLayerSpec) -> dict[str, bool]:
@@ -105,11 +114,12 @@ def _recurrent_stack(
 
 def _decoder(shape: TranslatorShape, recurrent: RecurrentShape) -> RecurrentDecoderSpec:
     options = recurrent.plain()
-    score, window = options.pop("attention"), options.pop("window", None)
     summary = {"summary": options.pop("direction")}
+    score = {"score": options.pop("attention")}
+    score |= {field: options.pop(option, None) for option, field in _OF_ATTENTION.items()}
     attention = None
-    if score != "none":
-        attention = {"score": score, "window": window, "dropout": shape.attention_dropout}
+    if score["score"] != "none":
+        attention = score | {"dropout": shape.attention_dropout}
     sizes = {"num_layers": shape.decoder_layers, "dropout": shape.dropout}
     values = options | sizes | summary | {"attention": attention}
     return RecurrentDecoderSpec.parse(values, where="model.recurrent")

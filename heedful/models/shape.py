@@ -31,6 +31,7 @@ RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]
 _OF_ATTENTION_BLOCKS = (
     *("num_heads", "num_kv_heads", "head_width", "feedforward", "num_experts"),
     *("experts_per_token", "activation", "norm", "norm_placement", "window"),
+    *("mask", "global_tokens", "relative_values"),
     *("feedforward_dropout", "bias", "attention_scale", "residual"),
     *("mixer", "encoder_mixer", "attention_every", "network", "features", "state_size"),
 )
@@ -52,6 +53,12 @@ class RecurrentShape(Config):
     window: PositiveInt | None = Field(
         None, description="local-p attention: tokens on each side of a predicted place (Luong 2015)"
     )
+    key_width: PositiveInt | None = Field(
+        None,
+        description="numbers of a query and a key that are compared; the width if unset; additive, "
+        "concat, dot",
+    )
+    scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on attention scores")
     feeding: Feeding = Field(
         "none",
         description="read beside each token: context (Cho 2014; Bahdanau 2015), or the output of "
@@ -65,9 +72,11 @@ class RecurrentShape(Config):
     )
 
     @model_validator(mode="after")
-    def _window_is_of_attention(self) -> Self:
-        if self.window is not None and self.attention == "none":
-            raise ValueError("window is of local-p attention; attention is none")
+    def _options_are_of_attention(self) -> Self:
+        for name in ("window", "key_width", "scale"):
+            default = type(self).model_fields[name].default
+            if self.attention == "none" and getattr(self, name) != default:
+                raise ValueError(f"{name} is of attention, and attention is none")
         return self
 
 
@@ -135,6 +144,20 @@ class TranslatorShape(Config):
         None, description="tokens of the texts before rotary_scaling; yarn and by_wavelength"
     )
     window: PositiveInt | None = Field(None, description="self-attention sees only this near")
+    mask: str | None = Field(
+        None,
+        description="keys that self-attention sees, such as 'window(128) | global(2)' or "
+        "'strided(32)'; a decoder sees none that come later",
+    )
+    global_tokens: PositiveInt | None = Field(
+        None,
+        description="tokens at the beginning of a text that attend by projections of their own "
+        "(Longformer); the mask says what they see: global(N)",
+    )
+    relative_values: PositiveInt | None = Field(
+        None,
+        description="farthest distance with a vector of its own that is added to values (Shaw)",
+    )
     share_embeddings: Literal["all", "target", "none"] = "all"
     dropout: Probability = 0.1
     attention_dropout: Probability = 0.0
@@ -163,6 +186,15 @@ class TranslatorShape(Config):
             raise ValueError(f"width {self.width} is odd; two directions have half of it each")
         if self.positions not in ("sinusoidal", "learned", "none"):
             raise ValueError(f"positions = {self.positions!r} are known by self-attention only")
+        return self
+
+    @model_validator(mode="after")
+    def _one_option_says_what_is_seen(self) -> Self:
+        if self.window is not None and self.mask is not None:
+            raise ValueError(
+                f"window and mask both say what is seen; as one mask: ({self.mask}) & "
+                f"window({self.window})"
+            )
         return self
 
     @model_validator(mode="after")

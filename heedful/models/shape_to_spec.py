@@ -27,7 +27,9 @@ from heedful.nn.mask_spec import (
     AllOfSpec,
     MaskSpec,
     SegmentSpec,
+    own_rules,
 )
+from heedful.nn.mask_text import parse_mask, write_mask
 from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
@@ -184,6 +186,8 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
     differences: list[str] = []
     for option, value in _values(spec):
         wanted = getattr(shape, option)
+        if option == "mask" and wanted is not None:
+            wanted = next(value for name, value in _seen(parse_mask(wanted)) if name == "mask")
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
         if option == "recurrent":
@@ -414,7 +418,9 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
             yield "bias", attention.bias
             yield "attention_scale", _scale(attention, width)
             if attention.over == "input":
-                yield "window", _window(attention.mask)
+                yield from _seen(attention.mask)
+                yield "global_tokens", attention.global_tokens
+                yield "relative_values", attention.relative_values
         if block.norm_placement != "none":
             yield "norm", block.norm.kind
         yield "norm_placement", block.norm_placement
@@ -473,11 +479,10 @@ def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:
     return next((bias.kind for bias in biases if bias is not None), "none")
 
 
-def _window(mask: MaskSpec) -> int | None:
-    if mask.kind == "window":
-        return mask.size
-    sizes = (_window(part) for part in getattr(mask, "parts", ()))
-    return next((size for size in sizes if size is not None), None)
+def _seen(mask: MaskSpec) -> Iterator[tuple[str, Any]]:
+    own = own_rules(mask)
+    yield "window", own.size if own.kind == "window" else None
+    yield "mask", None if own.kind == "everything" else write_mask(own)
 
 
 def _is_same_sharing(option: str, value: str, spec: ModelSpec) -> bool:

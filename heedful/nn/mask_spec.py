@@ -217,3 +217,18 @@ MaskSpec = Annotated[
     | AnyOfSpec,
     Field(discriminator="kind"),
 ]
+
+
+def own_rules(mask: MaskSpec) -> MaskSpec:
+    """Return a mask without what follows from the task: not after the query, not another text."""
+    rules = [rule for rule in _rules(mask) if rule.kind not in ("everything", "causal", "segment")]
+    if not rules:
+        return EverythingSpec()
+    return rules[0] if len(rules) == 1 else AllOfSpec(parts=tuple(rules))
+
+
+def _rules(mask: MaskSpec) -> list[MaskSpec]:
+    """Return masks all of which show a key that is seen."""
+    if mask.kind != "all_of":
+        return [mask]
+    return [rule for part in mask.parts for rule in _rules(part)]

@@ -245,7 +245,9 @@ class ScoreAttentionSpec(AnyWidthSpec):
     over: Literal["input", "memory"] = Field("memory", description="the encoder's output")
     score: Score = "additive"
     width: PositiveInt | None = Field(
-        None, description="inner width of additive and concat scores; the model width if unset"
+        None,
+        description="numbers of a query and a key that additive, concat and dot compare; the model "
+        "width if unset, and dot then compares states as they are",
     )
     scale: Annotated[float, Field(gt=0)] = Field(1.0, description="factor on scores")
     window: PositiveInt | None = Field(
@@ -257,6 +259,14 @@ class ScoreAttentionSpec(AnyWidthSpec):
         "are multiplied by the root of the source's length (Gehring 2017)",
     )
     dropout: Probability = Field(0.0, description="on attention weights")
+
+    @model_validator(mode="after")
+    def _width_is_projected_to(self) -> Self:
+        if self.width is not None and self.score == "general":
+            raise ValueError("general compares states through a map of the model width: no width")
+        if self.width is not None and self.embeddings:
+            raise ValueError("width with embeddings: token embeddings have the model width")
+        return self
 
     @model_validator(mode="after")
     def _reads_a_memory(self) -> Self:

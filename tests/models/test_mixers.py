@@ -18,6 +18,8 @@ from heedful.models.shape_to_spec import (
     encoder_spec,
     with_overrides,
 )
+from heedful.nn.attention.masks import build_mask
+from heedful.nn.positions import Positions
 from heedful.nn.spec import MixerName
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import OptimizerSettings
@@ -93,7 +95,15 @@ def test_shared_biases_stand_in_hybrids_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("positions", "rotary"), ("positions", "t5"), ("window", 4)]
+    ("option", "value"),
+    [
+        ("positions", "rotary"),
+        ("positions", "t5"),
+        ("window", 4),
+        ("mask", "strided(4)"),
+        ("global_tokens", 1),
+        ("relative_values", 4),
+    ],
 )
 def test_options_of_attention_are_refused_where_there_is_none(option: str, value: object) -> None:
     lonely = shape(mixer="linear_attention", encoder_mixer="linear_attention", **{option: value})
@@ -131,6 +141,45 @@ def test_a_model_of_other_mixers_contradicts_options() -> None:
     assert stack.pattern[1].self_attention.rotary.factor == 2.0
     _, stack = with_overrides(spec.embedding, spec.decoder, shape(dropout=0.3))
     assert all(block.dropout == 0.3 for block in stack.pattern)
+
+
+def test_a_mask_is_written_as_an_expression() -> None:
+    options = {"mask": "window(3)|global(1)", "global_tokens": 1, "relative_values": 4}
+    spec = causal_lm_spec(shape(**options), 30, 16)
+    attention = spec.decoder.pattern[0].self_attention
+    assert (attention.global_tokens, attention.relative_values) == (1, 4)
+    sees = build_mask(attention.mask).allow(Positions.of_self(torch.arange(6)[None]))[0, 0]
+    assert sees.int().tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 0, 1, 1, 1, 0],
+        [1, 0, 0, 1, 1, 1],
+    ]
+    encoder = shape(**options).expand(30, 30).encoder.pattern[0].self_attention
+    assert build_mask(encoder.mask).allow(Positions.of_self(torch.arange(6)[None]))[0, 0, 0].all()
+    assert contradictions(shape(**options), spec) == []
+    assert contradictions(shape(mask="window(3)"), spec) == [
+        "model.mask is window(3), and the model's window(3) | global(1)"
+    ]
+    assert contradictions(shape(window=3), spec) == ["model.window is 3, and the model's none"]
+    assert contradictions(shape(mask="window(3)"), causal_lm_spec(shape(window=3), 30, 16)) == []
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        ("windw(3)", "No mask is called 'windw'"),
+        ("random(4, 2, 16)", "need a seed"),
+        ("window(3) |", "a mask is expected"),
+    ],
+)
+def test_a_mask_that_cannot_be_is_refused(mask: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        causal_lm_spec(shape(mask=mask), 30, 16)
+    with pytest.raises(ConfigError, match="window and mask both say"):
+        shape(mask="strided(4)", window=4)
 
 
 def test_linear_attention_has_the_feature_map_that_is_named() -> None:

@@ -34,6 +34,7 @@ CHO = {"recurrent": {"cell": "gru", "feeding": "context", "readout": "maxout"}}
 ADDITIVE = {"recurrent": {**CHO["recurrent"], "attention": "additive", "direction": "both"}}
 GENERAL = {"attention": "general", "feeding": "output", "readout": "tanh", "residual": True}
 LUONG = {"recurrent": {**GENERAL, "direction": "forward"}}
+SCALED = {"recurrent": {"attention": "dot", "readout": "tanh", "key_width": 8, "scale": 0.35}}
 LOCAL = {"recurrent": {"attention": "dot", "readout": "tanh", "window": 2, "cell": "rnn"}}
 CONVOLUTIONS = {"convolution": {}, "positions": "learned"}
 SHAPES = {
@@ -41,6 +42,7 @@ SHAPES = {
     "cho": CHO,
     "additive": ADDITIVE,
     "luong": LUONG,
+    "scaled": SCALED,
     "local": LOCAL,
     "convolutions": CONVOLUTIONS,
 }
@@ -218,7 +220,9 @@ def test_options_are_told_from_a_model(name):
     spec = options.expand(70, 70)
     told = recurrent_options(spec.encoder, spec.decoder)
     assert told == (
-        {} if options.recurrent is None else {"window": None} | options.recurrent.plain()
+        {}
+        if options.recurrent is None
+        else {"window": None, "key_width": None} | options.recurrent.plain()
     )
 
 

@@ -88,7 +88,10 @@ def attend(weights, spec, query, states):
             scores.append(weights["vector.weight"][0] @ torch.tanh(inner))
         else:
             key = weights["key.weight"] @ state if spec.score == "general" else state
-            scores.append(query @ key)
+            compared = query
+            if spec.score == "dot" and spec.width:
+                compared, key = weights["query.weight"] @ query, weights["key.weight"] @ state
+            scores.append(compared @ key)
     scores = spec.scale * torch.stack(scores)
     if spec.window is None:
         found = torch.softmax(scores, 0)
@@ -258,6 +261,23 @@ def test_attention_of_one_head_is_that_of_a_loop(score, left, window, embeddings
             torch.testing.assert_close(y[row, place], expected, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("score", ["additive", "concat", "dot"])
+def test_keys_may_be_narrower_than_states_and_scores_scaled(score):
+    torch.manual_seed(4)
+    spec = ScoreAttentionSpec(score=score, width=3, scale=0.4)
+    module = ScoreAttention(WIDTH, spec).double()
+    positions = torch.arange(4)[None]
+    memory, x = (torch.randn(1, 4, WIDTH, dtype=torch.float64) for _ in range(2))
+    context = Context(Positions.of_self(positions), Positions(positions, positions))
+    y, _ = module.step(x, module.read(Memory(memory, positions)), context)
+    weights = dict(module.function.named_parameters())
+    assert weights["key.weight"].shape == (3, WIDTH)
+    for place in range(4):
+        mixed, _ = attend(weights, spec, x[0, place], memory[0])
+        expected = module.output.weight @ mixed + module.output.bias
+        torch.testing.assert_close(y[0, place], expected, rtol=1e-6, atol=1e-7)
+
+
 def test_a_source_of_no_tokens_gives_no_nan():
     decoder = made("luong local-p, fed")
     sources = torch.full((1, 3), -1)
@@ -282,6 +302,8 @@ def test_a_source_of_no_tokens_gives_no_nan():
             "a place in another text; in self-attention",
         ),
         ({"attention": {"over": "input"}}, "compare states with a memory"),
+        ({"attention": {"score": "general", "width": 4}}, "no width"),
+        ({"attention": {"embeddings": True, "width": 4}}, "have the model width"),
     ],
 )
 def test_what_has_no_sense_is_refused_with_the_reason(values, reason):

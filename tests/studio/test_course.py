@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from heedful.nn.attention.masks import build_mask
+from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
 from heedful.studio.course import read_course
 from heedful.studio.pages import PAGES
-from heedful.studio.pages.masks_page import parse_mask
 
 COURSE = read_course()
 

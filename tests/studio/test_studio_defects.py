@@ -11,9 +11,9 @@ import torch
 from starlette.testclient import TestClient
 
 from heedful.nn.attention.masks import build_mask
+from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
 from heedful.studio.app import build_app
-from heedful.studio.pages.masks_page import parse_mask
 from heedful.studio.workspace import Place, Workspace
 
 

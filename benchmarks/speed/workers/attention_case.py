@@ -10,8 +10,8 @@ import torch
 
 from heedful.nn.attention.attend import attend
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window, build_mask
+from heedful.nn.mask_text import parse_mask
 from heedful.nn.positions import Positions
-from heedful.studio.pages.masks_page import parse_mask
 
 
 def case(

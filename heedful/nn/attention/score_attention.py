@@ -25,7 +25,7 @@ class ScoreKeys:
     """An encoder's states as score functions read them.
 
     Args:
-        keys: [B, S, A] for additive scores, else [B, S, D].
+        keys: [B, S, A], or [B, S, D] for scores without an inner width.
         values: [B, S, D].
     """
 
@@ -69,6 +69,9 @@ class ScoreFunction(nn.Module):
             self.query = _xavier(Linear(width, inner, bias=False))
             self.key = _xavier(Linear(width, inner, bias=spec.score == "additive"))
             self.vector = _xavier(Linear(inner, 1, bias=False))
+        elif spec.score == "dot" and spec.width is not None:
+            self.query = _xavier(Linear(width, inner, bias=False))
+            self.key = _xavier(Linear(width, inner, bias=False))
         elif spec.score == "general":
             self.key = _xavier(Linear(width, width, bias=False))
         if spec.embeddings and self.query is None:

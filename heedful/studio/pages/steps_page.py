@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config
+from heedful.nn.mask_text import LONGEST, parse_mask
 from heedful.studio.page import AttentionRequest, Call, Page, attentions_of, read_text, round_digits
-from heedful.studio.pages.masks_page import LONGEST, parse_mask
 
 if TYPE_CHECKING:
     from torch import Tensor

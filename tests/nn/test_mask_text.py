@@ -1,4 +1,4 @@
-"""Masks as a person types them: what is read is what was meant, and errors say where."""
+"""Masks written as expressions: what is read is what was meant, and errors say where."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from heedful.errors import ConfigError
 from heedful.nn.attention.masks import build_mask
+from heedful.nn.mask_text import mask_kinds, parse_mask, write_mask
 from heedful.nn.positions import Positions
-from heedful.studio.pages.masks_page import mask_kinds, parse_mask
 
 LENGTH = 9
 
@@ -112,3 +112,19 @@ def test_errors_say_where(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_mask(text)
     assert message in str(caught.value)
+
+
+@given(EXPRESSIONS)
+@settings(max_examples=60)
+def test_what_is_written_reads_as_the_same_mask(expression) -> None:
+    text, _ = expression
+    written = write_mask(parse_mask(text))
+    assert seen(written) == seen(text)
+    assert write_mask(parse_mask(written)) == written
+
+
+def test_written_masks_are_short() -> None:
+    assert write_mask(parse_mask(" causal&(window( 4 )|(global(1)))")) == (
+        "causal & (window(4) | global(1))"
+    )
+    assert write_mask(parse_mask("random(2,1,8,7)")) == "random(2, 1, 8, 7)"

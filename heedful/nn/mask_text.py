@@ -1,0 +1,172 @@
+"""Masks written as an expression: `causal & window(4) | prefix(2)`. No torch here.
+
+The words are the kinds of `heedful.nn.mask_spec`, with their settings in brackets in the order they
+have there; `&` binds more tightly than `|`.
+"""
+
+from __future__ import annotations
+
+import re
+import typing
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from heedful.config import Config
+from heedful.errors import ConfigError, suggest
+from heedful.nn.mask_spec import AllOfSpec, AnyOfSpec, EverythingSpec, MaskSpec
+
+LONGEST = 300
+_DEEPEST = 16
+_TOKEN = re.compile(
+    r"\s*(?:(?P<word>[A-Za-z_]\w*)|(?P<number>\d{1,6})|(?P<sign>[&|(),])|(?P<bad>\S))"
+)
+
+
+class _Token(NamedTuple):
+    kind: str
+    text: str
+    at: int
+
+
+def mask_kinds() -> dict[str, type[Config]]:
+    """Return the words of the language, each with its spec."""
+    kinds = typing.get_args(typing.get_args(MaskSpec)[0])
+    return {
+        kind.model_fields["kind"].default: kind
+        for kind in kinds
+        if kind not in (AllOfSpec, AnyOfSpec)
+    }
+
+
+def parse_mask(text: str, *, where: str | None = None) -> MaskSpec:
+    """Return the mask that an expression says; an empty one means every key.
+
+    Args:
+        text: the expression.
+        where: the setting that holds it, for errors.
+
+    Raises:
+        ConfigError: naming the place of the mistake.
+    """
+    if len(text) > LONGEST:
+        raise ConfigError(
+            f"The mask has {len(text):,} characters; at most {LONGEST} are read", where=where
+        )
+    if not text.strip():
+        return EverythingSpec()
+    reader = _Reader(text, where)
+    mask = reader.either(0)
+    reader.expect_end()
+    return mask
+
+
+def write_mask(mask: MaskSpec) -> str:
+    """Return the expression of a mask, which `parse_mask` reads as the same mask."""
+    if mask.kind == "any_of":
+        return " | ".join(map(write_mask, mask.parts))
+    if mask.kind == "all_of":
+        written = [write_mask(part) for part in mask.parts]
+        either = [part.kind == "any_of" for part in mask.parts]
+        return " & ".join(f"({w})" if e else w for w, e in zip(written, either, strict=True))
+    values = [getattr(mask, name) for name in type(mask).model_fields if name != "kind"]
+    return f"{mask.kind}({', '.join(map(str, values))})" if values else mask.kind
+
+
+class _Reader:
+    """Reads an expression from left to right."""
+
+    def __init__(self, text: str, setting: str | None) -> None:
+        self.text = text
+        self.setting = setting
+        self.tokens = [*_tokens(text), _Token("end", "the end", len(text))]
+        self.place = 0
+
+    @property
+    def next(self) -> _Token:
+        return self.tokens[self.place]
+
+    def take(self, sign: str) -> bool:
+        """Skip a sign if it comes next, and return whether it did."""
+        if self.next.kind == "sign" and self.next.text == sign:
+            self.place += 1
+            return True
+        return False
+
+    def either(self, depth: int) -> MaskSpec:
+        parts = [self.both(depth)]
+        while self.take("|"):
+            parts.append(self.both(depth))
+        return parts[0] if len(parts) == 1 else AnyOfSpec(parts=tuple(parts))
+
+    def both(self, depth: int) -> MaskSpec:
+        parts = [self.one(depth)]
+        while self.take("&"):
+            parts.append(self.one(depth))
+        return parts[0] if len(parts) == 1 else AllOfSpec(parts=tuple(parts))
+
+    def one(self, depth: int) -> MaskSpec:
+        if depth > _DEEPEST:
+            raise self.error("brackets are nested too deeply")
+        if self.take("("):
+            inner = self.either(depth + 1)
+            self.expect(")")
+            return inner
+        word = self.next
+        if word.kind != "word":
+            raise self.error("a mask is expected")
+        kinds = mask_kinds()
+        if word.text not in kinds:
+            raise ConfigError(
+                f"No mask is called {word.text!r}",
+                where=self.where(),
+                remedy=suggest(word.text, kinds),
+            )
+        self.place += 1
+        kind = kinds[word.text]
+        names = [name for name in kind.model_fields if name != "kind"]
+        values = self.arguments(word.text, names)
+        before = "" if self.setting is None else f"{self.setting}: "
+        return typing.cast(
+            MaskSpec, kind.parse(values, where=f"{before}{word.text}({', '.join(names)})")
+        )
+
+    def arguments(self, word: str, names: list[str]) -> dict[str, int]:
+        needed = f"{word} needs {', '.join(names) or 'no numbers'}"
+        values: list[int] = []
+        if self.take("("):
+            while not self.take(")"):
+                if values:
+                    self.expect(",")
+                if self.next.kind != "number":
+                    raise self.error(f"a number is expected: {needed}")
+                values.append(int(self.next.text))
+                self.place += 1
+        if len(values) > len(names):
+            raise self.error(needed)
+        return dict(zip(names, values, strict=False))
+
+    def expect(self, sign: str) -> None:
+        if not self.take(sign):
+            raise self.error(f"{sign!r} is expected")
+
+    def expect_end(self) -> None:
+        if self.next.kind != "end":
+            raise self.error("'&' or '|' is expected")
+
+    def where(self) -> str:
+        place = f"{self.text[: self.next.at]}▸{self.text[self.next.at :]}"
+        return place if self.setting is None else f"{self.setting}: {place}"
+
+    def error(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"The mask cannot be understood at {self.next.text[:20]!r}: {reason}",
+            where=self.where(),
+            remedy="For example: causal & window(4) | prefix(2)",
+        )
+
+
+def _tokens(text: str) -> Iterator[_Token]:
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind is not None:
+            yield _Token(kind, match[kind], match.start(kind))
