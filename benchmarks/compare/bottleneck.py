@@ -41,37 +41,31 @@ _LSTM = {
 _CONTEXT = {"model.recurrent.feeding": "context", "model.recurrent.readout": "maxout"}
 
 SYSTEMS: dict[str, dict[str, Any]] = {
-    "lstm-fixed": _LSTM | _CONTEXT | {"model.width": 336, "schedule.peak-learning-rate": 0.0015},
+    "lstm-fixed": _LSTM | _CONTEXT | {"model.width": 184},
     "lstm-bahdanau": _LSTM
     | _CONTEXT
-    | {
-        "model.width": 336,
-        "model.recurrent.attention": "additive",
-        "schedule.peak-learning-rate": 0.0015,
-    },
+    | {"model.width": 180, "model.recurrent.attention": "additive"},
     "lstm-luong": _LSTM
     | {
-        "model.width": 352,
+        "model.width": 192,
         "model.recurrent.attention": "general",
         "model.recurrent.feeding": "output",
         "model.recurrent.readout": "tanh",
-        "schedule.peak-learning-rate": 0.0015,
     },
     "convs2s": {
-        "model.width": 288,
-        "model.encoder-layers": 6,
+        "model.width": 160,
+        "model.encoder-layers": 5,
         "model.decoder-layers": 3,
         "model.positions": "learned",
         "model.convolution.kernel-width": 3,
-        "schedule.peak-learning-rate": 0.001,
     },
     "transformer": {
-        "model.width": 256,
+        "model.width": 128,
         "model.encoder-layers": 3,
         "model.decoder-layers": 3,
         "model.num-heads": 4,
-        "model.feedforward": 1024,
-        "schedule.peak-learning-rate": 0.003,
+        "model.feedforward": 640,
+        "model.norm-placement": "pre",
     },
 }
 
