@@ -1,11 +1,10 @@
-"""From the options of a run's settings to complete specs, and where a model contradicts them."""
+"""From the options of a run's settings to complete specs, and to a model that is there."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from heedful.config import Config
 from heedful.errors import ConfigError
 from heedful.models.mixers import (
     attention_spec,
@@ -17,19 +16,15 @@ from heedful.models.model_spec import (
     CausalLMSpec,
     EncoderSpec,
     HeadSpec,
-    ModelSpec,
     TranslatorSpec,
     VisionSpec,
 )
-from heedful.models.recurrent_stacks import decoder_stack, encoder_stack, recurrent_options
+from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import (
     AllOfSpec,
-    MaskSpec,
     SegmentSpec,
-    own_rules,
 )
-from heedful.nn.mask_text import parse_mask, write_mask
 from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
@@ -174,50 +169,6 @@ DROPOUTS = ("dropout", "attention_dropout", "feedforward_dropout")
 """Options that may differ from those a model was trained with."""
 
 
-def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
-    """Return the options that were set and that a model contradicts, a few words each.
-
-    Dropout may be set anew. Options of a stack that the model lacks say nothing about it.
-
-    Args:
-        shape: the options; those left at their defaults were not set.
-        spec: of the model.
-    """
-    differences: list[str] = []
-    for option, value in _values(spec):
-        wanted = getattr(shape, option)
-        if option == "mask" and wanted is not None:
-            wanted = next(value for name, value in _seen(parse_mask(wanted)) if name == "mask")
-        if option not in shape.model_fields_set or wanted is None or wanted == value:
-            continue
-        if option == "recurrent":
-            differences += _within(option, wanted, value)
-            continue
-        if option == "share_embeddings" and _is_same_sharing(wanted, value, spec):
-            continue
-        text = f"model.{option} is {_plain(wanted)}, and the model's {_plain(value)}"
-        if text not in differences:
-            differences.append(text)
-    return differences
-
-
-def _within(section: str, wanted: Config, values: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the options of a section that were set and that a model contradicts.
-
-    Args:
-        section: its name.
-        wanted: the section.
-        values: of the model, as far as it tells; None for one of other layers.
-    """
-    if values is None:
-        yield f"model.{section} is set, and the model has no such layers"
-        return
-    for option in wanted.model_fields_set & values.keys():
-        if (value := getattr(wanted, option)) != values[option]:
-            text = f"model.{section}.{option} is {_plain(value)}"
-            yield f"{text}, and the model's {_plain(values[option])}"
-
-
 def with_overrides(
     embedding: EmbeddingSpec,
     stack: StackSpec,
@@ -269,9 +220,6 @@ def _with_rotary(
     return stack.model_copy(update={"pattern": tuple(pattern)})
 
 
-_IN_BLOCKS_OF_THEIR_OWN = {"recurrent", "recurrent_decoder", "convolution"}
-"""Kinds of parts whose stacks have none of the options of the Transformer's blocks."""
-
 _WITH_DROPOUT = ("recurrent_decoder", "convolution")
 """Kinds of parts that have the model's dropout inside."""
 
@@ -295,31 +243,19 @@ def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSp
     return block.replace(**parts, **change)
 
 
-def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
-    """Yield each option and the value the model has, once for every place it decides about."""
-    yield "width", spec.width
-    if spec.sharing is not None:
-        yield "share_embeddings", spec.sharing
-    if spec.kind == "translator":
-        yield "max_length", spec.max_length
-    stacks = spec.stacks()
-    recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
-    yield "recurrent", recurrent or None
-    for name, stack in stacks.items():
-        yield f"{name}_layers", stack.num_layers
-        if not _IN_BLOCKS_OF_THEIR_OWN & _kinds(stack):
-            yield from _mixers(name, stack)
-            yield from _of_stack(stack, spec.width)
-        if spec.kind != "vision":  # the positions of patches are always learned
-            yield "positions", _positions(spec.embedding, stack)
-
-
 def _embedding(shape: TranslatorShape, max_length: int) -> EmbeddingSpec:
     kind: Literal["sinusoidal", "learned", "none"] = "none"
     if shape.positions == "sinusoidal" or shape.positions == "learned":
         kind = shape.positions
     rows = max_length + 1 if kind == "learned" else None
-    return EmbeddingSpec(positions=PositionSpec(kind=kind, max_length=rows), dropout=shape.dropout)
+    # Scores of convolutions' attention are not scaled: of states of variance 1 they would be so far
+    # apart that a query saw one token alone, and outputs would grow from layer to layer.
+    is_small = shape.convolution is not None
+    return EmbeddingSpec(
+        scale=not is_small,
+        positions=PositionSpec(kind=kind, max_length=rows),
+        dropout=shape.dropout,
+    )
 
 
 def _encoder(shape: TranslatorShape) -> StackSpec:
@@ -407,88 +343,3 @@ def _experts(shape: TranslatorShape) -> ExpertsSpec | None:
         per_token=shape.experts_per_token,
         renormalize=several,  # the weight of a single one would always be 1
     )
-
-
-def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
-    for block in stack.pattern:
-        for attention in block.attentions().values():
-            yield "num_heads", attention.num_heads
-            yield "head_width", attention.head_width or width // attention.num_heads
-            yield "num_kv_heads", attention.num_kv_heads or attention.num_heads
-            yield "bias", attention.bias
-            yield "attention_scale", _scale(attention, width)
-            if attention.over == "input":
-                yield from _seen(attention.mask)
-                yield "global_tokens", attention.global_tokens
-                yield "relative_values", attention.relative_values
-        if block.norm_placement != "none":
-            yield "norm", block.norm.kind
-        yield "norm_placement", block.norm_placement
-        yield "residual", block.residual
-        yield from _network(block)
-
-
-def _scale(attention: AttentionSpec, width: int) -> float:
-    usual = (attention.head_width or width // attention.num_heads) ** -0.5
-    return usual if attention.scale is None else attention.scale
-
-
-def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:
-    mix = block.part("channel_mix")
-    if mix is not None and mix.kind == "channel_mix":
-        yield "network", mix.kind
-        yield "feedforward", mix.width
-        return
-    if block.part("feedforward") is None:
-        yield "feedforward", 0
-        return
-    network = block.feedforward
-    yield "bias", network.bias
-    yield "feedforward", network.width
-    yield "activation", network.activation
-    experts = network.experts
-    yield "num_experts", experts.num_experts if experts else None
-    if experts:
-        yield "experts_per_token", experts.per_token
-
-
-def _kinds(stack: StackSpec) -> set[str]:
-    return {sublayer.part.kind for block in stack.pattern for sublayer in block.sublayers}
-
-
-def _mixers(name: str, stack: StackSpec) -> Iterator[tuple[str, Any]]:
-    """Yield the mixer of a stack, and how often attention takes its place."""
-    kinds = [part.kind for block in stack.pattern for part in block.mixers()]
-    others = [kind for kind in kinds if kind != "attention"]
-    yield "encoder_mixer" if name == "encoder" else "mixer", (others or kinds)[0]
-    if others:
-        yield "attention_every", len(kinds) if len(others) < len(kinds) else None
-    for block in stack.pattern:
-        for part in block.mixers():
-            if part.kind == "linear_attention":
-                yield "features", part.features.kind
-
-
-def _positions(embedding: EmbeddingSpec, stack: StackSpec) -> str:
-    if embedding.positions.kind != "none":
-        return embedding.positions.kind
-    attentions = [each for block in stack.pattern for each in block.attentions().values()]
-    if any(each.rotary is not None for each in attentions):
-        return "rotary"
-    biases = [stack.shared_position_bias, *(each.position_bias for each in attentions)]
-    return next((bias.kind for bias in biases if bias is not None), "none")
-
-
-def _seen(mask: MaskSpec) -> Iterator[tuple[str, Any]]:
-    own = own_rules(mask)
-    yield "window", own.size if own.kind == "window" else None
-    yield "mask", None if own.kind == "everything" else write_mask(own)
-
-
-def _is_same_sharing(option: str, value: str, spec: ModelSpec) -> bool:
-    """Return whether two ways to share tables are one, as where no source has its own table."""
-    return spec.reads != "pairs" and (option == "none") == (value == "none")
-
-
-def _plain(value: Any) -> str:
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)

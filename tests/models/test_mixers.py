@@ -9,12 +9,12 @@ import torch
 
 from heedful.errors import ConfigError
 from heedful.models.build import build_model
+from heedful.models.contradictions import contradictions
 from heedful.models.cost import count_parameters
 from heedful.models.mixers import MIXERS
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import (
     causal_lm_spec,
-    contradictions,
     encoder_spec,
     with_overrides,
 )

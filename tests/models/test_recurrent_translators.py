@@ -215,6 +215,18 @@ def test_engines_say_which_part_the_definition_computes(name):
 
 
 @pytest.mark.parametrize("name", SHAPES)
+def test_a_new_model_holds_every_token_to_be_about_as_likely(name):
+    torch.manual_seed(1)
+    options = SHAPES[name] | {"width": 128, "encoder_layers": 5, "decoder_layers": 3}
+    model = build_model(shape(options).expand(500, 500)).eval()
+    ids, positions = torch.randint(500, (8, 15)), torch.arange(15).expand(8, 15)
+    targets = torch.randint(500, (8, 15))
+    logits = model.logits(model.decode(model.encode(ids, positions), targets, positions))
+    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), ids.flip(0).flatten())
+    assert abs(loss.item() - math.log(500)) < 1.0
+
+
+@pytest.mark.parametrize("name", SHAPES)
 def test_options_are_told_from_a_model(name):
     options = shape(SHAPES[name])
     spec = options.expand(70, 70)
