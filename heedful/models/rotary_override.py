@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from heedful.errors import ConfigError, ModelError
 from heedful.models.build import build_around, canonical_weights
 from heedful.models.shape import RotaryScaling, TranslatorShape
-from heedful.models.shape_to_spec import with_overrides
+from heedful.models.spec_overrides import with_overrides
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel

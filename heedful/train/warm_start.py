@@ -17,10 +17,9 @@ import torch
 from heedful.errors import ConfigError, ModelError
 from heedful.interop.hugging_face import Description, describe_any, read_any_weights
 from heedful.models.build import build_model, canonical_weights, load_weights
-from heedful.models.contradictions import contradictions
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
-from heedful.models.shape_to_spec import with_overrides
+from heedful.models.spec_overrides import contradictions, with_overrides
 from heedful.nn.mask_spec import AllOfSpec, SegmentSpec
 from heedful.nn.spec import AttentionSpec
 from heedful.text.tokenizer_pair import TokenizerPair

@@ -14,10 +14,10 @@ from heedful.device import Precision
 from heedful.engines.prepare import prepare
 from heedful.engines.support import cpu_refusals
 from heedful.errors import ConfigError
-from heedful.models.contradictions import contradictions
 from heedful.models.cost import count_parameters, parameter_table, training_cost
 from heedful.models.cost_memory import training_memory
 from heedful.models.shape import TranslatorShape
+from heedful.models.spec_overrides import contradictions
 from heedful.models.translator import Translator
 
 SMALL: dict[str, Any] = {

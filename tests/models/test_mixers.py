@@ -9,15 +9,14 @@ import torch
 
 from heedful.errors import ConfigError
 from heedful.models.build import build_model
-from heedful.models.contradictions import contradictions
 from heedful.models.cost import count_parameters
 from heedful.models.mixers import MIXERS
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import (
     causal_lm_spec,
     encoder_spec,
-    with_overrides,
 )
+from heedful.models.spec_overrides import contradictions, with_overrides
 from heedful.nn.attention.masks import build_mask
 from heedful.nn.positions import Positions
 from heedful.nn.spec import MixerName

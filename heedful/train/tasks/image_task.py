@@ -19,7 +19,8 @@ from heedful.data.encoded_images import (
 )
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
-from heedful.models.shape_to_spec import vision_spec, with_overrides
+from heedful.models.shape_to_spec import vision_spec
+from heedful.models.spec_overrides import with_overrides
 from heedful.nn.spec import EmbeddingSpec, PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, with_penalty

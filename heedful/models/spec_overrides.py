@@ -1,4 +1,4 @@
-"""Where the options of a run contradict a model that it begins with."""
+"""A trained model's spec beside the options of a run: contradictions, and what may be set anew."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from heedful.config import Config
+from heedful.errors import ConfigError
+from heedful.models.mixers import rotary_options
 from heedful.models.model_spec import ModelSpec
 from heedful.models.recurrent_stacks import recurrent_options
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import MaskSpec, own_rules
 from heedful.nn.mask_text import parse_mask, write_mask
-from heedful.nn.spec import AttentionSpec, EmbeddingSpec
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, PartSpec, RotarySpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
@@ -59,6 +61,84 @@ def _within(section: str, wanted: Config, values: Mapping[str, Any] | None) -> I
         if (value := getattr(wanted, option)) != values[option]:
             text = f"model.{section}.{option} is {_plain(value)}"
             yield f"{text}, and the model's {_plain(values[option])}"
+
+
+DROPOUTS = ("dropout", "attention_dropout", "feedforward_dropout")
+"""Options that may differ from those a model was trained with."""
+
+
+def with_overrides(
+    embedding: EmbeddingSpec,
+    stack: StackSpec,
+    shape: TranslatorShape,
+    trained_length: int | None = None,
+) -> tuple[EmbeddingSpec, StackSpec]:
+    """Return an embedding and a stack with the options of dropout and rotary scaling that were set.
+
+    Args:
+        embedding: of a model.
+        stack: of the same model.
+        shape: the options; those left at their defaults were not set.
+        trained_length: tokens of the texts that rotary scaling starts from, where neither the
+            options nor the model say so.
+
+    Raises:
+        ConfigError: when there are no rotary positions to stretch.
+    """
+    if scaling := rotary_options(shape):
+        stack = _with_rotary(stack, scaling, trained_length)
+    rates = {name: getattr(shape, name) for name in DROPOUTS if name in shape.model_fields_set}
+    if "dropout" in rates:
+        embedding = embedding.model_copy(update={"dropout": rates["dropout"]})
+        if stack.final_dropout:
+            stack = stack.model_copy(update={"final_dropout": rates["dropout"]})
+    pattern = tuple(_block_with_dropout(block, rates) for block in stack.pattern)
+    return embedding, stack.model_copy(update={"pattern": pattern})
+
+
+def _with_rotary(
+    stack: StackSpec, scaling: Mapping[str, Any], trained_length: int | None
+) -> StackSpec:
+    """Change the rotary positions of a stack; blocks without any stay as they are."""
+    length = {"original_length": trained_length}
+    pattern, changed = [], 0
+    for block in stack.pattern:
+        for name, attention in block.attentions().items():
+            if attention.rotary is not None:
+                rotary = RotarySpec.parse({**length, **attention.rotary.plain(), **scaling})
+                block = block.replace(**{name: attention.model_copy(update={"rotary": rotary})})
+                changed += 1
+        pattern.append(block)
+    if not changed:
+        raise ConfigError(
+            "The model has no rotary positions to stretch",
+            where="model.rotary_scaling",
+            remedy="Leave it out",
+        )
+    return stack.model_copy(update={"pattern": tuple(pattern)})
+
+
+_WITH_DROPOUT = ("recurrent_decoder", "convolution")
+"""Kinds of parts that have the model's dropout inside."""
+
+
+def _block_with_dropout(block: BlockSpec, rates: Mapping[str, float]) -> BlockSpec:
+    parts: dict[str, PartSpec] = {}
+    if "attention_dropout" in rates:
+        change = {"dropout": rates["attention_dropout"]}
+        parts |= {name: each.model_copy(update=change) for name, each in block.attentions().items()}
+    if "feedforward_dropout" in rates and block.part("channel_mix") is None:
+        change = {"dropout": rates["feedforward_dropout"]}
+        networks = {s.name: s.part for s in block.sublayers if s.part.kind == "feedforward"}
+        parts |= {name: each.model_copy(update=change) for name, each in networks.items()}
+    if "dropout" not in rates:
+        return block.replace(**parts)
+    change = {"dropout": rates["dropout"]}
+    own = {each.name: each.part for each in block.sublayers if each.part.kind in _WITH_DROPOUT}
+    parts |= {name: part.model_copy(update=change) for name, part in own.items()}
+    if any(part.kind == "convolution" for part in own.values()):  # it drops what it reads
+        return block.replace(**parts)
+    return block.replace(**parts, **change)
 
 
 _IN_BLOCKS_OF_THEIR_OWN = {"recurrent", "recurrent_decoder", "convolution"}
