@@ -21,7 +21,7 @@ from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.spec_overrides import contradictions, with_overrides
 from heedful.nn.mask_spec import AllOfSpec, SegmentSpec
-from heedful.nn.spec import AttentionSpec
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
 from heedful.train.run_settings import derive_seed
@@ -188,7 +188,7 @@ def initial_text_model(settings: RunSettings) -> tuple[Any, TokenizerPair]:
 
 
 def initial_vision_spec(settings: RunSettings) -> Any:
-    """The spec of the initial model of images, checked against the settings; None without one.
+    """The spec of the initial model of images, with the settings' dropout; None without one.
 
     Raises:
         ModelError: when it is damaged or of another kind.
@@ -218,7 +218,10 @@ def initial_vision_spec(settings: RunSettings) -> Any:
         if setting not in (None, value):
             differences.append(f"images.{name} is {setting}, and the model's {value}")
     _refuse_differences(differences, where)
-    return spec
+    _, encoder = with_overrides(EmbeddingSpec(), spec.encoder, settings.model)
+    is_set = "dropout" in settings.model.model_fields_set
+    dropout = settings.model.dropout if is_set else spec.dropout
+    return spec.model_copy(update={"encoder": encoder, "dropout": dropout})
 
 
 def _refuse_differences(differences: Sequence[str], where: str) -> None:

@@ -20,8 +20,7 @@ from heedful.data.encoded_images import (
 from heedful.data.image_files import image_reader
 from heedful.errors import ConfigError, DataError
 from heedful.models.shape_to_spec import vision_spec
-from heedful.models.spec_overrides import with_overrides
-from heedful.nn.spec import EmbeddingSpec, PixelSpec
+from heedful.nn.spec import PixelSpec
 from heedful.train.batch_source import EpochBatches, FixedBatches
 from heedful.train.objective import LabelObjective, with_penalty
 from heedful.train.task import Setup, Task, check_several, note_labels
@@ -187,11 +186,7 @@ def vision_spec_for(
             labels=tuple(labels),
             pixels=pixels,
         )
-    _, encoder = with_overrides(EmbeddingSpec(), initial.encoder, settings.model)
-    is_set = "dropout" in settings.model.model_fields_set
     changes = {
-        "encoder": encoder,
-        "dropout": settings.model.dropout if is_set else initial.dropout,
         "labels": tuple(labels),
         "num_classes": None,
         # A pooler in the place of a classifier has learned something else.
