@@ -40,6 +40,9 @@ _LSTM = {
 }
 _CONTEXT = {"model.recurrent.feeding": "context", "model.recurrent.readout": "maxout"}
 
+_RATES = {"lstm": 0.003, "convs2s": 0.003, "transformer": 0.004}
+"""Peak learning rates, the better of two in 240 updates, by validation."""
+
 SYSTEMS: dict[str, dict[str, Any]] = {
     "lstm-fixed": _LSTM | _CONTEXT | {"model.width": 184},
     "lstm-bahdanau": _LSTM
@@ -153,7 +156,9 @@ def _train(
         return
     words = ["--resume"]
     if not (run / "config.toml").exists():
+        rate = _RATES[name.split("-")[0]]
         settings = {"seed": seed, "max-steps": arguments.steps} | SYSTEMS[name]
+        settings["schedule.peak-learning-rate"] = rate
         flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
         words = ["--config", str(HERE / "bottleneck.toml"), "--train", *parts["train"]]
         words += ["--valid", *parts["valid"], *flags]

@@ -1,6 +1,6 @@
 """The cost curve: every attention and every rival by the length of a text, in time and memory.
 
-    python benchmarks/speed/mixers.py        about 40 minutes; --only mamba for one of them
+    python benchmarks/speed/mixers.py        about 40 minutes; --only Mamba for one of them
 
 One layer's mixer over one text in float32, from 512 to 32,768 tokens, forward and with gradients.
 The mixers are those of the registry `heedful.models.mixers`, and of some the forms that options
@@ -13,17 +13,31 @@ mixer is faster than attention.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from harness import Row, finish, new_parser, parse, say
 from turns import Worker, WorkerError, summary
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
-FORMS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
-    "attention, window 512": ("attention", {"window": 512}),
+Options = Callable[[int], Mapping[str, Any]]
+"""Options of a shape for a text of so many tokens."""
+
+FORMS: Mapping[str, tuple[str, Options]] = {
+    "window": ("attention", lambda n: {"window": 256}),
+    "strided": ("attention", lambda n: {"mask": f"strided({math.isqrt(n)})"}),
+    "fixed": ("attention", lambda n: {"mask": f"fixed({math.isqrt(n)}, 1)"}),
+    "Longformer": ("attention", lambda n: {"mask": "window(256) | global(4)", "global_tokens": 4}),
+    "BigBird": (
+        "attention",
+        lambda n: {"mask": f"window(128) | global(4) | random(64, 2, {n}, 7)"},
+    ),
+    "relative keys": ("attention", lambda n: {"positions": "relative_keys"}),
+    "Performer": ("linear_attention", lambda n: {"features": "random"}),
+    "cosFormer": ("linear_attention", lambda n: {"features": "cosine", "max_length": n}),
+    "LSTM": ("recurrent", lambda n: {"cell": "lstm"}),
 }
-"""Mixers that options make of those in the registry."""
+"""Mixers that options make of those in the registry, and the cell of 1997."""
 
 Curve = dict[int, dict[str, Any]]
 """What was measured, by length."""
@@ -32,7 +46,7 @@ Curve = dict[int, dict[str, Any]]
 def measure(
     arguments: Any,
     mixer: str,
-    options: Mapping[str, Any],
+    options: Options,
     lengths: Sequence[int],
     *,
     backward: bool,
@@ -46,7 +60,7 @@ def measure(
             curve[length] = worker.ask(
                 "case",
                 mixer=mixer,
-                options=dict(options),
+                options=dict(options(length)),
                 length=length,
                 width=arguments.width,
                 heads=arguments.heads,
@@ -113,7 +127,8 @@ def main() -> None:
     arguments = parse(parser)
     lengths = (128, 256) if arguments.quick else LENGTHS
     asking = Worker("mixer_case.py", arguments.work / "mixers" / "worker.log")
-    kinds = {name: (name, {}) for name in asking.ask("names")["names"]} | dict(FORMS)
+    registered = asking.ask("names")["names"]
+    kinds = {name: (name, lambda n: {"max_length": n}) for name in registered} | dict(FORMS)
     asking.close()
     rows: list[Row] = []
     curves: dict[str, dict[str, Curve]] = {}
@@ -122,7 +137,7 @@ def main() -> None:
         pass_name = "with gradients" if backward else "forward"
         mine = curves[pass_name] = {}
         for name, (mixer, options) in kinds.items():
-            if arguments.only not in name and name != "attention":
+            if arguments.only.lower() not in name.lower() and name != "attention":
                 continue
             mine[name] = measure(arguments, mixer, options, lengths, backward=backward)
             rows += table_rows(name, pass_name, mine[name])

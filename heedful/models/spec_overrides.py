@@ -32,7 +32,7 @@ def contradictions(shape: TranslatorShape, spec: ModelSpec) -> list[str]:
     for option, value in _values(spec):
         wanted = getattr(shape, option)
         if option == "mask" and wanted is not None:
-            wanted = next(value for name, value in _seen(parse_mask(wanted)) if name == "mask")
+            wanted = dict(_seen(parse_mask(wanted, where="model.mask")))["mask"]
         if option not in shape.model_fields_set or wanted is None or wanted == value:
             continue
         if option == "recurrent":

@@ -12,8 +12,10 @@ from heedful.errors import ConfigError
 from heedful.models.mixers import MIXERS
 from heedful.models.shape import TranslatorShape
 from heedful.nn.mixer import Context
+from heedful.nn.mixer_spec import RecurrentSpec
 from heedful.nn.parts import build_part
 from heedful.nn.positions import Positions
+from heedful.nn.spec import PartSpec
 
 
 def names() -> dict[str, Any]:
@@ -34,8 +36,8 @@ def case(
     """Run it some times, after once to warm up.
 
     Args:
-        mixer: a name of the registry.
-        options: of the shape, besides.
+        mixer: a name of the registry; `recurrent` for a layer of cells.
+        options: of the shape, besides; of the layer of cells.
         length: tokens, L.
         width: D.
         heads: of those that have heads.
@@ -45,14 +47,7 @@ def case(
     Mixers are causal where they can be; `causal` of the answer says so.
     """
     torch.manual_seed(1)
-    shape = TranslatorShape.parse(
-        {"width": width, "num_heads": heads, "positions": "none", "mixer": mixer, **options}
-    )
-    causal = True
-    try:
-        spec = MIXERS[shape.mixer](shape, True)
-    except ConfigError:  # it reads in both directions only
-        causal, spec = False, MIXERS[shape.mixer](shape, False)
+    spec, causal = _spec(mixer, {"width": width, "num_heads": heads} | options)
     module = build_part(width, spec).train(backward)
     x = torch.randn(1, length, width, requires_grad=backward)
     context = Context(Positions.of_self(torch.arange(length)[None]))
@@ -75,6 +70,17 @@ def case(
         "causal": causal,
         "parameters": sum(each.numel() for each in module.parameters()),
     }
+
+
+def _spec(mixer: str, options: dict[str, Any]) -> tuple[PartSpec, bool]:
+    """The spec of a mixer, and whether it is causal."""
+    if mixer == "recurrent":
+        return RecurrentSpec(cell=options["cell"]), True
+    shape = TranslatorShape.parse({"positions": "none", "mixer": mixer, **options})
+    try:
+        return MIXERS[shape.mixer](shape, True), True
+    except ConfigError:  # it reads in both directions only
+        return MIXERS[shape.mixer](shape, False), False
 
 
 if __name__ == "__main__":
