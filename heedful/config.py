@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -55,9 +56,34 @@ class Config(pydantic.BaseModel):
         """Return plain data in the present form; older forms are a subclass's to know."""
         return values
 
+    @classmethod
+    def headline(cls) -> str:
+        """Return the first line of the docstring: what it is, in a sentence."""
+        return (cls.__doc__ or "").splitlines()[0]
+
     def plain(self) -> dict[str, Any]:
         """The settings as nested plain data (JSON types; unset optional values left out)."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+@contextmanager
+def explained(where: str, *, remedy: str) -> Iterator[None]:
+    """A context, or a decorator, in which a rule that a `Config` breaks is a person's mistake.
+
+    For settings classes made from other settings, by their constructors.
+
+    Args:
+        where: the settings that they are made from.
+        remedy: what to do next, a sentence without a final full stop.
+
+    Raises:
+        ConfigError: in the place of pydantic's error, with its rules.
+    """
+    try:
+        yield
+    except pydantic.ValidationError as error:
+        what = _explain(Config, error, where).what
+        raise ConfigError(what, where=where, remedy=remedy) from None
 
 
 def read_toml(path: Path) -> dict[str, Any]:

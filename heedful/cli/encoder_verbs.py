@@ -217,9 +217,10 @@ def fill(
     [MASK] stands for the model's own mask token, whatever its name. Each line gives one line: the
     candidates, each with its probability after a space, separated by tabs. If there are several
     masks, a | separates their candidates. Tabs and line breaks within a token are written as \\t
-    and \\n, and backslashes as \\\\. With --json, `candidates` is one list of `mask` (the number of
-    the mask in its text, from 1), `token` and `probability`. An empty line gives none; any other
-    line needs a mask.
+    and \\n, and backslashes as \\\\; the blank before a word is left out. With --json, `candidates`
+    is one list of `mask` (the number of the mask in its text, from 1), `token` (the tokenizer's
+    piece, in which ▁ is the blank before a word) and `probability`. An empty line gives none; any
+    other line needs a mask.
 
     An encoder such as BERT predicts the one token that each mask hides. An encoder-decoder such as
     T5 or BART, or one trained with --task span_corruption or denoising, predicts text of any
@@ -243,8 +244,15 @@ def fill(
 
 
 def _mask_line(masks: list[list[Candidate]]) -> str:
-    parts = [[f"{one_line(c.token)} {four_digits(c.probability)}" for c in mask] for mask in masks]
+    parts = [[f"{_word(c.token)} {four_digits(c.probability)}" for c in mask] for mask in masks]
     return "\t|\t".join("\t".join(part) for part in parts)
+
+
+def _word(piece: str) -> str:
+    """A piece for the eye, without the mark of the blank before it; a mark alone stays."""
+    from heedful.text.pretokenization import MARK
+
+    return one_line(piece.removeprefix(MARK) or piece)
 
 
 def _mask_fields(masks: list[list[Candidate]]) -> dict[str, Any]:

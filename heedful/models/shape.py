@@ -182,8 +182,6 @@ class TranslatorShape(Config):
         for name, default in defaults.items():
             if getattr(self, name) != default:
                 raise ValueError(f"{name} is of blocks of attention; the model's are {layers}")
-        if self.recurrent and self.recurrent.direction == "both" and self.width % 2:
-            raise ValueError(f"width {self.width} is odd; two directions have half of it each")
         if self.positions not in ("sinusoidal", "learned", "none"):
             raise ValueError(f"positions = {self.positions!r} are known by self-attention only")
         return self

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
+from heedful.config import explained
 from heedful.errors import ConfigError
 from heedful.models.mixers import (
     attention_spec,
@@ -40,7 +41,10 @@ from heedful.nn.spec import (
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
 
+_explained = explained("model", remedy="Change one of these settings")
 
+
+@_explained
 def translator_spec(
     shape: TranslatorShape, source_vocabulary: int, target_vocabulary: int
 ) -> TranslatorSpec:
@@ -65,6 +69,7 @@ def translator_spec(
     )
 
 
+@_explained
 def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> CausalLMSpec:
     """Return a causal language model of `shape.decoder_layers` blocks that sees its own text only.
 
@@ -90,6 +95,7 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
     )
 
 
+@_explained
 def encoder_spec(
     shape: TranslatorShape, vocabulary: int, max_length: int, heads: tuple[HeadSpec, ...]
 ) -> EncoderSpec:
@@ -114,6 +120,7 @@ def encoder_spec(
     )
 
 
+@_explained
 def vision_spec(
     shape: TranslatorShape,
     *,

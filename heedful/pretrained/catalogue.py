@@ -111,6 +111,6 @@ def directory_of(word: Path) -> Path:
         f"Using the directory {word}, not the model at hand of this name; for that one, call the "
         "command from another directory",
         NameTaken,
-        stacklevel=2,
+        stacklevel=1,  # one place for all callers, so that a command says it once
     )
     return word

@@ -39,7 +39,9 @@ _BYTES_OF_A_PARAMETER = 16
 def check_size(
     settings: RunSettings, device: torch.device, *, available: int | None = None
 ) -> None:
-    """Refuse a model of very many layers that cannot be trained here, before it is built.
+    """Refuse settings of which no model can be made, before any data are read.
+
+    A model of very many layers that cannot be trained here is among them.
 
     Args:
         settings: of a run.
@@ -47,15 +49,18 @@ def check_size(
         available: bytes; those of the device if unset.
 
     Raises:
+        ConfigError: when settings of the model contradict each other.
         RunError: naming the parameters and the memory that it would need.
     """
-    layers = {name: getattr(settings.model, name) for name in ("encoder_layers", "decoder_layers")}
-    if settings.init is not None or max(layers.values()) <= MANY_LAYERS:
+    if settings.init is not None:
         return
     if settings.task == "images":
         spec: ModelSpec = encoder_spec(settings.model, 1, 1, ())
     else:
         spec = likely_spec(settings)
+    layers = {name: getattr(settings.model, name) for name in ("encoder_layers", "decoder_layers")}
+    if max(layers.values()) <= MANY_LAYERS:
+        return
     parameters = count_parameters(spec)
     needed = _BYTES_OF_A_PARAMETER * parameters
     if available is None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 import heedful
+from heedful.pipelines.predictions import Candidate
+from heedful.pipelines.text_encoding import EncoderPipeline
 
 VERBS = ["fill", "classify", "tag", "answer"]
 LINES = {
@@ -56,6 +58,14 @@ def test_filled(run, encoder_directory, python) -> None:
     assert [one["mask"] for one in items[2]["candidates"]] == [1] * 5 + [2] * 5
     fewer = run("fill", encoder_directory, "the [MASK] sat", "--top", 2).lines
     assert fewer == ["\t".join(plain[0].split("\t")[:2])]
+
+
+def test_the_mark_of_a_blank_is_not_printed(run, encoder_directory, monkeypatch) -> None:
+    found = [[[Candidate("▁money", 0.5), Candidate("▁", 0.25), Candidate("##s", 0.125)]]]
+    monkeypatch.setattr(EncoderPipeline, "fill", lambda *_, **__: found)
+    assert run("fill", encoder_directory, "[MASK]").lines == ["money 0.5000\t▁ 0.2500\t##s 0.1250"]
+    (line,) = run("fill", encoder_directory, "[MASK]", "--json").lines
+    assert json.loads(line)["candidates"][0] == {"mask": 1, "token": "▁money", "probability": 0.5}
 
 
 def test_classified(run, encoder_directory, python) -> None:

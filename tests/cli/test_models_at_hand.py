@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,15 @@ def test_a_directory_of_that_name_comes_first_and_is_said(folder: Path) -> None:
     with pytest.warns(NameTaken, match="Using the directory some"):
         assert directory_of(Path("some")) == Path("some")
     assert directory_of(Path("./other/some")) == Path("./other/some")
+
+
+def test_a_command_says_it_once(folder: Path) -> None:
+    Path("some").mkdir()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("default", NameTaken)
+        directory_of(Path("some"))
+        directory_of(Path("some"))  # of another line, as by another module
+    assert len(heard) == 1
 
 
 def test_an_unknown_name_names_near_ones(folder: Path) -> None:

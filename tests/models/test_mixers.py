@@ -33,6 +33,29 @@ def shape(**options: object) -> TranslatorShape:
     return TranslatorShape.parse({**SIZES, **options})
 
 
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"width": 65}, "width 65 is not a multiple of num_heads 2"),
+        ({"width": 64, "num_heads": 3}, "width 64 is not a multiple of num_heads 3"),
+        ({"num_heads": 4, "num_kv_heads": 3}, "num_heads must be a multiple of num_kv_heads"),
+        ({"num_experts": 4, "experts_per_token": 9}, "per_token 9 exceeds num_experts 4"),
+    ],
+)
+def test_options_that_contradict_each_other_are_a_persons_mistake(
+    options: dict[str, int], reason: str
+) -> None:
+    made = shape(**options)
+    for make in (
+        lambda: made.expand(30, 30),
+        lambda: causal_lm_spec(made, 30, 16),
+        lambda: encoder_spec(made, 30, 16, ()),
+    ):
+        with pytest.raises(ConfigError, match=reason) as error:
+            make()
+        assert (error.value.where, error.value.remedy) == ("model", "Change one of these settings")
+
+
 def kinds(stack: typing.Any) -> list[str]:
     return [block.mixers()[0].kind for block in stack.blocks]
 

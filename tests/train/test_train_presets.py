@@ -153,6 +153,16 @@ def test_a_model_that_never_fits_is_refused_before_it_is_built(tmp_path: Path) -
     check_size(settings(tmp_path, model={"encoder_layers": 200}), CPU, available=1)
 
 
+@pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm"])
+def test_options_that_make_no_model_are_refused_before_data_are_read(
+    tmp_path: Path, task: str
+) -> None:
+    chosen = settings(tmp_path, task=task, model={**SMALL, "num_heads": 3})
+    (tmp_path / "a.txt").unlink()
+    with pytest.raises(ConfigError, match="not a multiple of num_heads 3"):
+        run_training(tmp_path / "run", chosen, events=Events([]))
+
+
 def test_a_word_too_long_for_a_tokenizer_is_left_out_and_told(tmp_path: Path) -> None:
     chosen = settings(tmp_path, task="causal_lm", model=SMALL)
     (tmp_path / "a.txt").write_text(TEXT + "x" * (LONGEST_WORD + 1) + " end\n")
