@@ -6,8 +6,9 @@ One layer's mixer over one text in float32, from 512 to 32,768 tokens, forward a
 The mixers are those of the registry `heedful.models.mixers`, and of some the forms that options
 make. Every run is a process of its own, since only then peak memory means something. A mixer stops
 growing once a run took longer than --most seconds. Exponents are fitted to the logarithms of the
-longer half of the lengths: 1 is linear, 2 quadratic. The last rows say from which length on a
-mixer is faster than attention.
+longer half of the lengths: 1 is linear, 2 quadratic. The facts of the result say from which length
+on a mixer is faster than attention, and how many times longer it takes than its operations would
+at the rate of matrix products.
 """
 
 from __future__ import annotations
@@ -101,6 +102,14 @@ def overtakes(curve: Curve, attention: Curve) -> int | None:
     return faster
 
 
+def times_arithmetic(curve: Curve, rate: float) -> dict[int, float]:
+    """Time with gradients over that of its operations, thrice those forward, at products' rate."""
+    return {
+        length: round(_figure(found, "seconds") * rate / (3 * found["operations"]), 2)
+        for length, found in curve.items()
+    }
+
+
 def _figure(found: Mapping[str, Any], value: str) -> float:
     if value == "seconds":
         return float(summary(found["seconds"])["median"])
@@ -128,11 +137,13 @@ def main() -> None:
     lengths = (128, 256) if arguments.quick else LENGTHS
     asking = Worker("mixer_case.py", arguments.work / "mixers" / "worker.log")
     registered = asking.ask("names")["names"]
+    rate = asking.ask("rate", width=arguments.width, repeats=20)["operations_per_second"]
     kinds = {name: (name, lambda n: {"max_length": n}) for name in registered} | dict(FORMS)
     asking.close()
     rows: list[Row] = []
     curves: dict[str, dict[str, Curve]] = {}
-    facts: dict[str, Any] = {"width": arguments.width, "exponents": {}, "faster_from": {}}
+    facts: dict[str, Any] = {"width": arguments.width, "operations_per_second": rate}
+    facts |= {"exponents": {}, "faster_from": {}, "times_arithmetic": {}}
     for backward in (False, True):
         pass_name = "with gradients" if backward else "forward"
         mine = curves[pass_name] = {}
@@ -143,6 +154,8 @@ def main() -> None:
             rows += table_rows(name, pass_name, mine[name])
             powers = {value: exponent(mine[name], value) for value in ("seconds", "memory_mb")}
             facts["exponents"][f"{name}, {pass_name}"] = powers
+            if backward:
+                facts["times_arithmetic"][name] = times_arithmetic(mine[name], rate)
             facts["faster_from"][f"{name}, {pass_name}"] = overtakes(mine[name], mine["attention"])
             say(f"{name}, {pass_name}: {powers}")
     facts["curves"] = curves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from typing import Any
 
@@ -21,6 +22,19 @@ from heedful.nn.spec import PartSpec
 def names() -> dict[str, Any]:
     """Every mixer of the registry, and the options that make others of them."""
     return {"names": list(MIXERS)}
+
+
+def rate(width: int, repeats: int) -> dict[str, Any]:
+    """Operations a second of products [4096, D] x [D, D], forward and backward."""
+    x, weight = torch.randn(4096, width), torch.randn(width, width)
+    seconds = []
+    for _ in range(repeats + 1):
+        began = time.perf_counter()
+        y = x @ weight
+        torch.mm(y, weight.T)
+        torch.mm(x.T, y)
+        seconds.append(time.perf_counter() - began)
+    return {"operations_per_second": 6 * x.numel() * width / statistics.median(seconds[1:])}
 
 
 def case(
@@ -84,4 +98,4 @@ def _spec(mixer: str, options: dict[str, Any]) -> tuple[PartSpec, bool]:
 
 
 if __name__ == "__main__":
-    serve.serve({"case": case, "names": names})
+    serve.serve({"case": case, "names": names, "rate": rate})
