@@ -135,7 +135,8 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a word in the names of mixers")
     arguments = parse(parser)
     lengths = (128, 256) if arguments.quick else LENGTHS
-    asking = Worker("mixer_case.py", arguments.work / "mixers" / "worker.log")
+    log = arguments.work / "mixers" / "worker.log"
+    asking = Worker("mixer_case.py", log, threads=arguments.threads)
     registered = asking.ask("names")["names"]
     rate = asking.ask("rate", width=arguments.width, repeats=20)["operations_per_second"]
     kinds = {name: (name, lambda n: {"max_length": n}) for name in registered} | dict(FORMS)
