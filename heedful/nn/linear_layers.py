@@ -349,6 +349,7 @@ def _split_on_save(parent: nn.Module, state: dict[str, Any], prefix: str, *_: An
             if fused is not None:
                 parts = fused.split(list(child.out_widths.values()))
                 for name, part in zip(child.out_widths, parts, strict=True):
+                    assert f"{prefix}{name}.{kind}" not in state, name  # it would be lost
                     state[f"{prefix}{name}.{kind}"] = part
 
 

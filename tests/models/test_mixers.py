@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from heedful.errors import ConfigError
-from heedful.models.build import build_model
+from heedful.models.build import build_around, build_model, canonical_weights
 from heedful.models.cost import count_parameters
 from heedful.models.mixers import MIXERS
 from heedful.models.shape import TranslatorShape
@@ -271,3 +271,23 @@ def test_layers_may_have_the_network_of_rwkv() -> None:
     with pytest.raises(ConfigError, match="Experts") as error:
         causal_lm_spec(shape(**options, num_experts=4), 30, 16)
     assert error.value.where == "model.num_experts"
+
+
+OPTIONS = [
+    {"positions": "relative_keys", "relative_values": 4},
+    {"positions": "kerple", "mask": "window(3) | global(2)", "global_tokens": 2},
+    {"mask": "strided(4)", "num_kv_heads": 1},
+    {"mixer": "linear_attention", "features": "random"},
+    *({"mixer": name} for name in OTHERS),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_stored_weights_are_all_there_are(options: dict[str, object]) -> None:
+    spec = causal_lm_spec(shape(**options), 30, 16)
+    model = build_model(spec).eval()
+    stored = {name: tensor.clone() for name, tensor in canonical_weights(model).items()}
+    assert sum(map(torch.numel, stored.values())) >= count_parameters(spec)
+    read = build_around(spec, stored, where="here").eval()
+    ids, positions = torch.randint(30, (1, 7)), torch.arange(7)[None]
+    torch.testing.assert_close(read(ids, positions), model(ids, positions), rtol=0, atol=1e-6)

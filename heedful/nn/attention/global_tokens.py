@@ -63,9 +63,8 @@ class GlobalSelfAttention(SelfAttention):
         assert spec.global_tokens is not None
         self.global_tokens = spec.global_tokens
         query, key_value = self._widths()
-        self.global_projection = FusedLinear(
-            width, query | key_value, bias=spec.bias, gain=1 / math.sqrt(2)
-        )
+        widths = {f"global_{name}": each for name, each in (query | key_value).items()}
+        self.global_projection = FusedLinear(width, widths, bias=spec.bias, gain=1 / math.sqrt(2))
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Attend within x; see `SelfAttention.forward`."""
