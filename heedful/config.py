@@ -262,7 +262,15 @@ PlainActivation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"]
 
 PositionScheme = Literal[
-    "sinusoidal", "learned", "none", "rotary", "alibi", "kerple", "t5", "relative_keys"
+    "sinusoidal",
+    "learned",
+    "none",
+    "rotary",
+    "alibi",
+    "kerple",
+    "t5",
+    "relative_keys",
+    "transformer_xl",
 ]
 """The ways of a model to know positions: embeddings, rotation, or a bias by its kind."""
 

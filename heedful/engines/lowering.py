@@ -153,7 +153,7 @@ def lower_rotary(spec: AttentionSpec, width: int) -> RotaryAngles | None:
 
 def head_width(spec: AttentionSpec, width: int) -> int:
     """E of an attention in a model of width D."""
-    return spec.head_width or width // spec.num_heads
+    return spec.width_of_heads(width)
 
 
 def head_counts(spec: AttentionSpec) -> tuple[int, int]:

@@ -421,8 +421,9 @@ def _in_positions(
         yield f"{side}.shared_position_bias = {shared.kind}"
     if bias is not None and bias.kind == "alibi" and spec.kind == "translator":
         yield f"{side}.block.self_attention.position_bias = alibi in a translator"
-    if bias is not None and bias.kind == "t5":
-        yield f"{side}.block.self_attention.position_bias = t5 that layers do not share"
+    if bias is not None and bias.kind not in ("alibi", "relative_keys"):
+        kind = "t5 that layers do not share" if bias.kind == "t5" else bias.kind
+        yield f"{side}.block.self_attention.position_bias = {kind}"
 
 
 def _in_attention(attention: AttentionSpec, place: str) -> Iterator[str]:

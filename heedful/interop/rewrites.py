@@ -138,7 +138,7 @@ def scaled_queries(spec: TranslatorSpec) -> Rewritten[TranslatorSpec] | None:
     for side, stack in spec.stacks().items():
         update: dict[str, AttentionSpec] = {}
         for name, attention in stack.block.attentions().items():
-            width = attention.head_width or spec.width // attention.num_heads
+            width = attention.width_of_heads(spec.width)
             factors[f"{side}.{name}"] = attention.scale or width**-0.5
             update[name] = attention.model_copy(update={"scale": 1.0, "head_width": width})
         stacks[side] = stack.with_block(stack.block.replace(**update))

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.beam_cache import Lineage, choose_beams
+from heedful.nn.attention.multi_head import SegmentInputs, SelfAttention
 from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.dropout import Dropout
 from heedful.nn.linear_layers import may_fuse_sublayer
@@ -99,9 +100,7 @@ class Stack(nn.Module):
             attention = next(
                 part for block in spec.blocks for part in block.mixers() if part.kind == "attention"
             )
-            head_width = attention.head_width or width // attention.num_heads
-            bias = build_bias(spec.shared_position_bias, attention.num_heads, head_width)
-            self.position_bias = bias
+            self.position_bias = build_bias(spec.shared_position_bias, attention, width)
 
     def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
         """Pass whole sequences through every block.
@@ -192,6 +191,32 @@ class Stack(nn.Module):
         x, blocks = self._run(x, replace(context, embedding=x), state.blocks)
         context.at(self.name).offer("output", x)
         return x, replace(state, blocks=blocks)
+
+    def read_segment(
+        self, x: Tensor, context: Context, inputs: Sequence[Tensor]
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Pass a segment of each text through every block, which also see tokens before it.
+
+        Args:
+            x: [B, L, D], embedded.
+            context: positions of the segment as queries, and of the M + L tokens as keys.
+            inputs: of every self-attention, [B, M, D] each, the tokens before.
+
+        Returns:
+            [B, L, D], and the inputs of every self-attention, of the last M tokens.
+        """
+        kept = iter(inputs)
+        states: list[Any] = [
+            tuple(
+                SegmentInputs(next(kept)) if isinstance(part, SelfAttention) else None
+                for part in block.parts()
+            )
+            for block in self._blocks
+        ]
+        x, after = self._run(x, replace(context, embedding=x), states)
+        context.at(self.name).offer("output", x)
+        parts: Iterable[Any] = chain.from_iterable(after)
+        return x, tuple(part.inputs for part in parts if isinstance(part, SegmentInputs))
 
     @property
     def _blocks(self) -> Iterable[Block]:

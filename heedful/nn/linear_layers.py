@@ -288,16 +288,31 @@ class FusedLinear(nn.Module):
         """All maps of x [..., in_width] side by side, [..., sum of out_width]."""
         return linear(x, self.weight, self.bias)
 
+    def some(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+        """Apply some maps, whose names follow one another, to x [..., in_width]."""
+        every = list(self.out_widths)
+        first = every.index(names[0])
+        widths = [self.out_widths[name] for name in names]
+        assert every[first : first + len(names)] == list(names), names
+        start = sum(self.out_widths[name] for name in every[:first])
+        rows = slice(start, start + sum(widths))
+        bias = None if self.bias is None else self.bias[rows]
+        return _split(linear(x, self.weight[rows], bias), widths)
+
     def parts(self, fused: Tensor, rows: RealRows | None = None) -> tuple[Tensor, ...]:
         """Split the output of `fused` by map; padded again, if there are rows of real tokens."""
         if rows is not None:
             fused = rows.unpack(fused)
-        widths = list(self.out_widths.values())
-        learned = fused.requires_grad and not torch.compiler.is_compiling()
-        if not learned or fused.device.type != "cpu":  # where attention in C gives its gradients
-            return torch.split(fused, widths, dim=-1)
-        parts: tuple[Tensor, ...] = _Parts.apply(fused, widths)  # type: ignore[no-untyped-call]
-        return parts
+        return _split(fused, list(self.out_widths.values()))
+
+
+def _split(fused: Tensor, widths: list[int]) -> tuple[Tensor, ...]:
+    """The output of maps side by side, map by map."""
+    learned = fused.requires_grad and not torch.compiler.is_compiling()
+    if not learned or fused.device.type != "cpu":  # where attention in C gives its gradients
+        return torch.split(fused, widths, dim=-1)
+    parts: tuple[Tensor, ...] = _Parts.apply(fused, widths)  # type: ignore[no-untyped-call]
+    return parts
 
 
 class _Parts(torch.autograd.Function):

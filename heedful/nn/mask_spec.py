@@ -22,6 +22,11 @@ class CommonMaskSpec(Config):
         """The number of positions that there must be for the mask to differ from a smaller one."""
         return max((part.span for part in getattr(self, "parts", ())), default=1)
 
+    @property
+    def reach(self) -> int | None:
+        """The number of positions before its own that a query may see; None if there is no end."""
+        return None
+
 
 class EverythingSpec(CommonMaskSpec):
     """Every real key is visible."""
@@ -48,6 +53,11 @@ class WindowSpec(CommonMaskSpec):
     def span(self) -> int:
         """A window as long as a text shows all of it."""
         return self.size
+
+    @property
+    def reach(self) -> int:
+        """All of the window but the query's own position."""
+        return self.size - 1
 
 
 class PrefixSpec(CommonMaskSpec):
@@ -192,6 +202,12 @@ class AllOfSpec(CommonMaskSpec):
 
     kind: Literal["all_of"] = "all_of"
     parts: tuple[MaskSpec, ...]
+
+    @property
+    def reach(self) -> int | None:
+        """That of the narrowest part."""
+        ends = (part.reach for part in self.parts)
+        return min((end for end in ends if end is not None), default=None)
 
 
 class AnyOfSpec(CommonMaskSpec):

@@ -171,12 +171,12 @@ class SinusoidalPositions(nn.Module):
             table, first = table_and_first
             return nn.functional.embedding(positions + first, table)
         if torch.compiler.is_dynamo_compiling():  # one kernel computes them all, and need not look
-            waves = _sinusoids(positions.flatten(), self.width, self.layout)
+            waves = sinusoids(positions.flatten(), self.width, self.layout)
             waves = waves.unflatten(0, positions.shape)
         else:
             distinct, row = torch.unique(positions, return_inverse=True)
             waves = nn.functional.embedding(
-                row, _sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
+                row, sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
             )
         return waves.masked_fill((positions < 0)[..., None], 0.0)
 
@@ -247,11 +247,11 @@ def _sinusoid_table(
 ) -> Tensor:
     """[rows + 1, D]: zeros, for position −1, and the encodings of positions 0 to rows − 1."""
     with torch.inference_mode(False):
-        waves = _sinusoids(torch.arange(rows), width, layout)
+        waves = sinusoids(torch.arange(rows), width, layout)
         return torch.cat([waves.new_zeros(1, width), waves]).to(device)
 
 
-def _sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:
+def sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:
     """[n, D] float32 for positions [n] on a device that has float64, as processors do."""
     even = torch.arange(0, width, 2, dtype=torch.float64, device=positions.device)
     frequencies = torch.exp(even * (-math.log(10_000.0) / width))

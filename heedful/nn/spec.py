@@ -72,8 +72,15 @@ class RelativeKeysSpec(Config):
     max_distance: PositiveInt = 16
 
 
+class TransformerXLSpec(Config):
+    """A key for each distance, made of its sinusoids, and two learned queries (Dai 2019)."""
+
+    kind: Literal["transformer_xl"] = "transformer_xl"
+
+
 BiasSpec = Annotated[
-    AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec, Field(discriminator="kind")
+    AlibiSpec | T5BiasSpec | KerpleSpec | RelativeKeysSpec | TransformerXLSpec,
+    Field(discriminator="kind"),
 ]
 
 
@@ -81,6 +88,7 @@ LAYER_BIASES: Mapping[str, Callable[[], BiasSpec]] = {
     "alibi": AlibiSpec,
     "kerple": KerpleSpec,
     "relative_keys": RelativeKeysSpec,
+    "transformer_xl": TransformerXLSpec,
 }
 """The biases that every layer has of its own, by their scheme; that of T5 all layers share."""
 
@@ -310,14 +318,26 @@ class AttentionSpec(Config):
             raise ValueError("heads of attention with global_tokens cannot be pruned")
         return self
 
+    def width_of_heads(self, width: int) -> int:
+        """Return E for a model width."""
+        return self.head_width or width // self.num_heads
+
+    def scale_of_scores(self, width: int) -> float:
+        """Return the factor on scores for a model width."""
+        return self.scale or 1 / math.sqrt(self.width_of_heads(width))
+
     def check_width(self, width: int) -> None:
-        """Refuse heads that do not share the model width evenly.
+        """Refuse heads that do not share the model width evenly, and sinusoids without cosines.
 
         Raises:
-            ValueError: when they do not.
+            ValueError: when there are some.
         """
         if self.head_width is None and width % self.num_heads:
             raise ValueError(f"width {width} is not a multiple of num_heads {self.num_heads}")
+        if width % 2 and self.position_bias and self.position_bias.kind == "transformer_xl":
+            raise ValueError(
+                f"width {width} is odd: transformer_xl needs as many sines of a distance as cosines"
+            )
 
 
 PartSpec = Annotated[

@@ -220,7 +220,7 @@ def test_a_head_that_is_made_to_look_back_is_found(toys):
 
 
 class LookBack(torch.nn.Module):
-    def forward(self, query, positions):
+    def forward(self, query, keys, positions):
         return 1e4 * (positions.distance() == -1).float()[:, None]
 
 

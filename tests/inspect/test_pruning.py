@@ -28,6 +28,7 @@ KINDS = {
     "t5": {"positions": "t5"},
     "alibi": {"positions": "alibi", "num_kv_heads": 2},
     "relative": {"positions": "relative_keys"},
+    "transformer xl": {"positions": "transformer_xl"},
 }
 
 

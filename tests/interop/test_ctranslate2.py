@@ -218,6 +218,7 @@ REFUSED = {
     ),
     "final_norm": lambda n: changed(shape().expand(n, n), "decoder", final_norm=NormSpec()),
     "position_bias": lambda n: shape(positions="alibi").expand(n, n),
+    "position_bias = transformer_xl": lambda n: shape(positions="transformer_xl").expand(n, n),
     "embedding.positions with rotary": lambda n: changed(
         shape(positions="rotary").expand(n, n), "embedding", positions=PositionSpec()
     ),

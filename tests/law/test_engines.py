@@ -402,6 +402,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "kind": own("position_bias", {"kind": "relative_keys"}),
         "max_distance": own("position_bias", {"kind": "relative_keys", "max_distance": 2}),
     },
+    "TransformerXLSpec": {"kind": own("position_bias", {"kind": "transformer_xl"})},
     "FeedForwardSpec": {
         "kind": case(),
         "width": network("width", 40),
@@ -612,6 +613,7 @@ def concerns(path: str, name: str, field: str) -> bool:
         "T5BiasSpec": "position_bias",
         "KerpleSpec": "position_bias",
         "RelativeKeysSpec": "position_bias",
+        "TransformerXLSpec": "position_bias",
     }
     part = "mask" if CASES[name][field][1].keys() == {f"*.{OWN}.part.mask"} else parts.get(name)
     return path.split(".")[-1] in (field, part, "sublayers", "part")

@@ -54,6 +54,7 @@ SHAPES: list[dict[str, Any]] = [
     {"num_kv_heads": 2},
     {"num_kv_heads": 1, "positions": "t5"},
     {"num_kv_heads": 2, "positions": "relative_keys", "norm_placement": "pre"},
+    {"num_kv_heads": 2, "positions": "transformer_xl", "norm_placement": "pre"},
     {"window": 3},
     {"window": 3, "positions": "alibi", "activation": "swiglu"},
 ]

@@ -20,7 +20,14 @@ from heedful.nn.attention.attend import KERNELS, AttentionRequest, make_request
 from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
 from heedful.nn.attention.kernels import chunked, flex
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
-from heedful.nn.attention.relative_positions import Alibi, Bias, ExplicitBias, RelativeKeys, T5Bias
+from heedful.nn.attention.relative_positions import (
+    Alibi,
+    Bias,
+    ExplicitBias,
+    RelativeKeys,
+    T5Bias,
+    TransformerXL,
+)
 from heedful.nn.positions import Positions
 
 HEADS, WIDTH, VALUE_WIDTH, LENGTH, FARTHEST = 4, 16, 8, 11, 16
@@ -41,6 +48,7 @@ BIASES: dict[str, Callable[[], list[Bias]]] = {
     "alibi": lambda: [Alibi(HEADS)],
     "t5": lambda: [T5Bias(HEADS, 8, 9)],
     "relative keys": lambda: [RelativeKeys(WIDTH, 3)],
+    "transformer xl": lambda: [TransformerXL(HEADS, WIDTH, 6, 0.3)],
     "explicit": lambda: [ExplicitBias(nn.Parameter(torch.empty(1, HEADS, FARTHEST, FARTHEST)))],
     "two": lambda: [Alibi(HEADS), T5Bias(HEADS, 8, 9)],
 }

@@ -81,6 +81,7 @@ SHAPES = {
     "alibi": {"positions": "alibi", "norm_placement": "pre"},
     "t5": {"positions": "t5"},
     "relative": {"positions": "relative_keys"},
+    "transformer xl": {"positions": "transformer_xl"},
     "window": {"window": 3},
 }
 SENTENCES = st.lists(

@@ -193,7 +193,7 @@ def write_decoder(spec: CausalLMSpec) -> dict[str, Any]:
         "num_hidden_layers": spec.decoder.num_layers,
         "num_attention_heads": attention.num_heads,
         "num_key_value_heads": attention.num_kv_heads or attention.num_heads,
-        "head_dim": attention.head_width or spec.width // attention.num_heads,
+        "head_dim": attention.width_of_heads(spec.width),
         "hidden_act": GATED_NAMES.get(activation, activation),
         "max_position_embeddings": length,
         "rms_norm_eps": block.norm.epsilon,

@@ -83,9 +83,7 @@ class GlobalSelfAttention(SelfAttention):
         )
         return GlobalState(plain, of_global)
 
-    def step(  # type: ignore[override]
-        self, x: Tensor, state: GlobalState, context: Context
-    ) -> tuple[Tensor, GlobalState]:
+    def step(self, x: Tensor, state: GlobalState, context: Context) -> tuple[Tensor, GlobalState]:
         """Attend from more tokens to them and to those in the caches; see `Mixer.step`."""
         q, keys, values = self._project(x, context)
         own, own_keys, own_values = self._project(x, context, self.global_projection)

@@ -6,6 +6,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +21,10 @@ from heedful.nn.attention.attend import (
 )
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues
+from heedful.nn.attention.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.attention.relative_positions import Bias, RelativeValues, Rotary, build_bias
+from heedful.nn.attention.relative_positions import Bias, RelativeValues, build_bias
+from heedful.nn.attention.rotary import Rotary
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.linear_layers import FusedLinear, Linear, has_no_hooks, is_plain, store_maps_apart
 from heedful.nn.mixer import Context, MakeCache, Memory
@@ -29,88 +32,6 @@ from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.sublayer import ResidualNorm, build_norm
 from heedful.nn.work import Saved, Work, weight_work
-
-
-@dataclass(frozen=True)
-class KeptHeads:
-    """The heads of an attention that pruning left.
-
-    A key/value head is left as long as one of the query heads that share it is.
-
-    Args:
-        heads: their numbers, ascending.
-        total: H.
-        shared: query heads that shared a key/value head, H / K.
-    """
-
-    heads: tuple[int, ...]
-    total: int
-    shared: int = 1
-
-    @property
-    def key_heads(self) -> tuple[int, ...]:
-        """Numbers of the key/value heads that are left, ascending."""
-        return tuple(sorted({head // self.shared for head in self.heads}))
-
-    @property
-    def regroup(self) -> tuple[int, ...] | None:
-        """For each head left the place of its key/value head among those left.
-
-        None where equally many heads share each, which attention takes as it is.
-        """
-        places = {number: place for place, number in enumerate(self.key_heads)}
-        result = tuple(places[head // self.shared] for head in self.heads)
-        counts = {result.count(place) for place in places.values()}
-        return None if len(counts) <= 1 else result
-
-    @property
-    def whole(self) -> bool:
-        """True where nothing was pruned."""
-        return len(self.heads) == self.total
-
-    def in_place(self, value: Tensor, filler: float = 0.0) -> Tensor:
-        """Tensors of the heads left, each at its number.
-
-        Args:
-            value: [B, heads left, …].
-            filler: for heads that are gone.
-
-        Returns:
-            [B, H, …].
-        """
-        return _placed(value, self.heads, self.total, filler)
-
-    def keys_in_place(self, value: Tensor) -> Tensor:
-        """[B, key/value heads left, …] to [B, K, …], zero for those that are gone."""
-        return _placed(value, self.key_heads, self.total // self.shared, 0.0)
-
-
-class BiasOfKept(Bias):
-    """A bias made for all heads, for those that are left.
-
-    Args:
-        bias: of all.
-        kept: which are left.
-    """
-
-    def __init__(self, bias: Bias, kept: KeptHeads) -> None:
-        super().__init__()
-        self.bias = bias
-        self.kept = kept
-
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
-        """See `Bias`; the query has the heads that are left."""
-        result: Tensor = self.bias(query, positions)
-        # A bias that looks at the queries says something for those heads only already.
-        return result if result.shape[1] == query.shape[1] else result[:, list(self.kept.heads)]
-
-
-def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) -> Tensor:
-    if len(numbers) == total:
-        return value
-    result = value.new_full((value.shape[0], total, *value.shape[2:]), filler)
-    result[:, list(numbers)] = value
-    return result
 
 
 @dataclass(frozen=True)
@@ -166,8 +87,8 @@ class Attention(nn.Module):
         self.kept = KeptHeads(tuple(heads), self.num_heads, self.num_heads // self.num_kv_heads)
         self.heads_left, self.key_heads_left = len(self.kept.heads), len(self.kept.key_heads)
         self._regroup = self.kept.regroup
-        self.head_width = spec.head_width or width // spec.num_heads
-        self.scale = spec.scale or 1 / math.sqrt(self.head_width)
+        self.head_width = spec.width_of_heads(width)
+        self.scale = spec.scale_of_scores(width)
         self.softcap = spec.softcap
         self.dropout = spec.dropout
         self.mask = build_mask(spec.mask)
@@ -184,9 +105,7 @@ class Attention(nn.Module):
             self.key_norm = build_norm(spec.query_key_norm, self.head_width)
         self.rotary = Rotary(self.head_width, spec.rotary) if spec.rotary else None
         self.position_bias = (
-            build_bias(spec.position_bias, self.num_heads, self.head_width)
-            if spec.position_bias
-            else None
+            build_bias(spec.position_bias, spec, width) if spec.position_bias else None
         )
         self.relative_values = (
             RelativeValues(self.head_width, spec.relative_values) if spec.relative_values else None
@@ -371,6 +290,20 @@ class Attention(nn.Module):
             context.keep(name, self.kept.in_place(value, filler))
 
 
+@dataclass(frozen=True, eq=False)
+class SegmentInputs:
+    """The tokens before a segment of a text, as a self-attention read them (Dai 2019).
+
+    Their keys and values are made anew for the segment, so that the maps to them learn; what lies
+    below them does not.
+
+    Args:
+        inputs: [B, M, D], without gradient.
+    """
+
+    inputs: Tensor
+
+
 class SelfAttention(Attention):
     """Attention over the input itself."""
 
@@ -402,14 +335,43 @@ class SelfAttention(Attention):
         empty = like.new_empty((rows, self.key_heads_left, 0, self.head_width))
         return make_cache(empty, empty)
 
-    def step(
-        self, x: Tensor, state: KeyValueCache, context: Context
-    ) -> tuple[Tensor, KeyValueCache]:
-        """Attend from more tokens to them and to those in the cache; see `Mixer.step`."""
+    def read_segment(
+        self, x: Tensor, state: SegmentInputs, context: Context
+    ) -> tuple[Tensor, SegmentInputs]:
+        """Attend from a segment to it and to the tokens before it.
+
+        Args:
+            x: [B, L, D].
+            state: M tokens before it.
+            context: positions of the segment as queries, and of the M + L tokens as keys.
+
+        Returns:
+            [B, L, D], and the last M of the tokens.
+        """
+        whole = torch.cat([state.inputs.to(x.dtype), x], 1)
+        (query,) = self.projection.some(x, "query")
+        key, value = self.projection.some(whole, "key", "value")
+        q, k, v = self.queries_of(query), self.keys_of(key), self.values_of(value)
+        positions = context.positions
+        if self.rotary is not None:
+            q, k = self.rotary(q, positions.query), self.rotary(k, positions.key)
+        mixed = self._attend(q, KeyValues(k, v), positions, context)
+        return mixed, SegmentInputs(whole[:, x.shape[1] :].detach())
+
+    def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
+        """Attend from more tokens to them and to those in the state; see `Mixer.step`."""
+        if isinstance(state, SegmentInputs):
+            return self.read_segment(x, state, context)
         q, keys, values = self._project(x, context)
         state, positions = state.extend(keys, values, context.positions)
         memory = KeyValues(state.keys, state.values)
         return self._attend(q, memory, positions, context).view_as(x), state
+
+    def segment_work(self, tokens: int, memory: int) -> Work:
+        """Return the operations of a segment and of the keys and values of tokens before it."""
+        key_value = 2 * self.key_heads_left * self.head_width * self.output.out_features
+        own = self.work(tokens, memory + tokens)
+        return own + Work(weights=2 * memory * key_value)
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Add the keys and values, which are made of the same tokens."""

@@ -1,33 +1,33 @@
-"""Relative positions in attention: biases of the scores, and rotation of queries and keys.
+"""Relative positions in attention: biases of the scores, and vectors of distances.
 
-A bias is added before the mask and the softmax. A rotation makes a score depend on positions only
-through their difference. Both look at positions, never at array indices, so they serve any block of
-queries and keys. Shapes: B batch, H heads, Lq queries, Lk keys, L length, E head width.
+A bias is added before the mask and the softmax. It looks at positions, never at array indices, so
+it serves any block of queries and keys. Shapes: B batch, H heads, K key/value heads, Lq queries, Lk
+keys, E head width, D model width.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.errors import ConfigError, ModelError
-from heedful.nn.positions import Positions
-from heedful.nn.spec import BiasSpec, RotarySpec
+from heedful.nn.positions import Positions, SinusoidalPositions, sinusoids
+from heedful.nn.spec import AttentionSpec, BiasSpec
 
 
 class Bias(nn.Module):
     """Something added to the scores of every pair of query and key."""
 
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """The scores to add.
 
         Args:
             query: [B, H, Lq, E], rotated if the model rotates, times the attention's scale.
+            keys: [B, K, Lk, E], rotated if the model rotates.
             positions: where queries and keys stand.
 
         Returns:
@@ -35,6 +35,19 @@ class Bias(nn.Module):
             is hidden by the mask.
         """
         raise NotImplementedError
+
+    def of_heads(
+        self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
+    ) -> Tensor:
+        """The scores to add for some of the heads, of which alone are the query and the keys.
+
+        Args:
+            heads: their numbers, ascending.
+            query, keys, positions: as of `forward`.
+        """
+        result: Tensor = self(query, keys, positions)
+        # What heads share, and depends on the queries, has been said for those heads only.
+        return result if result.shape[1] == len(heads) else result[:, list(heads)]
 
     def work(self, queries: int, keys: int) -> int:
         """Return the operations of matrix products for queries of one head that look at keys."""
@@ -55,7 +68,7 @@ class Alibi(Bias):
         # Plain numbers: a buffer would lose precision when the model is cast to bfloat16.
         self.slopes = _alibi_slopes(num_heads)
 
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """-slope · |distance|, [B, H, Lq, Lk] float32."""
 
         def compute() -> Tensor:
@@ -101,7 +114,7 @@ class T5Bias(Bias):
         self.bidirectional = bidirectional
         self.weight = nn.Parameter(torch.zeros(num_buckets, num_heads))
 
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """The learned number of each pair's bucket, [B, H, Lq, Lk] float32."""
         name = ("t5", self.num_buckets, self.max_distance, self.bidirectional)
         buckets = positions.derive(name, lambda: self._bucket(positions.distance()))
@@ -140,7 +153,7 @@ class Kerple(Bias):
         super().__init__()
         self.weight = nn.Parameter(torch.rand(2, num_heads) * torch.tensor([[2.0], [1.0]]))
 
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """-r₁ · log(1 + r₂ · |distance|), [B, H, Lq, Lk] float32."""
         distance = positions.derive(("distance",), lambda: positions.distance().abs().float())
         scale, rate = self.weight.float().clamp(min=self.LEAST)[..., None, None]
@@ -164,7 +177,7 @@ class RelativeKeys(Bias):
         self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_width))
         nn.init.xavier_uniform_(self.weight)
 
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """query · vector of the distance, [B, H, Lq, Lk]."""
         precision = torch.promote_types(query.dtype, torch.float32)
         query, table = query.to(precision), self.weight.to(precision)
@@ -184,6 +197,100 @@ class RelativeKeys(Bias):
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
+
+
+class TransformerXL(Bias):
+    """The distances of Transformer-XL (Dai 2019, section 3.3), which no table ends.
+
+    Beside scale · q · k, which attention has, a score gets scale · (u · k + (q + v) · W r). The
+    sinusoids r of the distance from key to query become by W what keys are for content; u and v
+    are queries that every token asks. Here each layer has its own, as in the authors' larger
+    models.
+
+    Args:
+        num_heads: H.
+        head_width: E.
+        width: D, of the sinusoids; even.
+        scale: of the scores.
+    """
+
+    undecayed = frozenset({"content_query", "distance_query"})  # they are added, as biases are
+
+    def __init__(self, num_heads: int, head_width: int, width: int, scale: float) -> None:
+        super().__init__()
+        self.scale = scale
+        self.content_query = nn.Parameter(torch.zeros(num_heads, head_width))  # u
+        self.distance_query = nn.Parameter(torch.zeros(num_heads, head_width))  # v
+        self.weight = nn.Parameter(torch.empty(num_heads * head_width, width))  # W
+        nn.init.xavier_uniform_(self.weight)
+        self.sinusoids = SinusoidalPositions(width, "halves")
+
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
+        """scale · (u · key + (query + v) · W r), [B, H, Lq, Lk]."""
+        return self._scores(slice(None), query, keys, positions)
+
+    def of_heads(
+        self, heads: Sequence[int], query: Tensor, keys: Tensor, positions: Positions
+    ) -> Tensor:
+        """See `Bias`."""
+        return self._scores(list(heads), query, keys, positions)
+
+    def work(self, queries: int, keys: int) -> int:
+        """Return the operations of queries with distances, and of u with the keys.
+
+        The keys of distances are made once for all rows of a batch; they are counted here.
+        """
+        head_width, width = self.content_query.shape[1], self.weight.shape[1]
+        if queries > 1:
+            distances = queries + keys - 1
+            return 2 * head_width * (distances * (queries + width) + keys)
+        return 2 * (head_width * (width + keys) + width * keys)
+
+    def _scores(
+        self, heads: slice | list[int], query: Tensor, keys: Tensor, positions: Positions
+    ) -> Tensor:
+        precision = torch.promote_types(query.dtype, torch.float32)
+        content, distance = (
+            self.scale * each[heads].to(precision)
+            for each in (self.content_query, self.distance_query)
+        )
+        weight = self.weight.unflatten(0, self.content_query.shape)[heads].to(precision)
+        asked = query.to(precision) + distance[:, None]
+        grouped = content.unflatten(0, (keys.shape[1], -1))
+        of_keys = torch.einsum("kge,bkle->bkgl", grouped, keys.to(precision)).flatten(1, 2)
+        diagonals = _diagonals(positions) if query.shape[2] > 1 else None
+        if diagonals is None:
+            by_distance = self._by_rotation(asked, weight, positions)
+        else:
+            by_distance = skew(_with_distances(asked, weight, -diagonals))
+        scores: Tensor = by_distance + of_keys[:, :, None]
+        return scores
+
+    def _by_rotation(self, asked: Tensor, weight: Tensor, positions: Positions) -> Tensor:
+        """Products with the keys of distances, for positions in any order; nothing per pair.
+
+        sin(i − j) = sin i cos j − cos i sin j and the like divide the sinusoids of a distance into
+        those of query i and of key j. Each query takes D numbers for E, which is cheaper only for
+        a single one: else every distance needs its key made.
+
+        Args:
+            asked: [B, H, Lq, E], queries and v, scaled.
+            weight: [H, E, D].
+            positions: where queries and keys stand.
+        """
+        half = weight.shape[-1] // 2
+        waves = positions.derive(
+            ("sinusoids", 2 * half),
+            lambda: (self.sinusoids(positions.query), self.sinusoids(positions.key)),
+        )
+        of_query, of_key = (each.to(asked.dtype) for each in waves)
+        by_sine, by_cosine = torch.einsum("bhqe,hed->bhqd", asked, weight).split(half, -1)
+        sine, cosine = (each[:, None] for each in of_query.split(half, -1))
+        turned = torch.cat(
+            [by_cosine * sine - by_sine * cosine, by_sine * sine + by_cosine * cosine], -1
+        )
+        products: Tensor = (turned.flatten(1, 2) @ of_key.mT).unflatten(1, asked.shape[1:3])
+        return products
 
 
 class RelativeValues(nn.Module):
@@ -245,6 +352,19 @@ def skew(products: Tensor) -> Tensor:
     return result
 
 
+def _with_distances(asked: Tensor, weight: Tensor, distances: Tensor) -> Tensor:
+    """Return the product of each query with the key of each distance, [B, H, Lq, n].
+
+    Args:
+        asked: [B, H, Lq, E].
+        weight: [H, E, D], which makes keys of sinusoids.
+        distances: [n] int64.
+    """
+    waves = sinusoids(distances, weight.shape[-1], "halves").to(asked.dtype)
+    keys = (waves @ weight.flatten(0, 1).T).unflatten(-1, weight.shape[:2])
+    return torch.einsum("bhqe,nhe->bhqn", asked, keys)
+
+
 def _clipped(positions: Positions, farthest: int) -> Tensor:
     """Distances counted from the lowest, clipped, [B, 1, Lq, Lk] int64."""
     clipped = positions.derive(
@@ -286,7 +406,7 @@ class ExplicitBias(Bias):
         else:
             self.register_buffer("table", table)
 
-    def forward(self, query: Tensor, positions: Positions) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """The numbers of the table, [B, H, Lq, Lk].
 
         Raises:
@@ -313,18 +433,32 @@ class ExplicitBias(Bias):
         return result.to(torch.promote_types(result.dtype, torch.float32))
 
 
-def build_bias(spec: BiasSpec, num_heads: int, head_width: int) -> Bias:
-    """The bias that a piece of configuration stands for."""
-    return _BUILDERS[spec.kind](spec, num_heads, head_width)
+def build_bias(spec: BiasSpec, attention: AttentionSpec, width: int) -> Bias:
+    """The bias that a piece of configuration stands for.
+
+    Args:
+        spec: of the bias.
+        attention: to whose scores it is added.
+        width: D.
+    """
+    return _BUILDERS[spec.kind](spec, attention, width)
 
 
-_BUILDERS: Mapping[str, Callable[[Any, int, int], Bias]] = {
-    "alibi": lambda spec, heads, width: Alibi(heads),
-    "t5": lambda spec, heads, width: T5Bias(
-        heads, spec.num_buckets, spec.max_distance, spec.bidirectional
+_BUILDERS: Mapping[str, Callable[[Any, AttentionSpec, int], Bias]] = {
+    "alibi": lambda spec, attention, width: Alibi(attention.num_heads),
+    "t5": lambda spec, attention, width: T5Bias(
+        attention.num_heads, spec.num_buckets, spec.max_distance, spec.bidirectional
     ),
-    "kerple": lambda spec, heads, width: Kerple(heads),
-    "relative_keys": lambda spec, heads, width: RelativeKeys(width, spec.max_distance),
+    "kerple": lambda spec, attention, width: Kerple(attention.num_heads),
+    "relative_keys": lambda spec, attention, width: RelativeKeys(
+        attention.width_of_heads(width), spec.max_distance
+    ),
+    "transformer_xl": lambda spec, attention, width: TransformerXL(
+        attention.num_heads,
+        attention.width_of_heads(width),
+        width,
+        attention.scale_of_scores(width),
+    ),
 }
 
 
@@ -334,82 +468,3 @@ def _alibi_slopes(num_heads: int) -> tuple[float, ...]:
     slopes = [2 ** (-8 * i / power) for i in range(1, power + 1)]
     between = [2 ** (-8 * i / (2 * power)) for i in range(1, 2 * power + 1, 2)]
     return tuple(slopes + between[: num_heads - power])
-
-
-class Rotary(nn.Module):
-    """Turns pairs of channels by angles proportional to the position. Nothing is learned.
-
-    Args:
-        width: head width E.
-        spec: base, layout of the pairs, rotated width, scaling.
-
-    Raises:
-        ConfigError: when the rotated width is odd or wider than a head.
-    """
-
-    def __init__(self, width: int, spec: RotarySpec) -> None:
-        super().__init__()
-        self.spec = spec
-        self.layout = spec.layout
-        # Plain numbers: buffers would lose precision when the model is cast to bfloat16.
-        self.frequencies = spec.frequencies(width)
-        self.temperature = spec.attention_factor()
-        self.rotated = 2 * len(self.frequencies)
-
-    def forward(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate queries or keys.
-
-        Args:
-            x: [B, H, L, E].
-            positions: [B, L] int64; what stands at −1 comes out arbitrary, but finite.
-
-        Returns:
-            [B, H, L, E] in the type of x. The temperature is applied to the rotated channels, so
-            it acts once on queries and once on keys.
-        """
-        cosine, sine = (each[:, None] for each in self.waves(positions))
-        turned, untouched = x[..., : self.rotated], x[..., self.rotated :]
-        first, second = self._split(turned.to(torch.promote_types(x.dtype, torch.float32)))
-        rotated = self._join(
-            first * cosine - second * sine,
-            second * cosine + first * sine,
-        ).to(x.dtype)
-        return torch.cat([rotated, untouched], dim=-1) if untouched.shape[-1] else rotated
-
-    def waves(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosine and sine of the angle that each pair is turned by, times the temperature.
-
-        Args:
-            positions: [B, L] int64.
-
-        Returns:
-            [B, L, rotated / 2] float32 each.
-        """
-        frequencies = _on(positions.device, self.frequencies)
-        angles = positions[..., None].to(torch.float32) * frequencies
-        return angles.cos() * self.temperature, angles.sin() * self.temperature
-
-    def _split(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The two channels of each pair."""
-        if self.layout == "pairs":
-            return x[..., 0::2], x[..., 1::2]
-        half = self.rotated // 2
-        return x[..., :half], x[..., half:]
-
-    def _join(self, first: Tensor, second: Tensor) -> Tensor:
-        if self.layout == "pairs":
-            return torch.stack([first, second], dim=-1).flatten(-2)
-        return torch.cat([first, second], dim=-1)
-
-
-def _on(device: torch.device, frequencies: tuple[float, ...]) -> Tensor:
-    """The frequencies there; to bring them to a GPU anew would wait for it."""
-    if torch.compiler.is_compiling():
-        return torch.tensor(frequencies, device=device)
-    return _kept_on(device, frequencies)
-
-
-@functools.lru_cache(maxsize=64)
-def _kept_on(device: torch.device, frequencies: tuple[float, ...]) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(frequencies, device=device)

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config
 from heedful.nn.mask_text import LONGEST, mask_kinds, parse_mask
-from heedful.nn.spec import AlibiSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
+from heedful.nn.spec import AlibiSpec, AttentionSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
 from heedful.studio.page import Call, NoSettings, Page, round_digits
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         inputs = make_request(query, zeros, zeros, positions, mask, [bias] if bias else [])
         head = request.head - 1
         weights = attention_weights(inputs, heads=[head])[0, 0]
-        added = None if bias is None else bias(query * inputs.scale, positions)[0, head]
+        added = None if bias is None else bias(query * inputs.scale, zeros, positions)[0, head]
     real = request.length - request.padding
     real - 1 if request.segments == 1 else int(positions.query[0, real - 1])
     return {
@@ -132,7 +132,8 @@ def _bias(request: DrawRequest) -> Bias | None:
     }
     if request.bias == "none":
         return None
-    bias = build_bias(specs[request.bias], request.heads, HEAD_WIDTH)
+    attention = AttentionSpec(num_heads=request.heads, head_width=HEAD_WIDTH)
+    bias = build_bias(specs[request.bias], attention, request.heads * HEAD_WIDTH)
     with torch.no_grad():  # untrained tables hold zeros, and nothing would be visible
         for parameter in bias.parameters():
             parameter.normal_(generator=torch.Generator().manual_seed(_SEED))

@@ -80,7 +80,7 @@ def _sinusoidal(request: ShowRequest) -> Tensor:
 def _rotary(request: ShowRequest) -> dict[str, Any]:
     import torch
 
-    from heedful.nn.attention.relative_positions import Rotary
+    from heedful.nn.attention.rotary import Rotary
 
     spec = _rotary_spec(request)
     # The same vector at every position, so that only the rotation differs.
@@ -145,6 +145,7 @@ def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
     half = request.length // 2
     keys = torch.arange(2 * half + 1)
     positions = Positions(torch.tensor([[half]]), keys[None])
+    nothing = torch.zeros((1, 1, 1, 1))
     bucket: list[int] | None = None
     bias: Any
     if request.scheme == "alibi":
@@ -157,7 +158,7 @@ def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
             "A learned vector for each distance, whose product with the query is added to the "
             "score; distances past the longest share its vector. The picture shows which."
         )
-        bucket = bias(torch.ones((1, 1, 1, 1)), positions)[0, 0, 0].int().tolist()
+        bucket = bias(torch.ones((1, 1, 1, 1)), nothing, positions)[0, 0, 0].int().tolist()
     else:
         if request.model:
             bias = _table(request, workspace)
@@ -170,9 +171,9 @@ def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
                 "each bucket and head. No model is chosen, so the picture shows the buckets."
             )
         numbering = _numbered(T5Bias(1, bias.num_buckets, bias.max_distance, bias.bidirectional))
-        bucket = numbering(torch.zeros(1), positions)[0, 0, 0].int().tolist()
+        bucket = numbering(nothing, nothing, positions)[0, 0, 0].int().tolist()
     with torch.inference_mode():
-        added = bias(torch.zeros((1, 1, 1, 1)), positions)[0, :, 0]
+        added = bias(nothing, nothing, positions)[0, :, 0]
     return {
         "form": "biases",
         "sentence": sentence,

@@ -15,12 +15,24 @@ from heedful.nn.attention.relative_positions import (
     Kerple,
     RelativeKeys,
     T5Bias,
+    TransformerXL,
     build_bias,
 )
 from heedful.nn.positions import Positions
-from heedful.nn.spec import AlibiSpec, KerpleSpec, RelativeKeysSpec, T5BiasSpec
+from heedful.nn.spec import (
+    AlibiSpec,
+    AttentionSpec,
+    KerpleSpec,
+    RelativeKeysSpec,
+    T5BiasSpec,
+    TransformerXLSpec,
+)
 
 AT = Positions(torch.tensor([[3, 7], [0, 2]]), torch.tensor([[0, 5, 9], [2, 1, 0]]))
+
+
+KEYS = torch.randn(2, 1, 3, 4)
+"""Of no concern to most."""
 
 
 def query(heads: int, width: int = 4) -> torch.Tensor:
@@ -37,7 +49,7 @@ def test_alibi_slopes_are_the_papers() -> None:
 
 
 def test_alibi_penalises_distance_on_both_sides() -> None:
-    found = Alibi(2)(query(2), AT)
+    found = Alibi(2)(query(2), KEYS, AT)
     assert found.dtype == torch.float32
     for b, h, i, j in [(0, 0, 0, 0), (0, 1, 0, 2), (1, 1, 1, 1)]:
         distance = abs(int(AT.query[b, i]) - int(AT.key[b, j]))
@@ -69,7 +81,7 @@ def test_t5_buckets(bidirectional: bool, buckets: int, farthest: int) -> None:
         bias.weight.copy_(torch.arange(buckets)[:, None])
     keys = torch.arange(0, 401)
     at = Positions(torch.tensor([[200]]), keys[None])
-    found = bias(torch.randn(1, 1, 1, 4), at)[0, 0, 0].long().tolist()
+    found = bias(torch.randn(1, 1, 1, 4), KEYS, at)[0, 0, 0].long().tolist()
     # At 16, 32, 64 and the like the logarithm is a whole number, and which side it falls on is
     # up to rounding; the buckets there are the ones of the published models.
     for key, bucket in zip(keys.tolist(), found, strict=True):
@@ -79,7 +91,7 @@ def test_t5_buckets(bidirectional: bool, buckets: int, farthest: int) -> None:
 
 def test_t5_table_is_learned() -> None:
     bias = T5Bias(2)
-    found = bias(query(2), AT)
+    found = bias(query(2), KEYS, AT)
     assert found.shape == (2, 2, 2, 3)
     found.sum().backward()
     assert bias.weight.grad is not None
@@ -96,7 +108,7 @@ def test_t5_buckets_that_cannot_be_laid_out() -> None:
 def test_relative_keys_are_products_with_the_clipped_distances_vector() -> None:
     bias = RelativeKeys(head_width=4, max_distance=3)
     q = query(2)
-    found = bias(q, AT)
+    found = bias(q, KEYS, AT)
     for b in range(2):
         for h in range(2):
             for i in range(2):
@@ -110,25 +122,25 @@ def test_relative_keys_are_products_with_the_clipped_distances_vector() -> None:
 def test_explicit_bias_is_looked_up_by_positions() -> None:
     table = nn.Parameter(torch.randn(1, 2, 10, 10))
     bias = ExplicitBias(table)
-    found = bias(query(2), AT)
+    found = bias(query(2), KEYS, AT)
     assert found.shape == (2, 2, 2, 3)
     assert found[0, 1, 1, 2] == table[0, 1, 7, 9]
     assert found[1, 0, 1, 0] == table[0, 0, 2, 2]
     assert list(bias.parameters()) == [table]
     per_row = ExplicitBias(torch.randn(2, 1, 10, 10))
-    assert per_row(query(2), AT)[1, 0, 0, 1] == per_row.table[1, 0, 0, 1]
+    assert per_row(query(2), KEYS, AT)[1, 0, 0, 1] == per_row.table[1, 0, 0, 1]
 
 
 def test_explicit_bias_ends_in_an_error() -> None:
     with pytest.raises(ModelError, match="Position 9 lies past"):
-        ExplicitBias(torch.zeros(1, 1, 10, 9))(query(2), AT)
+        ExplicitBias(torch.zeros(1, 1, 10, 9))(query(2), KEYS, AT)
 
 
 def test_kerple_is_the_papers_logarithm_of_distance() -> None:
     bias = Kerple(2)
     assert (bias.weight >= 0).all()
     bias.weight.data = torch.tensor([[1.5, 0.2], [0.7, -1.0]])  # a negative one counts as 0.01
-    found = bias(query(2), AT)
+    found = bias(query(2), KEYS, AT)
     for b, h, i, j in [(0, 0, 0, 1), (0, 1, 1, 2), (1, 0, 1, 0)]:
         distance = abs(int(AT.query[b, i]) - int(AT.key[b, j]))
         scale, rate = [(1.5, 0.7), (0.2, 0.01)][h]
@@ -145,17 +157,23 @@ def test_blocks_equal_parts_of_the_whole(bias: nn.Module) -> None:
     for parameter in bias.parameters():
         nn.init.normal_(parameter, std=4.0)
         parameter.data.round_()
-    whole = bias(q, AT)
-    part = bias(q[:, :, 1:], AT.between_queries(1, 2).between_keys(1, 3))
+    whole = bias(q, KEYS, AT)
+    part = bias(q[:, :, 1:], KEYS[:, :, 1:], AT.between_queries(1, 2).between_keys(1, 3))
     assert torch.equal(part, whole[:, :, 1:, 1:3])
 
 
 def test_biases_are_built_from_settings() -> None:
-    assert isinstance(build_bias(AlibiSpec(), 2, 4), Alibi)
-    assert isinstance(build_bias(KerpleSpec(), 2, 4), Kerple)
-    t5 = build_bias(T5BiasSpec(num_buckets=8, max_distance=20), 2, 4)
+    attention = AttentionSpec(num_heads=2)
+    assert isinstance(build_bias(AlibiSpec(), attention, 8), Alibi)
+    assert isinstance(build_bias(KerpleSpec(), attention, 8), Kerple)
+    t5 = build_bias(T5BiasSpec(num_buckets=8, max_distance=20), attention, 8)
     assert isinstance(t5, T5Bias)
     assert t5.weight.shape == (8, 2)
-    keys = build_bias(RelativeKeysSpec(max_distance=5), 2, 4)
+    keys = build_bias(RelativeKeysSpec(max_distance=5), attention, 8)
     assert isinstance(keys, RelativeKeys)
     assert keys.weight.shape == (11, 4)
+    wide = AttentionSpec(num_heads=2, head_width=3, scale=0.7)
+    sinusoidal = build_bias(TransformerXLSpec(), wide, 8)
+    assert isinstance(sinusoidal, TransformerXL)
+    assert sinusoidal.weight.shape == (2 * 3, 8)
+    assert sinusoidal.scale == 0.7

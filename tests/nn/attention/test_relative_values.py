@@ -114,7 +114,7 @@ def test_the_skew_is_the_gather(
         torch.arange(begin, begin + count).expand(2, -1).clone()
         for begin, count in ((at, queries), (first, keys))
     )
-    found = bias(q, Positions(query, key))
+    found = bias(q, q, Positions(query, key))
     distance = (key[:, None, :] - query[:, :, None]).clamp(-farthest, farthest) + farthest
     vectors = bias.weight[distance]  # a vector for every pair
     expected = torch.einsum("bhie,bije->bhij", q, vectors)
@@ -127,7 +127,7 @@ def test_the_skew_is_the_gather(
     ):
         torch.testing.assert_close(one, other)
     shuffled = Positions(query, key.flip(1))  # not one by one: gathered
-    torch.testing.assert_close(bias(q, shuffled), expected.flip(-1))
+    torch.testing.assert_close(bias(q, q, shuffled), expected.flip(-1))
 
 
 def test_the_skew_copies_nothing() -> None:
@@ -157,9 +157,9 @@ def test_memory_is_linear_in_the_width_of_a_head() -> None:
     for width in (16, 32):
         bias = RelativeKeys(width, length)
         q, at = torch.randn(1, 1, length, width), Positions.of_self(torch.arange(length)[None])
-        bias(q, at)  # positions are derived once
+        bias(q, q, at)  # positions are derived once
         with torch.no_grad(), Largest() as counted:
-            bias(q, at)
+            bias(q, q, at)
         made[width] = counted.numbers
     assert made[32] - made[16] <= 2 * (2 * length) * 16
     assert made[32] < length**2 * 16

@@ -234,7 +234,7 @@ def _scores(request: AttentionRequest, q: Tensor, k: Tensor, positions: Position
     scaled = q.to(request.precision) * request.scale
     scores = soft_cap(_with_key_heads(scaled, k.to(request.precision).mT), request.softcap)
     for bias in request.biases:
-        scores = scores + bias(scaled, positions)
+        scores = scores + bias(scaled, k, positions)
     return scores
 
 

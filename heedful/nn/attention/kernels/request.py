@@ -94,7 +94,7 @@ def total_bias(request: AttentionRequest) -> Tensor | None:
     total: Tensor | None = None
     for bias in request.biases:
         scaled = request.q.to(request.precision) * request.scale
-        term = bias(scaled, request.positions)
+        term = bias(scaled, request.k, request.positions)
         total = term if total is None else total + term
     return total
 
