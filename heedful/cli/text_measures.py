@@ -43,7 +43,8 @@ class TextFlags:
         int | None,
         Parameter(
             help="Tokens of a window: those the model was made for if unset; with --by-position "
-            "four times as many."
+            "four times as many. A model with a memory reads texts as wholes, in segments of so "
+            "many."
         ),
     ] = None
     stride: Annotated[
@@ -224,7 +225,9 @@ def _measure_masked(
 def _report_likelihood(result: TextLikelihood, report: Report) -> None:
     if not report.output.json:
         windows = f"windows of {result.length:,} tokens"
-        if not result.pseudo:
+        if result.memory is not None:
+            windows = f"read as wholes, with a memory of {result.memory:,} tokens"
+        elif not result.pseudo:
             windows += f", a stride of {result.stride:,}"
         texts = "1 text" if result.texts == 1 else f"{result.texts:,} texts"
         say(

@@ -9,6 +9,7 @@ from heedful.models.cost import (
     encoding_work,
     image_work,
     numel,
+    segment_work,
     text_work,
     training_cost,
 )
@@ -48,6 +49,8 @@ def batch_flops(model: Any, batch: Any) -> int:
         return rows * pair.total.total
     if spec.reads == "images":
         forward = rows * image_work(spec).total
+    elif spec.generates and spec.memory is not None:
+        forward = rows * segment_work(spec, batch.ids.shape[1]).total
     elif spec.generates:
         forward = rows * text_work(spec, batch.ids.shape[1]).total
     else:

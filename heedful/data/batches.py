@@ -138,6 +138,21 @@ class WindowBatch(ExampleBatch):
 
 
 @dataclass(frozen=True)
+class SegmentBatch(WindowBatch):
+    """Segments of several streams of texts side by side, each what follows the one before.
+
+    Positions are counted from 0 in the segment, and segments are the numbers of the texts among
+    all, −1 for padding.
+
+    Args:
+        begins: whether the streams begin here; else each segment continues what ended before the
+            token that its index names.
+    """
+
+    begins: bool
+
+
+@dataclass(frozen=True)
 class FramedBatch(ExampleBatch):
     """Rows of an encoder with any number of targets each; T targets in all.
 

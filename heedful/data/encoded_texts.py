@@ -169,9 +169,14 @@ def window_starts(tokens: int, length: int, shift: int) -> npt.NDArray[np.int64]
 def epoch_windows(tokens: int, length: int, *, seed: int, epoch: int) -> npt.NDArray[np.int64]:
     """The windows of an epoch in the order of training; where the cuts fall differs by epoch."""
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
-    room = max(1, min(length, tokens - 1))
-    shift = int(bits.random_raw() % room) if epoch else 0
+    shift = epoch_shift(bits, tokens, length, epoch)
     return shuffle(window_starts(tokens, length, shift), bits)
+
+
+def epoch_shift(bits: np.random.PCG64, tokens: int, length: int, epoch: int) -> int:
+    """Draw the token that an epoch's first window starts at: 0 in the first epoch."""
+    room = max(1, min(length, tokens - 1))
+    return int(bits.random_raw() % room) if epoch else 0
 
 
 def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int) -> WindowBatch:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from heedful.errors import ModelError
 from heedful.models.model_spec import CausalLMSpec
+from heedful.models.segment_memory import SegmentMemory
 from heedful.models.stack import Stack, StackState
 from heedful.nn.attention.cache import Cache, RingCache, StaticCache
 from heedful.nn.attention.kernels.request import soft_cap
@@ -79,6 +80,14 @@ class CausalLM(nn.Module):
             for attention in block.attentions().values()
         ]
 
+    def _check_heeds_segments(self) -> None:
+        if not all(mask.heeds_segments for mask in self._masks()):
+            raise ModelError(
+                "Packed texts would see each other: the model's mask does not heed segments",
+                where="decoder.block.self_attention.mask",
+                remedy="Use a mask of kind all_of with parts causal and segment",
+            )
+
     def logits(self, states: Tensor) -> Tensor:
         """States [..., D] to scores of every token [..., V]."""
         logits = self.output_projection.logits(states, self.output_bias)
@@ -106,16 +115,62 @@ class CausalLM(nn.Module):
             ModelError: when a learned position lies past its table, or when there are segments and
                 the model's mask would let them see each other.
         """
-        if segments is not None and not all(mask.heeds_segments for mask in self._masks()):
-            raise ModelError(
-                "Packed texts would see each other: the model's mask does not heed segments",
-                where="decoder.block.self_attention.mask",
-                remedy="Use a mask of kind all_of with parts causal and segment",
-            )
+        if segments is not None:
+            self._check_heeds_segments()
         x = self.input(ids, positions, self.embedding)
         context = Context(Positions.of_self(positions, segments), capture=capture)
         states: Tensor = self.decoder(x, context)
         return states
+
+    def empty_memory(self, rows: int) -> SegmentMemory:
+        """Return the memory before the first segments of B texts.
+
+        Raises:
+            ModelError: when the model has none.
+        """
+        memory = self.spec.memory
+        if memory is None:
+            raise ModelError(
+                "This model keeps no memory of earlier segments",
+                where="memory",
+                remedy="Train one with model.memory",
+            )
+        layers = sum(len(block.mixers()) for block in self.spec.decoder.blocks)
+        device = self.output_weight.device
+        return SegmentMemory.empty(rows, memory, self.spec.width, layers, device)
+
+    def read_segment(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        segments: Tensor,
+        memory: SegmentMemory,
+        capture: Capture | None = None,
+    ) -> tuple[Tensor, SegmentMemory]:
+        """Run over a segment of each text, which also sees the tokens in a memory (Dai 2019).
+
+        A text read in segments of any length gets the states that `forward` gives it as a whole;
+        gradients end where a segment begins.
+
+        Args:
+            ids: [B, L] int64.
+            positions: [B, L] int64, counted from 0 in the segment; −1 is padding, on the right.
+            segments: [B, L] int64, the text that each token belongs to; −1 for padding. Texts that
+                follow each other in a row do not see each other.
+            memory: from `empty_memory`, or of the segment before.
+            capture: what to keep on the way, as in `forward`.
+
+        Returns:
+            [B, L, D], what `logits` takes, and the memory for the next segment.
+
+        Raises:
+            ModelError: when the model's mask would let texts see each other.
+        """
+        self._check_heeds_segments()
+        x = self.input(ids, positions, self.embedding)
+        context = Context(memory.positions(positions, segments), capture=capture)
+        states, inputs = self.decoder.read_segment(x, context, memory.inputs)
+        return states, memory.after(inputs, segments)
 
     def start(
         self,
@@ -182,19 +237,20 @@ class CausalLM(nn.Module):
         next_positions = state.next_positions.reshape(-1)[rows]
         return CausalLMState(state.decoder.reorder(rows), next_positions)
 
-    def with_cache(self, kind: CacheKind, length: int) -> CachedLM:
+    def with_cache(self, kind: CacheKind, length: int, *, chunk: int = _RING_CHUNK) -> CachedLM:
         """Return this model with caches of one kind, for a search.
 
         Args:
             kind: `auto` is a ring where the model has a window, which a ring needs.
             length: most tokens of a text, for a static cache.
+            chunk: most tokens that are read at once into a ring.
         """
         window = self.window
         if kind == "auto":
             kind = "growing" if window is None else "ring"
         if kind == "ring":
             assert window is not None
-            chunk = min(_RING_CHUNK, length)
+            chunk = min(chunk, length)
             capacity = window + chunk - 1
 
             def ring(keys: Tensor, values: Tensor) -> Cache:

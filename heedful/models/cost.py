@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from heedful.models.block import Block
     from heedful.models.build import AnyModel
-    from heedful.models.model_spec import ModelSpec, TranslatorSpec, VisionSpec
+    from heedful.models.model_spec import CausalLMSpec, ModelSpec, TranslatorSpec, VisionSpec
     from heedful.models.stack_spec import StackSpec
     from heedful.nn.spec import PartSpec
 
@@ -265,6 +265,18 @@ def encoding_work(spec: ModelSpec, tokens: int) -> Work:
 def text_work(spec: ModelSpec, tokens: int) -> Work:
     """Return the forward work of a language model for one text, with the scores of each token."""
     return _stack_work(spec, "decoder", tokens, tokens) + _output_work(spec, tokens)
+
+
+def segment_work(spec: CausalLMSpec, tokens: int) -> Work:
+    """Return the forward work for a segment of a text, whose memory is projected anew."""
+    assert spec.memory is not None
+    works = (
+        part.segment_work(tokens, spec.memory).times(layers)
+        if hasattr(part, "segment_work")
+        else part.work(tokens, tokens).times(layers)
+        for part, layers in parts_of(spec, "decoder")
+    )
+    return _sum(works) + _output_work(spec, tokens)
 
 
 def image_work(spec: VisionSpec) -> Work:

@@ -214,6 +214,11 @@ class CausalLMSpec(CommonSpec):
     max_length: PositiveInt | None = Field(
         None, description="longest text in tokens it was made for; unlimited if unset"
     )
+    memory: PositiveInt | None = Field(
+        None,
+        description="tokens before a segment of a text that the segment's attention reads again "
+        "(Transformer-XL)",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -221,6 +226,13 @@ class CausalLMSpec(CommonSpec):
         if self.decoder.has_memory:
             raise ValueError("a causal language model has no memory to cross-attend to")
         self.decoder.check_writes()
+        if self.memory is not None:
+            if self.embedding.positions.kind != "none":
+                raise ValueError(
+                    f"memory is read at other distances by each segment, and "
+                    f"{self.embedding.positions.kind} positions are part of the states in it"
+                )
+            self.decoder.check_remembers(self.memory)
         return self
 
     generates = True

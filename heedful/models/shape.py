@@ -30,7 +30,7 @@ RotaryScaling = Literal["none", "linear", "ntk", "yarn", "by_wavelength"]
 
 _OF_ATTENTION_BLOCKS = (
     *("num_heads", "num_kv_heads", "head_width", "feedforward", "num_experts"),
-    *("experts_per_token", "activation", "norm", "norm_placement", "window"),
+    *("experts_per_token", "activation", "norm", "norm_placement", "window", "memory"),
     *("mask", "global_tokens", "relative_values"),
     *("feedforward_dropout", "bias", "attention_scale", "residual"),
     *("mixer", "encoder_mixer", "attention_every", "network", "features", "state_size"),
@@ -157,6 +157,11 @@ class TranslatorShape(Config):
     relative_values: PositiveInt | None = Field(
         None,
         description="farthest distance with a vector of its own that is added to values (Shaw)",
+    )
+    memory: PositiveInt | None = Field(
+        None,
+        description="language models: tokens before a segment (data.max_length) that its attention "
+        "still sees; each token sees so many before it (Transformer-XL)",
     )
     share_embeddings: Literal["all", "target", "none"] = "all"
     dropout: Probability = 0.1

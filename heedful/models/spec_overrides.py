@@ -152,6 +152,8 @@ def _values(spec: ModelSpec) -> Iterator[tuple[str, Any]]:
         yield "share_embeddings", spec.sharing
     if spec.kind == "translator":
         yield "max_length", spec.max_length
+    if spec.kind == "causal_lm":
+        yield "memory", spec.memory
     stacks = spec.stacks()
     recurrent = recurrent_options(stacks.get("encoder"), stacks.get("decoder"))
     yield "recurrent", recurrent or None
@@ -168,7 +170,7 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
     for block in stack.pattern:
         for attention in block.attentions().values():
             yield "num_heads", attention.num_heads
-            yield "head_width", attention.head_width or width // attention.num_heads
+            yield "head_width", attention.width_of_heads(width)
             yield "num_kv_heads", attention.num_kv_heads or attention.num_heads
             yield "bias", attention.bias
             yield "attention_scale", _scale(attention, width)
@@ -184,7 +186,7 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
 
 
 def _scale(attention: AttentionSpec, width: int) -> float:
-    usual = (attention.head_width or width // attention.num_heads) ** -0.5
+    usual = attention.width_of_heads(width) ** -0.5
     return usual if attention.scale is None else attention.scale
 
 

@@ -360,6 +360,26 @@ class StackSpec(Config):
                 if reason is not None:
                     raise ValueError(f"the decoder cannot have {sublayer.name}: {reason}")
 
+    def check_remembers(self, memory: int) -> None:
+        """Refuse parts that do not read the states of tokens before a segment, or want more.
+
+        Args:
+            memory: tokens whose states are kept.
+
+        Raises:
+            ValueError: when there is one.
+        """
+        for block in self.pattern:
+            for part in block.mixers():
+                if part.kind != "attention" or part.global_tokens is not None:
+                    kind = "global_tokens" if part.kind == "attention" else part.kind
+                    raise ValueError(f"memory is read by plain attention, and a layer has {kind}")
+                if part.mask.reach is None or part.mask.reach > memory:
+                    raise ValueError(
+                        f"memory holds {memory} tokens, and the mask of a layer shows more: add a "
+                        f"window of {memory + 1}"
+                    )
+
     def check_width(self, width: int) -> None:
         """Refuse parts that do not fit the model width.
 

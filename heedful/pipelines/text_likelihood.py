@@ -2,7 +2,8 @@
 
 Texts are cut into windows as in training: each begins with the begin token, in place of its first
 token, and positions count from 0. With a stride below the length windows overlap; a token is scored
-in the first window that holds it, so a larger overlap gives tokens more to go by.
+in the first window that holds it, so a larger overlap gives tokens more to go by. A model with a
+memory (Transformer-XL) reads texts as wholes, segment after segment, and needs no windows.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from heedful.data.batches import pad
 from heedful.errors import ConfigError, DataError
 from heedful.evaluate.bootstrap import Interval, ratio_interval
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
@@ -90,6 +92,7 @@ class TextLikelihood:
         lossless: whether the tokens say exactly what the texts say.
         length: most tokens of a window.
         stride: tokens between the starts of windows.
+        memory: tokens before each that the model sees, where texts were read as wholes; else None.
         pseudo: True for a masked model: each token is predicted from those on both of its sides.
     """
 
@@ -102,6 +105,7 @@ class TextLikelihood:
     lossless: bool
     length: int
     stride: int
+    memory: int | None = None
     pseudo: bool = False
 
     @property
@@ -152,6 +156,7 @@ class TextLikelihood:
             "lossless": self.lossless,
             "length": self.length,
             "stride": self.stride,
+            "memory": self.memory,
         }
 
 
@@ -167,21 +172,36 @@ def text_likelihood(
     """Measure how probable texts are under a causal language model.
 
     The end token of a text is predicted and counted, as in training; it has no bytes. With
-    `stride = length` the loss is that of validation in training.
+    `stride = length` the loss is that of validation in training. A model with a memory reads each
+    text as a whole, in segments of `length`.
 
     Args:
         pipeline: the model, from `heedful.load_generator`.
         texts: at least one; no text sees another.
-        length: most tokens the model reads at once; those it was made for if unset.
+        length: most tokens the model reads at once; those it was made for if unset. Of no concern
+            to the result of a model with a memory.
         stride: tokens from the start of one window to that of the next; half the length if unset.
         batch_tokens: positions of a batch; of no concern to the result.
-        progress: called with the number of windows done and of all.
+        progress: called with the number of windows, or of texts read as wholes, done and of all.
 
     Raises:
-        ConfigError: when the stride exceeds the length, or the model has fewer learned positions.
+        ConfigError: when the stride exceeds the length, the model has fewer learned positions, or a
+            stride is given for one that reads texts as wholes.
         DataError: when there is no text.
     """
     length = _length(pipeline, length)
+    memory = pipeline.model.spec.memory
+    if memory is not None:
+        if stride is not None:
+            raise ConfigError(
+                f"With a memory of {memory} tokens texts are read as wholes, not in windows",
+                where="stride",
+                remedy="Leave it out",
+            )
+        framed = _Framed.of(pipeline.tokenizer, texts)
+        total = sum(_losses_of_wholes(pipeline, framed, length, batch_tokens, progress))
+        predictions = sum(framed.predictions)
+        return framed.likelihood(total, predictions, length, length, memory=memory)
     stride = max(1, length // 2) if stride is None else stride
     if not 1 <= stride <= length:
         raise ConfigError(
@@ -382,7 +402,14 @@ class _Framed:
         return [len(ids) - 1 for ids in self.ids]
 
     def likelihood(
-        self, total: float, tokens: int, length: int, stride: int, *, pseudo: bool = False
+        self,
+        total: float,
+        tokens: int,
+        length: int,
+        stride: int,
+        *,
+        memory: int | None = None,
+        pseudo: bool = False,
     ) -> TextLikelihood:
         return TextLikelihood(
             negative_log_likelihood=total,
@@ -394,6 +421,7 @@ class _Framed:
             lossless=self.lossless,
             length=length,
             stride=stride,
+            memory=memory,
             pseudo=pseudo,
         )
 
@@ -457,6 +485,48 @@ def _losses(
             done += len(numbers)
             if progress is not None:
                 progress(done, len(windows))
+
+
+def _losses_of_wholes(
+    pipeline: GenerationPipeline,
+    framed: _Framed,
+    length: int,
+    batch_tokens: int,
+    progress: Notice | None,
+) -> Iterator[float]:
+    """Yield the loss in nats of each text, in any order; each is read from its begin to its end.
+
+    The keys and values of the tokens that can still be seen are carried from segment to segment.
+    """
+    model = pipeline.model
+    device = next(iter(model.parameters())).device
+    # Those of like length together: the shorter ones are padding at the end.
+    order = sorted(range(len(framed.ids)), key=framed.predictions.__getitem__)
+    rows = max(1, batch_tokens // length)
+    plan = [order[first : first + rows] for first in range(0, len(order), rows)]
+
+    def run(numbers: list[int]) -> list[float]:
+        ids, positions = pad([framed.ids[number][:-1] for number in numbers], 0)
+        targets, _ = pad([framed.ids[number][1:] for number in numbers], 0)
+        ids, positions, targets = (each.to(device) for each in (ids, positions, targets))
+        cached = model.with_cache("auto", ids.shape[1], chunk=length)
+        state = cached.start(ids[:, :0], positions[:, :0])
+        totals = torch.zeros(len(numbers), dtype=torch.float64, device=device)
+        for first in range(0, ids.shape[1], length):
+            part = slice(first, first + length)
+            states, state = model.extend(state, ids[:, part], positions[:, part])
+            losses = _cross_entropy(model, states.flatten(0, 1), targets[:, part].flatten())
+            real = positions[:, part] >= 0
+            totals += losses.view_as(real).double().where(real, 0.0).sum(1)
+        return totals.tolist()
+
+    done = 0
+    with pipeline.computing():
+        for numbers, losses in split_on_oom(plan, run):
+            yield from losses
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(order))
 
 
 def _cross_entropy(model: Any, states: Tensor, targets: Tensor) -> Tensor:

@@ -1,8 +1,9 @@
 """Checkpoints: the whole state of a run, written atomically, verified before use; averages of them.
 
-`step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser and moving average)
-and `state.json`, which names size and SHA-256 of the other two. A directory gets its name only when
-all of it is on the disk. Old checkpoints that only the average needs are slimmed to their weights.
+`step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser, moving average, what
+the last batch hands to the next) and `state.json`, which names size and SHA-256 of the other two. A
+directory gets its name only when all of it is on the disk. Old checkpoints that only the average
+needs are slimmed to their weights.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Checkpoint:
         return safetensors.torch.load_file(self.path / _MODEL)
 
     def training(self) -> dict[str, Tensor]:
-        """The optimiser's tensors and the moving average."""
+        """The optimiser's tensors, the moving average, and what the last batch handed on."""
         return safetensors.torch.load_file(self.path / _TRAINING)
 
 

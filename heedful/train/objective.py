@@ -21,9 +21,14 @@ from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
 from heedful.nn.moe import PENALTIES, adds_penalties, penalty
 
 if TYPE_CHECKING:
-    from heedful.data.batches import PairBatch, RowBatch, WindowBatch
+    from heedful.data.batches import PairBatch, RowBatch, SegmentBatch, WindowBatch
+    from heedful.models.segment_memory import SegmentMemory
     from heedful.models.translator import Translator
     from heedful.train.run_settings import ObjectiveSettings
+
+
+Carried = Mapping[str, Tensor]
+"""What a batch hands to the next one, by name: tensors whose first axis is that of its examples."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +37,11 @@ class Context:
 
     Args:
         step: number of the update, from 1.
+        carried: what the batch before handed on.
     """
 
     step: int
+    carried: Carried = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -46,11 +53,13 @@ class LossSum:
         tokens: how many tokens it is the sum over.
         extras: other sums over the same tokens, for reporting; `nll` is the plain
             negative log-likelihood.
+        carried: what the batch hands to the next one, without gradient.
     """
 
     loss_sum: Tensor
     tokens: int
     extras: Mapping[str, Tensor] = field(default_factory=dict)
+    carried: Carried = field(default_factory=dict)
 
 
 class Objective(Protocol):
@@ -135,13 +144,62 @@ class CausalLMObjective:
         # Windows in which no text ends need no segments to tell texts apart.
         segments = batch.segments if bool(batch.segments.any()) else None
         states, added = with_penalty(model, batch.ids, batch.positions, segments)
-        targets = batch.targets
-        if batch.target_tokens < targets.numel():  # or choosing would only copy
-            real = targets != NO_TARGET
-            states, targets = states[real], targets[real]
-        smoothing = self.label_smoothing if model.training else 0.0
-        states, targets = states.flatten(end_dim=-2), targets.flatten()
-        return _token_loss(states, _Output.of(model), targets, smoothing, added)
+        return _next_token_loss(model, states, batch, self.label_smoothing, added)
+
+
+@dataclass(frozen=True)
+class SegmentObjective:
+    """Cross-entropy of the next token in texts read as streams, with a memory of what came before.
+
+    A row finds its memory by the number of its first token. It begins without one where a stream
+    begins, and where the batch before it was not learned from.
+
+    Args:
+        label_smoothing: in training.
+    """
+
+    label_smoothing: float
+
+    def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
+        memory = model.empty_memory(len(batch.ids))
+        if not batch.begins and context.carried:
+            memory = _remembered(context.carried, batch.indices, memory)
+        capture = _penalties_of(model)
+        states, memory = model.read_segment(
+            batch.ids, batch.positions, batch.segments, memory, capture=capture
+        )
+        added = 0.0 if capture is None else penalty(capture)
+        result = _next_token_loss(model, states, batch, self.label_smoothing, added)
+        layers = {f"layer.{number}": inputs for number, inputs in enumerate(memory.inputs)}
+        following = batch.indices + batch.ids.shape[1]
+        carried = {"following": following, "segments": memory.segments, **layers}
+        return dataclasses.replace(result, carried=carried)
+
+
+def _remembered(carried: Carried, firsts: Tensor, empty: SegmentMemory) -> SegmentMemory:
+    """Return the memory of each row, by the number of its first token [B]; empty where unknown."""
+    matches = carried["following"].cpu()[None, :] == firsts[:, None]
+    known, row = matches.any(1), matches.int().argmax(1)
+    segments = empty.segments
+    device = segments.device
+    row = row.to(device)
+    kept = carried["segments"].to(device)[row].where(known[:, None].to(device), segments)
+    layers = range(len(empty.inputs))
+    inputs = tuple(carried[f"layer.{number}"].to(device)[row] for number in layers)
+    return dataclasses.replace(empty, inputs=inputs, segments=kept)
+
+
+def _next_token_loss(
+    model: Any, states: Tensor, batch: WindowBatch, smoothing: float, added: Tensor | float
+) -> LossSum:
+    """The summed cross-entropy of a batch's targets from states [B, L, D]."""
+    targets = batch.targets
+    if batch.target_tokens < targets.numel():  # or choosing would only copy
+        real = targets != NO_TARGET
+        states, targets = states[real], targets[real]
+    smoothing = smoothing if model.training else 0.0
+    states, targets = states.flatten(end_dim=-2), targets.flatten()
+    return _token_loss(states, _Output.of(model), targets, smoothing, added)
 
 
 @dataclass(frozen=True)
@@ -197,10 +255,17 @@ def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tens
         model: any whose `forward` takes a `capture`.
         *inputs: of the pass.
     """
-    # Without a capture blocks leave out padding, and nothing is asked for at every address.
-    capture = Capture([PENALTIES]) if model.training and adds_penalties(model) else None
+    capture = _penalties_of(model)
     states: Tensor = model(*inputs, capture=capture)
     return states, 0.0 if capture is None else penalty(capture)
+
+
+def _penalties_of(model: nn.Module) -> Capture | None:
+    """A capture of what layers add to the loss; None where they add nothing.
+
+    Without a capture blocks leave out padding, and nothing is asked for at every address.
+    """
+    return Capture([PENALTIES]) if model.training and adds_penalties(model) else None
 
 
 class _Output(NamedTuple):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heedful.device import Precision
     from heedful.events import Events, Value
     from heedful.train.checkpoints import Checkpoint, CheckpointStore
-    from heedful.train.objective import Objective
+    from heedful.train.objective import Carried, Objective
     from heedful.train.run_settings import RunSettings
     from heedful.train.validation import Scores
 
@@ -179,6 +179,7 @@ class Trainer:
         self.hooks = hooks
         self.events = events
         self.state = TrainingState()
+        self.carried: Carried = {}
         decay = settings.checkpoint.ema_decay
         self.average = MovingAverage(weights_of(self.model), decay) if decay else None
         self.trimmer = Trimmer()
@@ -220,10 +221,11 @@ class Trainer:
             self.state.seconds += seconds
             self.state.tokens += result.tokens
             self.state.step, self.state.epoch, self.state.batch = step, epoch, used
+            before, self.carried = self.carried, result.carried if result.finite else {}
             self._tell(result, rate, seconds)
             self.trimmer.step()
             if not result.finite:
-                self._not_finite(batches, result)
+                self._not_finite(batches, result, before)
                 continue
             self.state.skipped = 0
             if self.average is not None:
@@ -271,6 +273,7 @@ class Trainer:
         training = export_moments(self.updater.optimizer, self.model)
         if self.average is not None:
             training |= {f"average/{name}": t for name, t in self.average.tensors.items()}
+        training |= {f"carried/{name}": tensor for name, tensor in self.carried.items()}
         validated = state.validated
         here = validated is not None and validated.step == state.step
         facts = {
@@ -291,10 +294,13 @@ class Trainer:
         load_weights(self.model, checkpoint.model())
         moments: dict[str, Tensor] = {}
         average: dict[str, Tensor] = {}
+        carried: dict[str, Tensor] = {}
         for name, tensor in checkpoint.training().items():
             kind, _, rest = name.partition("/")
             if kind == "average":
                 average[rest] = tensor
+            elif kind == "carried":
+                carried[rest] = tensor
             else:
                 moments[name] = tensor
         import_moments(self.updater.optimizer, self.model, moments)
@@ -302,6 +308,7 @@ class Trainer:
             self.average.load(average)
         self.updater.scaler.load_state_dict(dict(checkpoint.state["scaler"]))
         self.state = TrainingState.parse(checkpoint.state["training"])
+        self.carried = carried
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
 
     def _judged(self) -> AbstractContextManager[None]:
@@ -348,7 +355,9 @@ class Trainer:
         self, batches: Sequence[Batch], step: int, rate: float, stop: StopRequest
     ) -> UpdateResult | None:
         try:
-            return self.updater.update(batches, step, rate, cancelled=lambda: bool(stop))
+            return self.updater.update(
+                batches, step, rate, cancelled=lambda: bool(stop), carried=self.carried
+            )
         except OneTooLarge as error:
             (line,) = self.source.lines(error.index.tolist())
             raise self._given_up(
@@ -397,7 +406,7 @@ class Trainer:
         figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
         self.events.progress(state.step, self.settings.max_steps, "training", **figures)
 
-    def _not_finite(self, batches: Sequence[Batch], result: UpdateResult) -> None:
+    def _not_finite(self, batches: Sequence[Batch], result: UpdateResult, carried: Carried) -> None:
         """Report the origin, then skip, roll back or give up."""
         state, updater = self.state, self.updater
         state.skipped += 1
@@ -407,7 +416,7 @@ class Trainer:
             if state.skipped > MAX_OVERFLOWS:
                 raise self._given_up("float16 gradients overflow at any scale", "Use bf16 or fp32")
             return
-        results, indices = updater.diagnose(batches, state.step)
+        results, indices = updater.diagnose(batches, state.step, carried)
         lines = self.source.lines(indices.tolist())
         action = self.settings.on_nonfinite
         what = f"Not finite at step {state.step}: {results.describe(lines)}"

@@ -103,11 +103,14 @@ def with_budget(
     number_bytes = FLOAT32 if precision.name == "fp32" else BFLOAT16
     usable = round(available * (1 - MARGIN))
 
+    memory = getattr(spec, "memory", None) or 0
+
     def needed(tokens: int) -> int:
+        length = min(settings.data.max_length, tokens)
         return training_peak(
             spec,
-            tokens,
-            length=min(settings.data.max_length, tokens),
+            tokens + tokens // length * memory,  # of which each row makes keys and values too
+            length=length + memory,
             parameters=parameters,
             number_bytes=number_bytes,
             moving_average=settings.checkpoint.ema_decay > 0,

@@ -12,7 +12,7 @@ parts count as batches of their own.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -23,7 +23,7 @@ from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.compiled_pass import CompiledPass
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
-from heedful.train.objective import Context, LossSum, Objective
+from heedful.train.objective import Carried, Context, LossSum, Objective
 from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
 from heedful.train.run_settings import derive_seed
 
@@ -47,6 +47,7 @@ class UpdateResult:
         grad_norm: length of the gradient before clipping.
         finite: whether loss and gradient were; if not, no weight was changed.
         too_large: of each batch or part that memory ran out for, positions and examples.
+        carried: what the last batch hands to the next update.
     """
 
     values: dict[str, float]
@@ -54,6 +55,7 @@ class UpdateResult:
     grad_norm: float
     finite: bool
     too_large: tuple[tuple[int, int], ...] = ()
+    carried: Carried = field(default_factory=dict)
 
 
 class Updater:
@@ -113,6 +115,7 @@ class Updater:
         step: int,
         learning_rate: float,
         cancelled: Callable[[], bool] = lambda: False,
+        carried: Carried | None = None,
     ) -> UpdateResult | None:
         """Change the weights by the mean gradient over all tokens of all batches.
 
@@ -121,6 +124,7 @@ class Updater:
             step: number of the update, from 1.
             learning_rate: of this update.
             cancelled: asked before each batch; once true, nothing is changed and None comes back.
+            carried: what the batch before the first handed on.
 
         Raises:
             OneTooLarge: when there is not enough memory for a single example.
@@ -129,15 +133,19 @@ class Updater:
         if not self.model.training:
             self.model.train()
         sums: dict[str, Tensor] = {}
+        handed = Handed(carried or {})
 
         def begin() -> None:
             self.optimizer.zero_grad(set_to_none=True)
             sums.clear()
+            handed.restart()
 
         def learn(part: Part) -> bool:
             if cancelled():
                 return False
-            result = self._loss(part.batch, step, *part.place)
+            before = handed.before(part.place[0])
+            result = self._loss(part.batch, step, *part.place, carried=before)
+            handed.add(result.carried)
             assert result.tokens == part.batch.target_tokens
             self.scaler.scale(result.loss_sum / tokens).backward()
             for name, value in {"loss": result.loss_sum, **result.extras}.items():
@@ -149,7 +157,8 @@ class Updater:
         if too_large is None:
             return None
         values = {name: float(value) / tokens for name, value in sums.items()}
-        return replace(self._apply(values, tokens, learning_rate), too_large=too_large)
+        result = self._apply(values, tokens, learning_rate)
+        return replace(result, too_large=too_large, carried=handed.last())
 
     def compile(self, batch: Batch, step: int, events: Events, *, asked_for: bool) -> bool:
         """Compile the pass before anything is learned, so that a failure costs nothing.
@@ -193,18 +202,31 @@ class Updater:
         self.optimizer.zero_grad(set_to_none=True)
         return self.compiled is not None
 
-    def diagnose(self, batches: Sequence[Batch], step: int) -> tuple[Diagnosis, Tensor]:
+    def diagnose(
+        self, batches: Sequence[Batch], step: int, carried: Carried
+    ) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
+
+        Args:
+            batches: of the update.
+            step: its number.
+            carried: what the batch before the first handed on.
 
         Returns:
             The diagnosis and the numbers of the examples concerned.
         """
+        handed = Handed(carried)
         with self.precision.matmul(), sequences_apart():
             for micro, batch in enumerate(batches):
                 size = len(batch.indices)
+                before = handed.before(micro)
 
-                def again(batch: Batch = batch, micro: int = micro) -> Tensor:
-                    return self._loss(batch, step, micro).loss_sum
+                def again(
+                    batch: Batch = batch, micro: int = micro, before: Carried = before
+                ) -> Tensor:
+                    loss = self._loss(batch, step, micro, carried=before)
+                    handed.add(loss.carried)
+                    return loss.loss_sum
 
                 result = find_nonfinite(self.model, again, size)
                 if result is not None:
@@ -225,14 +247,17 @@ class Updater:
             self.compiled = None
         return work()
 
-    def _loss(self, batch: Batch, step: int, *place: int) -> LossSum:
+    def _loss(
+        self, batch: Batch, step: int, *place: int, carried: Carried | None = None
+    ) -> LossSum:
         seed = derive_seed(self.seed, step, *place)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # seeding all devices takes a millisecond
         else:
             torch.manual_seed(seed)
         with self.precision.autocast():
-            return self.objective.loss(self.model, batch.to(self.device), Context(step))
+            context = Context(step, carried or {})
+            return self.objective.loss(self.model, batch.to(self.device), context)
 
     def _apply(self, values: dict[str, float], tokens: int, learning_rate: float) -> UpdateResult:
         self.scaler.unscale_(self.optimizer)
@@ -251,6 +276,42 @@ class Updater:
         else:
             self.optimizer.zero_grad(set_to_none=True)
         return UpdateResult(values, tokens, grad_norm, finite)
+
+
+class Handed:
+    """What each batch of an update hands to the next, put together from its parts.
+
+    Args:
+        first: what the batch before the update handed on.
+    """
+
+    def __init__(self, first: Carried) -> None:
+        self.first = first
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all batches of the update."""
+        self._number, self._before = 0, self.first
+        self._parts: list[Carried] = []
+
+    def before(self, number: int) -> Carried:
+        """Return what the batch before one handed on.
+
+        Args:
+            number: of the batch in the update, counted from 0; parts of batches come in order.
+        """
+        if number != self._number:
+            self._number, self._before, self._parts = number, self.last(), []
+        return self._before
+
+    def add(self, part: Carried) -> None:
+        """Add what some of the batch's examples hand on."""
+        self._parts.append(part)
+
+    def last(self) -> Carried:
+        """Return what the batch hands on whose parts were added last."""
+        names = self._parts[0] if self._parts else {}
+        return {name: torch.cat([part[name] for part in self._parts]) for name in names}
 
 
 _TRIED = 0.75

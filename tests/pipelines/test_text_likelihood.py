@@ -76,6 +76,22 @@ def test_every_prediction_counts_once(counts, length, stride) -> None:
     assert seen == [(text, place) for text, count in enumerate(counts) for place in range(count)]
 
 
+@pytest.mark.parametrize("positions", ["transformer_xl", "alibi"])
+def test_a_memory_reads_texts_as_wholes(tmp_path: Path, positions: str) -> None:
+    """Whatever is read at once: the loss of a single pass over each text."""
+    directory = write_lm(tmp_path / "lm", positions=positions, memory=3)
+    pipeline = heedful.load_generator(directory)
+    expected = sum(
+        loss for text in TEXTS for _, loss in token_losses(pipeline, text, length=99, stride=99)
+    )
+    for length, batch_tokens in ((5, 10), (8, 64), (99, 99)):
+        found = text_likelihood(pipeline, TEXTS, length=length, batch_tokens=batch_tokens)
+        assert found.negative_log_likelihood == pytest.approx(expected, rel=1e-5)
+        assert (found.memory, found.plain()["memory"]) == (3, 3)
+    with pytest.raises(ConfigError, match="With a memory of 3 tokens texts are read as wholes"):
+        text_likelihood(pipeline, TEXTS, stride=2)
+
+
 @pytest.mark.parametrize(("length", "stride"), [(8, 8), (8, 3), (20, 5), (64, 64)])
 def test_bits_are_those_of_a_sum_over_single_tokens(rotary: Path, length, stride) -> None:
     pipeline = heedful.load_generator(rotary, device="cpu")

@@ -14,12 +14,13 @@ from heedful.data.encoded_texts import (
     make_windows,
     window_starts,
 )
+from heedful.data.text_streams import Segment, Streams, make_segments
 from heedful.models.model_spec import MaskedLMHeadSpec
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import CausalLMObjective, MaskedObjective
+from heedful.train.objective import CausalLMObjective, MaskedObjective, SegmentObjective
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import (
     all_texts,
@@ -31,6 +32,7 @@ from heedful.train.tasks.encoder_task import (
     row_source,
     weighted_fingerprint,
 )
+from heedful.train.training_memory import likely_spec
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,14 +67,39 @@ def prepare(setup: Setup) -> Task:
         return _chunks(epoch_windows(len(texts), length, seed=settings.seed, epoch=epoch), rows)
 
     rows = data.budget // length
+    smoothing = settings.objective.label_smoothing
+    if getattr(likely_spec(settings), "memory", None) is not None:
+        return Task(
+            tokenizers,
+            texts.fingerprint,
+            _streams(texts, length, rows, settings.seed),
+            new_model,
+            SegmentObjective(smoothing),
+            None if valid is None else _fixed_streams(valid, length, rows),
+        )
     return Task(
         tokenizers,
         texts.fingerprint,
         EpochBatches(plan, lambda starts, _: make_windows(texts, starts, length), texts.line_of),
         new_model,
-        CausalLMObjective(settings.objective.label_smoothing),
+        CausalLMObjective(smoothing),
         None if valid is None else _fixed_windows(valid, length, rows),
     )
+
+
+def _streams(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Segment]:
+    """Training batches of segments, each of which goes on where the one before it ended."""
+
+    def plan(epoch: int) -> list[Segment]:
+        return Streams.of_epoch(len(texts), length, rows, seed=seed, epoch=epoch).segments()
+
+    return EpochBatches(plan, lambda segment, _: make_segments(texts, segment), texts.line_of)
+
+
+def _fixed_streams(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[Segment]:
+    """All segments of the validation texts, in order."""
+    streams = Streams.cut(len(texts), length, rows, shift=0)
+    return FixedBatches(streams.segments(), lambda segment: make_segments(texts, segment))
 
 
 def _fixed_windows(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[Indices]:

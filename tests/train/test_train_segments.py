@@ -1,0 +1,246 @@
+"""Training a language model with a memory: what is carried, kept, split and validated."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from heedful.data.batches import SegmentBatch
+from heedful.data.encoded_texts import EncodedTexts
+from heedful.data.text_corpus import DocumentReader
+from heedful.data.text_streams import Streams, make_segments
+from heedful.device import Precision
+from heedful.errors import ConfigError
+from heedful.events import Events, Metric
+from heedful.models.build import build_model
+from heedful.models.causal_lm import CausalLM
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.train.checkpoints import CheckpointStore
+from heedful.train.objective import Context, LossSum, SegmentObjective
+from heedful.train.optimizers import build_optimizer
+from heedful.train.run import run_training
+from heedful.train.run_config import resolve_settings
+from heedful.train.run_settings import OptimizerSettings, RunSettings
+from heedful.train.update import Handed, Updater
+
+SHAPE: dict[str, Any] = {
+    "width": 16,
+    "decoder_layers": 2,
+    "num_heads": 2,
+    "feedforward": 24,
+    "positions": "transformer_xl",
+    "memory": 6,
+}
+
+
+def model_of(**changes: Any) -> CausalLM:
+    torch.manual_seed(0)
+    shape = TranslatorShape(**(SHAPE | {"dropout": 0.0} | changes))
+    model = build_model(causal_lm_spec(shape, 30, 4))
+    assert isinstance(model, CausalLM)
+    return model
+
+
+def segments(rows: int = 3) -> list[SegmentBatch]:
+    draw = np.random.default_rng(0)
+    arrays = {
+        "ids": draw.integers(30, size=62),
+        "begins": np.array([0, 25, 40]),
+        "lines": np.array([1, 2, 3]),
+    }
+    texts = EncodedTexts([DocumentReader(Path("texts.txt"), "line")], [arrays], ["key"])
+    return [make_segments(texts, each) for each in Streams.cut(62, 4, rows, shift=1).segments()]
+
+
+def by_hand(model: CausalLM, batches: list[SegmentBatch]) -> list[Tensor]:
+    """The loss of each batch, of one that is read after all before it."""
+    losses, memory = [], model.empty_memory(len(batches[0].ids))
+    for batch in batches:
+        states, memory = model.read_segment(batch.ids, batch.positions, batch.segments, memory)
+        real = batch.targets >= 0
+        logits = model.logits(states[real])
+        losses.append(
+            torch.nn.functional.cross_entropy(logits, batch.targets[real], reduction="sum")
+        )
+    return losses
+
+
+def test_the_loss_is_that_of_segments_read_one_after_the_other() -> None:
+    model, carried, batches = model_of(), {}, segments()
+    assert len(batches) == 5
+    for batch, expected in zip(batches, by_hand(model, batches), strict=True):
+        result = SegmentObjective(0.0).loss(model, batch, Context(1, carried))
+        torch.testing.assert_close(result.loss_sum, expected)
+        assert not any(tensor.requires_grad for tensor in result.carried.values())
+        carried = result.carried
+
+
+def test_a_row_finds_its_memory_and_only_its_own() -> None:
+    model, batches = model_of(), segments()
+    objective = SegmentObjective(0.0)
+    first = objective.loss(model, batches[0], Context(1))
+    turned = {name: tensor.flip(0) for name, tensor in first.carried.items()}
+    expected = objective.loss(model, batches[1], Context(1, first.carried)).loss_sum
+    torch.testing.assert_close(
+        objective.loss(model, batches[1], Context(1, turned)).loss_sum, expected
+    )
+    alone = objective.loss(model, batches[1], Context(1)).loss_sum
+    assert not torch.isclose(alone, expected)
+    # After a gap, and where streams begin, there is none.
+    elsewhere = objective.loss(model, batches[2], Context(1, first.carried)).loss_sum
+    torch.testing.assert_close(
+        elsewhere, objective.loss(model, batches[2], Context(1)).loss_sum, rtol=0, atol=0
+    )
+    again = {**first.carried, "following": batches[0].indices}
+    begun = objective.loss(model, batches[0], Context(1, again)).loss_sum
+    torch.testing.assert_close(begun, first.loss_sum, rtol=0, atol=0)
+
+
+class Narrow:
+    """An objective for which memory runs out for more than one row."""
+
+    def __init__(self) -> None:
+        self.inner = SegmentObjective(0.0)
+        self.rows: list[int] = []
+
+    def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
+        self.rows.append(len(batch.ids))
+        result = self.inner.loss(model, batch, context)
+        if len(batch.ids) > 1:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return result
+
+
+def updater_of(model: CausalLM, objective: Any) -> Updater:
+    optimizer = build_optimizer(model, OptimizerSettings())
+    return Updater(model, objective, optimizer, Precision("fp32", "cpu"), seed=1)
+
+
+def test_batches_that_are_split_hand_on_the_same_memory() -> None:
+    whole, split = (
+        updater_of(model_of(), objective) for objective in (SegmentObjective(0.0), Narrow())
+    )
+    carried: list[Any] = [{}, {}]
+    batches = segments()
+    for step, first in enumerate((0, 2, 4), start=1):
+        pair = batches[first : first + 2]  # an update of two batches
+        results = [
+            each.update(pair, step, 0.01, carried=before)
+            for each, before in zip((whole, split), carried, strict=True)
+        ]
+        one, two = (result for result in results if result is not None)
+        assert one.values["loss"] == pytest.approx(two.values["loss"], rel=1e-4)
+        carried = [one.carried, two.carried]
+        for name, tensor in one.carried.items():
+            torch.testing.assert_close(two.carried[name], tensor, rtol=1e-3, atol=1e-3)
+    assert 1 in split.objective.rows
+
+
+def test_each_batch_gets_what_all_parts_of_the_one_before_it_hand_on() -> None:
+    handed = Handed({"x": torch.tensor([9])})
+    for _ in range(2):  # the second time is after memory ran out
+        assert handed.before(0)["x"].tolist() == [9]
+        handed.add({"x": torch.tensor([1])})
+        assert handed.before(0)["x"].tolist() == [9]
+        handed.add({"x": torch.tensor([2])})
+        assert handed.before(1)["x"].tolist() == [1, 2]
+        handed.add({"x": torch.tensor([3])})
+        assert handed.last()["x"].tolist() == [3]
+        handed.restart()
+
+
+def write_text(path: Path, seed: int, lines: int) -> str:
+    draw = random.Random(seed)
+    words = ["one", "two", "three", "four"]
+    text = "".join(" ".join(draw.choices(words, k=6)) + "\n" for _ in range(lines))
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("texts")
+    return {
+        "train": [{"file": write_text(folder / "train.txt", 1, 24)}],
+        "valid": [{"file": write_text(folder / "valid.txt", 2, 5)}],
+        "max_length": 16,
+        "batch_tokens": 64,
+    }
+
+
+def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
+    values: dict[str, Any] = {
+        "task": "causal_lm",
+        "model": {**SHAPE, "memory": 20, "dropout": 0.1},
+        "tokenizer": {"kind": "characters"},
+        "data": files,
+        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
+        "optimizer": {"accumulate": 2},
+        "validation": {"every_steps": 8},
+        "checkpoint": {"every_steps": 3, "average_count": 2},
+        "max_steps": 14,
+        "precision": "fp32",
+    }
+    return resolve_settings(None, None, values | changes)
+
+
+class Crash(Exception):
+    """Stands for a kill."""
+
+
+class CrashAt:
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def handle(self, event: Any) -> None:
+        if isinstance(event, Metric) and event.kind == "train" and event.step == self.step:
+            raise Crash
+
+    def close(self) -> None:
+        pass
+
+
+def outcome(run: Path) -> tuple[list[Any], dict[str, bytes]]:
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [(e["step"], e["loss"]) for e in events if "loss" in e and e.get("event") != "summary"]
+    last = max((run / "checkpoints").glob("step-*"))
+    return losses, {file.name: file.read_bytes() for file in last.glob("*.safetensors")}
+
+
+def test_a_killed_and_resumed_run_is_the_same_to_the_bit(
+    tmp_path: Path, files: dict[str, Any]
+) -> None:
+    """Killed in the middle of an epoch, where memories are at work, and twice at one checkpoint."""
+    run_training(tmp_path / "whole", settings(files), events=Events())
+    resume = False
+    for step in (2, 5, 5, 11):
+        events = Events([CrashAt(step)])
+        with pytest.raises(Crash):
+            run_training(tmp_path / "parts", settings(files), resume=resume, events=events)
+        resume = True
+    run_training(tmp_path / "parts", settings(files), resume=True, events=Events())
+    (losses, tensors), (expected, others) = (outcome(tmp_path / n) for n in ("parts", "whole"))
+    assert losses == expected
+    assert tensors == others
+    store = CheckpointStore(tmp_path / "whole" / "checkpoints", settings(files).checkpoint)
+    carried = {n for n in store.all()[-1].training() if n.startswith("carried/")}
+    assert carried == {f"carried/{n}" for n in ("following", "segments", "layer.0", "layer.1")}
+
+
+def test_a_trained_model_goes_on_with_its_memory(tmp_path: Path, files: dict[str, Any]) -> None:
+    run_training(tmp_path / "first", settings(files, max_steps=2), events=Events())
+    more = settings(files, init=str(tmp_path / "first"), model={}, max_steps=2)
+    run_training(tmp_path / "more", more, events=Events())
+    last = max((tmp_path / "more" / "checkpoints").glob("step-*"))
+    assert b"carried/following" in (last / "training.safetensors").read_bytes()
+    other = settings(files, init=str(tmp_path / "first"), model={"memory": 5})
+    with pytest.raises(ConfigError, match=r"model\.memory is 5, and the model's 20"):
+        run_training(tmp_path / "other", other, events=Events())
