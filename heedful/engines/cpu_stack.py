@@ -16,6 +16,7 @@ from heedful.engines.support import block_refusals, one_call_refusals
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
+from heedful.nn.attention.multi_head import SegmentInputs
 from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.mixer import Context
 from heedful.nn.unpadding import RealRows, rows_in_front
@@ -88,7 +89,7 @@ class CpuStack(EnginePart, Stack):
     def _run_blocks(
         self, x: Tensor, context: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
-        if self._uses_definition:
+        if self._uses_definition or _read_segments(states):
             return super()._run_blocks(x, context, states)
         if context.capture is None and self.program is not None:
             result = self.program(x, context, states)
@@ -120,3 +121,8 @@ class CpuStack(EnginePart, Stack):
             if context.capture.concerns(self.name, besides=harmless):
                 return None
         return rows_in_front(context.positions.query)
+
+
+def _read_segments(states: Sequence[BlockState]) -> bool:
+    """Return whether self-attention reads tokens before a segment, of which it makes keys anew."""
+    return any(isinstance(state, SegmentInputs) for each in states for state in each)

@@ -172,18 +172,23 @@ class PackedMaps(nn.Module):
     """The maps of a `FusedLinear`, packed as one layer.
 
     Args:
-        out_widths: of the maps, in the order of the fused output.
+        out_widths: of the maps by name, in the order of the fused output.
         layer: all of them as one.
     """
 
-    def __init__(self, out_widths: list[int], layer: nn.Module) -> None:
+    def __init__(self, out_widths: dict[str, int], layer: nn.Module) -> None:
         super().__init__()
         self.out_widths = out_widths
         self.layer = layer
 
     def forward(self, x: Tensor, rows: None = None) -> tuple[Tensor, ...]:
         """[..., K] to one [..., out_width] per map, in order; padding stays where it is."""
-        return torch.split(self.layer(x), self.out_widths, dim=-1)
+        return torch.split(self.layer(x), list(self.out_widths.values()), dim=-1)
+
+    def some(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
+        """Some of the maps of x [..., K]; a layer that is packed as one multiplies by all."""
+        every = dict(zip(self.out_widths, self(x), strict=True))
+        return tuple(every[name] for name in names)
 
 
 class PackedProjection(TokenEmbedding):
@@ -229,7 +234,7 @@ def pack_linear(module: nn.Module, linear: MakeLayer) -> None:
             setattr(module, name, linear(child.weight, child.bias))
         elif type(child) is FusedLinear:
             packed = linear(child.weight, child.bias)
-            setattr(module, name, PackedMaps(list(child.out_widths.values()), packed))
+            setattr(module, name, PackedMaps(child.out_widths, packed))
         else:
             if getattr(child, "kind", None) == "relu":  # of a feed-forward network without a gate
                 network: Any = child

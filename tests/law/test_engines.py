@@ -135,6 +135,12 @@ def convolution(**own: Any) -> Case:
 ADDITIVE: Plain = {"attention": {"score": "additive"}, "feeding": "context"}
 
 
+def remembering() -> Case:
+    parts = [{"kind": "causal"}, {"kind": "segment"}, {"kind": "window", "size": 4}]
+    plain = base("causal_lm", mask={"kind": "all_of", "parts": parts})
+    return plain, {"memory": 3, "embedding.positions": {"kind": "none"}}
+
+
 def mask(**spec: Any) -> Case:
     return own("mask", spec)
 
@@ -427,6 +433,7 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "output_bias": at("output_bias", True, "causal_lm"),
         "logits_softcap": at("logits_softcap", 0.5, "causal_lm"),
         "max_length": at("max_length", 12, "causal_lm"),
+        "memory": remembering(),
     },
     "EncoderSpec": {
         "kind": case("encoder"),
@@ -545,6 +552,13 @@ def outputs(model: Any, images: torch.Tensor) -> list[torch.Tensor]:
         return found
     state, found = model.start(ids, places), []
     tokens = torch.full((3, 1), 2)
+    if getattr(model.spec, "memory", None):
+        before = model.empty_memory(3)
+        for part in (slice(0, 4), slice(4, 6)):
+            texts = torch.where(real, 0, -1)[:, part]
+            columns = torch.arange(texts.shape[1]).where(texts >= 0, -1)
+            states, before = model.read_segment(ids[:, part], columns, texts, before)
+            found.append(states[texts >= 0])
     if model.spec.reads == "pairs":
         memory = model.encode(ids, places)
         found.append(model.logits(model.decode(memory, ids, places))[real])
