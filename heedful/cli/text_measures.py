@@ -166,10 +166,11 @@ def _measure_causal(
         model, device=running.device, precision=running.precision, **rotary.options()
     )
     batch_tokens = running.positions(pipeline)
+    in_windows = flags.by_position or pipeline.model.spec.memory is None
     with closing(terminal()) as events:
 
         def progress(done: int, total: int) -> None:
-            events.progress(done, total, "windows read")
+            events.progress(done, total, "windows read" if in_windows else "segments read")
 
         if flags.by_position:
             rows = loss_by_position(

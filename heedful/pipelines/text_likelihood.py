@@ -182,7 +182,7 @@ def text_likelihood(
             to the result of a model with a memory.
         stride: tokens from the start of one window to that of the next; half the length if unset.
         batch_tokens: positions of a batch; of no concern to the result.
-        progress: called with the number of windows, or of texts read as wholes, done and of all.
+        progress: called with the number of windows or segments done and of all.
 
     Raises:
         ConfigError: when the stride exceeds the length, the model has fewer learned positions, or a
@@ -504,6 +504,8 @@ def _losses_of_wholes(
     order = sorted(range(len(framed.ids)), key=framed.predictions.__getitem__)
     rows = max(1, batch_tokens // length)
     plan = [order[first : first + rows] for first in range(0, len(order), rows)]
+    total = sum(_segments(framed.predictions, numbers, length) for numbers in plan)
+    done = 0
 
     def run(numbers: list[int]) -> list[float]:
         ids, positions = pad([framed.ids[number][:-1] for number in numbers], 0)
@@ -518,15 +520,19 @@ def _losses_of_wholes(
             losses = _cross_entropy(model, states.flatten(0, 1), targets[:, part].flatten())
             real = positions[:, part] >= 0
             totals += losses.view_as(real).double().where(real, 0.0).sum(1)
+            if progress is not None:
+                progress(done + first // length + 1, total)
         return totals.tolist()
 
-    done = 0
     with pipeline.computing():
         for numbers, losses in split_on_oom(plan, run):
             yield from losses
-            done += len(numbers)
-            if progress is not None:
-                progress(done, len(order))
+            done += _segments(framed.predictions, numbers, length)
+
+
+def _segments(predictions: Sequence[int], numbers: Sequence[int], length: int) -> int:
+    """The number of segments that the longest of some texts has."""
+    return -(-max(predictions[number] for number in numbers) // length)
 
 
 def _cross_entropy(model: Any, states: Tensor, targets: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,20 +20,21 @@ from heedful.text.tokenizer_training import train_tokenizer
 LINE = "abc de fgh ij klm nop "
 
 
-@pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def write_model(directory: Path, **changes: Any) -> Path:
     tokenizer = train_tokenizer(TokenizerSpec(kind="characters"), [LINE] * 3)
-    shape = TranslatorShape(
-        width=16, decoder_layers=1, num_heads=2, feedforward=16, positions="rotary"
-    )
+    shape = TranslatorShape(width=16, decoder_layers=1, num_heads=2, feedforward=16, **changes)
     torch.manual_seed(1)
     model = CausalLM(causal_lm_spec(shape, tokenizer.size, 16))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    directory = tmp_path_factory.mktemp("models") / "writer"
     save_model(model, TokenizerPair(tokenizer, tokenizer), directory)
     return directory
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("models") / "writer", positions="rotary")
 
 
 @pytest.fixture
@@ -55,6 +57,24 @@ def test_text_has_a_perplexity(run, writer: Path, text: Path, tmp_path: Path) ->
     shown = run("evaluate", writer, "--text", text, "--stride", "16")
     assert "bits per byte" in shown.err
     assert "windows of 16 tokens, a stride of 16" in shown.err
+
+
+def test_a_model_with_a_memory_reads_texts_as_wholes(run, text: Path, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "model", positions="transformer_xl", memory=5)
+    shown = run("evaluate", model, "--text", text)
+    assert "read as wholes, with a memory of 5 tokens" in shown.err
+    lines = [
+        json.loads(run("evaluate", model, "--text", text, "--length", n, "--json").lines[0])
+        for n in ("3", "16")
+    ]
+    assert [each["memory"] for each in lines] == [5, 5]
+    losses = [each["negative_log_likelihood"] for each in lines]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    refused = run("evaluate", model, "--text", text, "--stride", "2")
+    assert refused.status == 2
+    assert "texts are read as wholes, not in windows" in refused.err
+    written = run("generate", model, "--prompt", "abc", "--max-length", "9")
+    assert written.status == 0, written.err
 
 
 def test_loss_by_position_with_a_chart(run, writer: Path, text: Path, tmp_path: Path) -> None:

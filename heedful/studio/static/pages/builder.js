@@ -216,7 +216,7 @@ function controls(state, presets) {
     slider(state, "num_heads", { label: "Heads", stops: HEADS }),
     slider(state, "feedforward", { label: "Width of the feed-forward", stops: [64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 49152] }),
     choice(state, "activation", { label: "Activation", options: ["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"] }),
-    choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys"] }),
+    choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
     slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }), more)];
   return { fields, element, start };
 }
