@@ -55,6 +55,7 @@ from heedful.inspect.pruning import (
 )
 from heedful.inspect.readings import Reading, Tokens, read, read_all, see, tensors
 from heedful.inspect.residual_stream import Contributions, Lens, contributions, lens
+from heedful.inspect.silent_tokens import Influence, influence
 from heedful.inspect.subject import Subject, capture, load, shapes
 from heedful.inspect.tracing import Tracing, flow, rollout
 from heedful.inspect.word_alignment import (
@@ -72,14 +73,14 @@ from heedful.inspect.word_links import alignment_error_rate, parse_pharaoh, phar
 __all__ = [
     "AblationMode", "AlignedPair", "Alignments", "Answers", "AttentionMap", "AttentionPart",
     "AttentionSteps", "Bleu", "BlockFlow", "Bound", "Contributions", "Costs", "Effect",
-    "Example", "FlowPart", "HeadChoice", "HeadMeasures", "Label", "Lens", "Measures", "Network",
-    "NextToken", "Point", "Pruning", "Reach", "Reading", "SearchRecord", "Share", "Subject",
-    "Tokens", "Tracing", "WordAttention", "ablated", "align_words", "alignment_error_rate",
-    "answer", "attention", "attention_steps", "block_flow", "by_importance", "capture",
-    "choose_both", "choose_heads", "contributions", "costs", "effects", "examples_of_images",
-    "examples_of_tags", "examples_of_text", "flow", "follow_search", "heads", "importance",
-    "lens", "load", "mean_outputs", "measure", "model_reach", "network", "next_token",
-    "parse_pharaoh", "parts", "parts_of", "pharaoh", "prune", "pruned", "read", "read_all",
-    "recurrent_reach", "rollout", "see", "shapes", "symmetrize", "tensors", "transformer_reach",
-    "word_attention",
+    "Example", "FlowPart", "HeadChoice", "HeadMeasures", "Influence", "Label", "Lens",
+    "Measures", "Network", "NextToken", "Point", "Pruning", "Reach", "Reading", "SearchRecord",
+    "Share", "Subject", "Tokens", "Tracing", "WordAttention", "ablated", "align_words",
+    "alignment_error_rate", "answer", "attention", "attention_steps", "block_flow",
+    "by_importance", "capture", "choose_both", "choose_heads", "contributions", "costs",
+    "effects", "examples_of_images", "examples_of_tags", "examples_of_text", "flow",
+    "follow_search", "heads", "importance", "influence", "lens", "load", "mean_outputs",
+    "measure", "model_reach", "network", "next_token", "parse_pharaoh", "parts", "parts_of",
+    "pharaoh", "prune", "pruned", "read", "read_all", "recurrent_reach", "rollout", "see",
+    "shapes", "symmetrize", "tensors", "transformer_reach", "word_attention",
 ]  # fmt: skip

@@ -122,7 +122,10 @@ def usual_part(model: AnyModel) -> AttentionPart:
     """
     parts = parts_of(model)
     if not parts:
-        raise ModelError("No layer of this model has attention weights")
+        raise ModelError(
+            "No layer of this model has attention weights",
+            remedy="See who hears whom in it by `influence`; in the studio, on the page Attention",
+        )
     return parts[-1]
 
 
@@ -177,7 +180,7 @@ def visible_positions(model: AnyModel, query: int, count: int) -> tuple[bool, ..
         return tuple(place <= query for place in range(count))
     positions = Positions(torch.tensor([[query]]), torch.arange(count)[None])
     layer = next(iter(layers.values()))
-    visible: list[bool] = positions.visible(layer.module.mask)[0, 0, 0].tolist()
+    visible: list[bool] = positions.visible(layer.mask)[0, 0, 0].tolist()
     return tuple(visible)
 
 
@@ -360,8 +363,9 @@ def attention_steps(
     (head,) = choose([head], sublayer.module.num_heads, "head")
     (row,) = choose([row], len(queries), "row")
     if not sublayer.has_softmax:
+        name = "attention by a score function" if sublayer.is_cross else "linear attention"
         raise ModelError(
-            f"{address} is linear attention, which has no scores and no softmax to follow",
+            f"{address} is {name}, without a softmax of products of queries and keys to follow",
             remedy="Look at its weights, by `attention`",
         )
     module = sublayer.module

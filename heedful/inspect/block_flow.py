@@ -14,7 +14,8 @@ from heedful.inspect.readings import Reading, tensors
 from heedful.inspect.subject import Result, Subject, SubLayer, capture, stack_of, sublayers
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec
-from heedful.nn.spec import FeedForwardSpec
+from heedful.nn.mixer_spec import LinearAttentionSpec
+from heedful.nn.spec import AttentionSpec, FeedForwardSpec, PartSpec
 
 Role = Literal[
     "stream",
@@ -160,12 +161,14 @@ class _Plan:
         self.stream = self.on_stream("input", "stream", f"{stack.name}.{before}", (), about)
         for (name, sublayer), each in zip(sublayers(block).items(), spec.sublayers, strict=True):
             source = self.enter(name, sublayer)
-            if sublayer.has_heads:
-                source, about = self.attention(name, sublayer, source)
+            if each.part.kind == "attention" or each.part.kind == "linear_attention":
+                source, about = self.attention(name, sublayer, each.part, source)
+            elif sublayer.has_heads:
+                source, about = self.score_attention(name, each.part, source)
             elif each.part.kind == "feedforward":
                 source, about = self.feedforward(name, sublayer.module, each.part, source)
             else:
-                about = f"The output of {sublayer.label}."
+                about = f"The output of {sublayer.label}. {each.part.headline()}"
             if sublayer.output_norm is not None:
                 about += f" {_norm_name(sublayer.output_norm)} of it is added to the stream."
             self.add(f"{name}.output", "output", (source,), about)
@@ -223,22 +226,22 @@ class _Plan:
                 f"{name}.norm", "norm", f"{address}.stream", (self.stream,), about
             )
 
-    def attention(self, name: str, sublayer: SubLayer, source: str) -> tuple[str, str]:
+    def attention(
+        self, name: str, sublayer: SubLayer, spec: AttentionSpec | LinearAttentionSpec, source: str
+    ) -> tuple[str, str]:
         """Add the tensors of an attention whose queries come from `source`.
 
         Returns:
             The input of its output projection, and an explanation of the output.
         """
         module: Any = sublayer.module
-        memory, cross = source, sublayer.is_cross
-        if cross:
-            about = "The encoder's output, which is the same for all blocks of the decoder."
-            place = f"{name}.memory"
-            memory = self.add(place, "memory", (), about, "encoder.output", of_memory=True)
+        cross = sublayer.is_cross
+        memory = self.memory(name) if cross else source
         heads, softmax = sublayer.heads, sublayer.has_softmax
         key_heads = tuple(module.kept.key_heads) if softmax else heads
-        rotated = ", made positive by elu(x) + 1"
-        if softmax:
+        if spec.kind == "linear_attention":
+            rotated = f", {_FEATURES[spec.features.kind]}"
+        else:
             rotated = ", rotated by its position" if module.rotary is not None else ""
         about = f"The query of each token, head by head{rotated}: what it looks for."
         query = self.add(f"{name}.query", "query", (source,), about, heads=heads)
@@ -258,6 +261,26 @@ class _Plan:
         about = "The mean of the values for each token, by its weights, head by head."
         context = self.add(f"{name}.context", "context", (weights, value), about, heads=heads)
         return context, "All heads side by side through one matrix: the output of attention."
+
+    def memory(self, name: str) -> str:
+        """Add the encoder's output."""
+        about = "The encoder's output, which is the same for all blocks of the decoder."
+        return self.add(f"{name}.memory", "memory", (), about, "encoder.output", of_memory=True)
+
+    def score_attention(self, name: str, spec: PartSpec, source: str) -> tuple[str, str]:
+        """Add the tensors of an attention without queries and keys of its own, to a memory.
+
+        Returns:
+            What the output is made of last, and an explanation of the output.
+        """
+        memory = self.memory(name)
+        about = "Softmax of a score of each state with each token of the source."
+        weights = self.add(f"{name}.weights", "weights", (source, memory), about)
+        about = "The mean of the encoder's output for each token, by its weights."
+        context = self.add(f"{name}.context", "context", (weights, memory), about)
+        if spec.kind == "recurrent_decoder":
+            return context, f"The output of the recurrent layers. {spec.headline()}"
+        return context, f"The mean through one matrix. {spec.headline()}"
 
     def scores(self, name: str, sublayer: SubLayer, reads: list[str]) -> str:
         """Add the scores of an attention with softmax, and their bias."""
@@ -287,6 +310,14 @@ class _Plan:
         about = f"The weight of each expert; each token uses {module.per_token} of them."
         routing = self.add(f"{name}.routing", "routing", (source,), about)
         return routing, "The sum of the outputs of each token's experts, by their weights."
+
+
+_FEATURES = {
+    "elu": "made positive by elu(x) + 1",
+    "cosine": "without what is below 0, times a cosine and a sine of its position",
+    "random": "as positive random features",
+}
+"""The features of linear attention, by their kind."""
 
 
 def _norm_name(norm: nn.Module) -> str:

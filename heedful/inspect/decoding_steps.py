@@ -37,10 +37,11 @@ class CacheSize:
 
     Args:
         slots: number of these tokens.
-        shape: of the keys of a layer [1, K, slots, E]; of linear attention, of the sums
-            [1, 1, H, E, E] that take their place.
+        shape: of the keys of the first layer that remembers anything [1, K, slots, E]; of linear
+            attention, of the sums [1, 1, H, E, E] that take their place; of other mixers, of the
+            first tensor of their state.
         layers: number of layers.
-        bytes: of the keys and values, or sums, of all layers.
+        bytes: of the keys and values, sums or states of all layers.
     """
 
     slots: int
@@ -238,7 +239,8 @@ class _Writer:
         self.size = len(model.output_weight)
         self.limit = float("inf")  # a translator's hypotheses tell whether they were cut
         self.model = model
-        self.bound = min(model.spec.embedding.positions.max_length or LONGEST, LONGEST)
+        lengths = (model.spec.num_positions, model.spec.stacks()["decoder"].longest_text, LONGEST)
+        self.bound = min(length for length in lengths if length is not None)
         eos = self.tokenizer.eos
         self.specials = Specials(pad=self.tokenizer.pad, bos=self.tokenizer.bos, eos=eos)
         if not self.translates:
@@ -338,7 +340,8 @@ def _tensors(state: Any) -> tuple[Tensor, ...]:
     """Return the tensors of a state that is no cache, those of states within it among them."""
     if state is None or isinstance(state, Tensor):
         return () if state is None else (state,)
-    return tuple(tensor for each in vars(state).values() for tensor in _tensors(each))
+    inner = state if isinstance(state, tuple) else vars(state).values()
+    return tuple(tensor for each in inner for tensor in _tensors(each))
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:

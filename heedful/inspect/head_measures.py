@@ -401,7 +401,7 @@ def _rows(
     masks = torch.stack([(tests[kind]() & real).expand(shape) for kind in kinds], dim=1)
     offset = None if part == "cross" else (key - query).double()
     return {
-        f"{address}.weights": Rows(at.query >= 0, at.visible(layer.module.mask), offset, masks)
+        f"{address}.weights": Rows(at.query >= 0, at.visible(layer.mask), offset, masks)
         for address, layer in attentions(subject.model, part).items()
     }
 

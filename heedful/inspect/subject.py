@@ -18,7 +18,10 @@ from heedful.errors import ModelError
 from heedful.interop.model_loading import load_any
 from heedful.models.checkpoint import ReadModel
 from heedful.models.stack import Stack
+from heedful.nn.attention.mask_algebra import Mask
+from heedful.nn.attention.masks import build_mask
 from heedful.nn.capture import Capture
+from heedful.nn.mask_spec import EverythingSpec
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -164,6 +167,12 @@ class SubLayer(NamedTuple):
     def has_output_map(self) -> bool:
         """True for mixers whose heads meet in one map at the end, where each can be taken away."""
         return self.has_heads and hasattr(self.module, "output")
+
+    @property
+    def mask(self) -> Mask:
+        """The mask of a mixer with heads: everything, where it has none of its own."""
+        mask: Mask | None = getattr(self.module, "mask", None)
+        return mask or build_mask(EverythingSpec())
 
     @property
     def is_cross(self) -> bool:

@@ -64,6 +64,7 @@ class Walkthrough:
         embedding: [L, D], the input of the first block.
         layer: number of the block.
         layers: number of blocks.
+        can_open: numbers of the blocks that can be opened.
         head: number of the head.
         heads: number of heads.
         query: [L, E] of the head, after rotation; `key` and `value` alike.
@@ -88,6 +89,7 @@ class Walkthrough:
     embedding: np.ndarray
     layer: int
     layers: int
+    can_open: tuple[int, ...]
     head: int
     heads: int
     query: np.ndarray
@@ -125,26 +127,28 @@ class TextPass:
     tensors: dict[str, np.ndarray]
     cross: CrossAttention | None
 
-    def open(self, layer: int = 0, head: int = 0) -> Walkthrough:
+    def open(self, layer: int = -1, head: int = 0) -> Walkthrough:
         """Return the tensors of a block and a head.
 
         Args:
-            layer: number of the block, from 0.
+            layer: number of the block, from 0; −1 is the first that can be opened.
             head: number of the head, from 0.
 
         Raises:
-            ModelError: when the block has no softmax attention.
+            ModelError: when the block has no softmax attention, or no feed-forward network.
             ConfigError: when there is no such layer or head.
         """
         blocks = stack_of(self.subject.model, self.stack).blocks
-        (layer,) = choose([layer], len(blocks), "layer")
-        parts = sublayers(blocks[layer])
-        if "self" not in parts or not parts["self"].has_softmax:
+        can_open = open_layers(self.subject, self.stack)
+        (layer,) = choose([can_open[0] if layer == -1 else layer], len(blocks), "layer")
+        if layer not in can_open:
+            numbers = ", ".join(str(each + 1) for each in can_open)
             raise ModelError(
-                f"Block {layer + 1} of the {self.stack} has no attention with a softmax to follow",
-                remedy="Choose another block, or another model",
+                f"Block {layer + 1} of the {self.stack} has no attention with a softmax to follow, "
+                "with a feed-forward network after it",
+                remedy=f"Choose one that has: {numbers}",
             )
-        module = parts["self"].module
+        module = sublayers(blocks[layer])["self"].module
         (head,) = choose([head], module.num_heads, "head")
         found, block = self.tensors, f"{self.stack}.{layer}"
         shared = head // (module.num_heads // module.num_kv_heads)
@@ -160,6 +164,7 @@ class TextPass:
             embedding=embedding,
             layer=layer,
             layers=len(blocks),
+            can_open=can_open,
             head=head,
             heads=module.num_heads,
             factor=module.scale,
@@ -182,20 +187,20 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
         chosen: ids written so far; none for a masked language model.
 
     Raises:
-        ModelError: when the model predicts no token.
+        ModelError: when the model predicts no token, or no block of it can be opened.
         DataError: when there is no text, it is too long, it hides no token where the model predicts
             hidden ones, or an id is no token.
     """
+    stack = "encoder" if "encoder" in subject.model.stacks() else "decoder"
+    numbers = open_layers(subject, stack)
     result: NextToken | HiddenToken
     if subject.model.spec.generates:
         result = next_token(subject, text, chosen)
     else:
         result = hidden_token(subject, text)
     reading = result.reading
-    stack = "decoder" if reading.encoder is None else "encoder"
-    wanted = [
-        f"{stack}.{part}" for part in ("embedding", "*.output", "*.feedforward.*", "*.self.*")
-    ]
+    wanted = [f"{stack}.{part}" for part in ("embedding", "*.output")]
+    wanted += [f"{stack}.{n}.{part}.*" for n in numbers for part in ("self", "feedforward")]
     layer = None if stack == "decoder" or reading.decoder is None else _last_cross(subject)
     if layer is not None:
         wanted.append(f"decoder.{layer}.cross.weights")
@@ -205,6 +210,30 @@ def pass_text(subject: Subject, text: str, chosen: Sequence[int] = ()) -> TextPa
     if layer is not None:
         cross = CrossAttention(layer, found[f"decoder.{layer}.cross.weights"][:, -1])
     return TextPass(subject, result, stack, inputs, found, cross)
+
+
+def open_layers(subject: Subject, stack: str) -> tuple[int, ...]:
+    """Return the numbers of the blocks with softmax attention and a feed-forward network.
+
+    Raises:
+        ModelError: when there is none.
+    """
+    blocks = [sublayers(block) for block in stack_of(subject.model, stack).blocks]
+    numbers = tuple(
+        number
+        for number, parts in enumerate(blocks)
+        if "self" in parts and parts["self"].has_softmax and "feedforward" in parts
+    )
+    if not numbers:
+        pattern = subject.model.spec.stacks()[stack].pattern
+        kinds = dict.fromkeys(each.part.kind for block in pattern for each in block.sublayers)
+        raise ModelError(
+            f"No block of the {stack} has attention with a softmax and a feed-forward network "
+            f"after it: its parts are {', '.join(kinds).replace('_', ' ')}",
+            remedy="Choose a model that has, or follow a block of this one by `block_flow`; in the "
+            "studio that is the page Block",
+        )
+    return numbers
 
 
 def hidden_token(subject: Subject, text: str) -> HiddenToken:
@@ -245,9 +274,10 @@ def hidden_token(subject: Subject, text: str) -> HiddenToken:
 
 
 def _last_cross(subject: Subject) -> int | None:
-    """Return the number of the last decoder block with cross-attention."""
+    """Return the number of the last decoder block whose cross mixer has weights."""
     blocks = stack_of(subject.model, "decoder").blocks
-    numbers = [i for i, block in enumerate(blocks) if "cross" in sublayers(block)]
+    parts = [sublayers(block).get("cross") for block in blocks]
+    numbers = [i for i, cross in enumerate(parts) if cross is not None and cross.has_heads]
     return numbers[-1] if numbers else None
 
 

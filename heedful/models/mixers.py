@@ -74,7 +74,8 @@ def _mask(shape: TranslatorShape) -> MaskSpec | None:
 
 def _linear_attention(shape: TranslatorShape, causal: bool) -> LinearAttentionSpec:
     kind = shape.features or "elu"
-    length = {"length": shape.max_length} if kind == "cosine" else {}
+    # A text may have an end token.
+    length = {"length": shape.max_length + 1} if kind == "cosine" else {}
     options = {"causal": causal, "features": {"kind": kind} | length}
     return LinearAttentionSpec.parse(_heads(shape) | options, where="model")
 

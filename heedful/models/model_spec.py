@@ -113,8 +113,12 @@ class CommonSpec(Config):
 
     @property
     def longest_text(self) -> int | None:
-        """Tokens of the longest text that learned positions allow; None if any length is fine."""
-        return self.num_positions
+        """Tokens of the longest text that the model can read; None if any length is fine.
+
+        Learned positions set it, and mixers whose sums or weights are of a fixed length.
+        """
+        lengths = [self.num_positions, *(each.longest_text for each in self.stacks().values())]
+        return min((length for length in lengths if length is not None), default=None)
 
 
 class TranslatorSpec(CommonSpec):

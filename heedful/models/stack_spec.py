@@ -323,6 +323,17 @@ class StackSpec(Config):
         parts = (each.part for block in self.pattern for each in block.sublayers)
         return any(getattr(part, "over", None) == "memory" for part in parts)
 
+    @property
+    def longest_text(self) -> int | None:
+        """Tokens of the longest text that every mixer can read; None if any length is fine."""
+        lengths: list[int] = []
+        for part in (part for block in self.pattern for part in block.mixers()):
+            if part.kind == "linformer":
+                lengths.append(part.length)
+            elif part.kind == "linear_attention" and part.features.kind == "cosine":
+                lengths.append(part.features.length)
+        return min(lengths, default=None)
+
     def with_block(self, block: BlockSpec) -> Self:
         """Return a copy all of whose layers are this block."""
         return self.model_copy(update={"pattern": (block,)})

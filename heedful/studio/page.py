@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from heedful.inspect.attention_maps import AttentionPart
     from heedful.inspect.readings import Reading
     from heedful.inspect.subject import Subject, SubLayer
+    from heedful.models.stack_spec import StackSpec
     from heedful.studio.workspace import Workspace
 
 
@@ -205,6 +206,19 @@ def attentions_of(
     name: Any = part or usual_part(subject.model)
     modules = attentions(subject.model, name)
     return name, modules, len(modules) - 1 if layer < 0 else layer
+
+
+def mixer_kinds(stacks: Iterable[StackSpec]) -> list[str]:
+    """Return the kinds of the mixers of stacks, each once, in words."""
+    from heedful.inspect.silent_tokens import mixer_of
+
+    mixers = (mixer_of(block) for stack in stacks for block in stack.pattern)
+    return [*dict.fromkeys(each.part.kind.replace("_", " ") for each in mixers if each)]
+
+
+def layer_of(address: str) -> int:
+    """Return the number of the block that an address such as `decoder.3.cross` is in."""
+    return int(address.split(".")[1])
 
 
 def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten it") -> None:

@@ -22,8 +22,8 @@ from heedful.pipelines.text_likelihood import (
     position_bins,
     pseudo_likelihood,
     text_likelihood,
-    text_windows,
 )
+from heedful.pipelines.text_losses import text_windows
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_tokenizer
@@ -149,7 +149,7 @@ def test_positions_past_a_learned_table_are_a_row_or_an_error(tmp_path: Path) ->
     assert past[-1].last == 32
     assert all(row.loss is None and f"{table} learned" in row.problem for row in past)
     assert sum(row.tokens for row in rows) == sum(len(text) + 1 for text in TEXTS)
-    with pytest.raises(ConfigError, match=f"learned {table} positions"):
+    with pytest.raises(ConfigError, match=f"reads at most {table} tokens"):
         text_likelihood(pipeline, TEXTS, length=32)
 
 

@@ -16,8 +16,11 @@ from heedful.studio.page import (
     TextRequest,
     attention_of,
     attentions_of,
+    layer_of,
+    mixer_kinds,
     read_text,
 )
+from heedful.studio.token_influence import InfluenceRequest, influence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,7 +45,10 @@ class ShowRequest(AttentionRequest):
 
 
 def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return weights of a layer's heads with their pieces, and the attention that there is."""
+    """Return weights of a layer's heads with their pieces, and the attention that there is.
+
+    Of a model without any only the mixers that it has in its place.
+    """
     from heedful.inspect.attention_maps import (
         attentions,
         choose,
@@ -53,6 +59,17 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
 
     subject, reading = read_text(request, workspace)
     parts = {part: attentions(subject.model, part) for part in parts_of(subject.model)}
+    answer = {
+        "kind": subject.model.spec.kind,
+        "target": reading.target,
+        "parts": [
+            {"part": name, "blocks": [*map(layer_of, layers)], "heads": num_heads(layers)}
+            for name, layers in parts.items()
+        ],
+        "mixers": mixer_kinds(subject.model.spec.stacks().values()),
+    }
+    if not parts:
+        return answer
     part, modules, layer = attentions_of(subject, request.part, request.layer)
     rows, columns = rows_and_columns(reading, part)
     heads: Sequence[int] | None = request.heads
@@ -61,15 +78,10 @@ def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
         heads = range(min(most, num_heads(modules)))
     heads = choose(heads, num_heads(modules), "head")
     weights = attention_of(request, workspace, part, layer)
-    return {
-        "kind": subject.model.spec.kind,
-        "target": reading.target,
-        "parts": [
-            {"part": name, "layers": len(layers), "heads": num_heads(layers)}
-            for name, layers in parts.items()
-        ],
+    return answer | {
         "part": part,
         "layer": layer,
+        "address": [*modules][layer],
         "heads": list(heads),
         "rows": _plain(subject.source if part == "encoder" else subject.target, rows),
         "columns": _plain(subject.target if part == "decoder" else subject.source, columns),
@@ -243,6 +255,7 @@ PAGE = Page(
         "overview": Call(OverviewRequest, overview),
         "neurons": Call(NeuronsRequest, neurons),
         "labels": Call(LabelsRequest, labels),
+        "influence": Call(InfluenceRequest, influence),
         "picture": Call(PictureRequest, picture),
     },
 )

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.studio.page import Call, Page, check_length, subject_of
+from heedful.errors import ConfigError
+from heedful.studio.page import Call, Page, check_length, layer_of, mixer_kinds, subject_of
 
 if TYPE_CHECKING:
     from heedful.inspect.attention_maps import AttentionMap, AttentionPart
@@ -22,6 +23,8 @@ LONGEST = 1000
 """Characters of a text, so that nobody waits long."""
 MOST_CHOSEN = 200
 """Tokens that are chosen one by one."""
+
+_SHOWN: tuple[AttentionPart, ...] = ("decoder", "cross")
 
 Chosen = Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)]
 
@@ -42,7 +45,9 @@ class BegunRequest(TextRequest):
 class StepRequest(BegunRequest):
     """The attention and the candidates of the next step to show."""
 
-    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
+    layer: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="of the decoder; the mean of all if unset"
+    )
     head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
     temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
     top_k: Annotated[int, Field(ge=0)] = 0
@@ -62,8 +67,11 @@ class BeamRequest(TextRequest):
 
 
 def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
-    """Return the next step: visible positions, attention, candidates, size of the cache."""
-    from heedful.inspect.attention_maps import attention, attentions, num_heads
+    """Return the next step: visible positions, attention, candidates, size of the cache.
+
+    Weights are null where the model, or the chosen layer, has no such attention.
+    """
+    from heedful.inspect.attention_maps import attention, attentions, num_heads, parts_of
     from heedful.inspect.decoding_steps import next_token
 
     subject = _subject(request, workspace)
@@ -72,14 +80,26 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
         ("next", *key), lambda: next_token(subject, request.text, request.chosen)
     )
 
-    def rows(part: AttentionPart) -> list[list[float]]:
+    has = parts_of(subject.model)
+    modules = {part: attentions(subject.model, part) for part in _SHOWN if part in has}
+    layers = {part: [layer_of(each) for each in modules[part]] for part in modules}
+    numbers = sorted({each for part in layers.values() for each in part})
+    if request.layer not in (None, *numbers):
+        raise ConfigError(
+            f"Layer {request.layer} has no attention to show",
+            where="layer",
+            remedy=f"Those that have: {', '.join(map(str, numbers)) or 'none'}",
+        )
+
+    def rows(part: AttentionPart) -> list[list[float]] | None:
+        if part not in layers or request.layer not in (None, *layers[part]):
+            return None
         whole = workspace.recent.get(
             ("steps", part, *key), lambda: attention(subject, result.reading, part)
         )
-        return _rows(whole, request)
+        return _rows(whole, layers[part], request)
 
     decoder = result.reading.tokens("decoder")
-    modules = attentions(subject.model, "decoder" if result.reading.encoder is None else "cross")
     encoder = result.reading.encoder
     return {
         "text": result.text,
@@ -91,8 +111,9 @@ def step(request: StepRequest, workspace: Workspace) -> dict[str, Any]:
         "weights": rows("decoder"),
         "source": None if encoder is None else list(encoder.pieces),
         "cross": None if encoder is None else rows("cross"),
-        "layers": len(modules),
-        "heads": num_heads(modules),
+        "layers": numbers,
+        "heads": max((num_heads(each) for each in modules.values()), default=0),
+        "mixers": mixer_kinds([subject.model.spec.stacks()["decoder"]]),
         "kept": [{"slots": each.slots, "bytes": each.bytes} for each in result.cache_sizes],
         "shape": list(result.cache_sizes[-1].shape),
         "memory": result.memory_bytes,
@@ -153,16 +174,15 @@ def _key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
     return (request.model, workspace.place(request.model).load().version, request.text)
 
 
-def _rows(whole: AttentionMap, request: StepRequest) -> list[list[float]]:
+def _rows(whole: AttentionMap, layers: list[int], request: StepRequest) -> list[list[float]]:
     """Return the attention of all steps so far, of one head or the mean of several."""
     import numpy as np
 
     from heedful.inspect.attention_maps import choose
 
-    wanted = [None if number is None else [number] for number in (request.layer, request.head)]
-    layers = choose(wanted[0], len(whole.layers), "layer")
-    heads = choose(wanted[1], len(whole.heads), "head")
-    weights = whole.weights[np.ix_(layers, heads)]
+    chosen = range(len(layers)) if request.layer is None else [layers.index(request.layer)]
+    heads = choose(None if request.head is None else [request.head], len(whole.heads), "head")
+    weights = whole.weights[np.ix_(chosen, heads)]
     rows: list[list[float]] = replace(whole, weights=weights).mean().tolist()
     return rows
 

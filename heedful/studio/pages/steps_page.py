@@ -12,7 +12,15 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config
 from heedful.nn.mask_text import LONGEST, parse_mask
-from heedful.studio.page import AttentionRequest, Call, Page, attentions_of, read_text, round_digits
+from heedful.studio.page import (
+    AttentionRequest,
+    Call,
+    Page,
+    attentions_of,
+    layer_of,
+    read_text,
+    round_digits,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -148,7 +156,7 @@ def follow(request: FollowRequest, workspace: Workspace) -> dict[str, Any]:
         "parts": list(parts_of(subject.model)),
         "part": part,
         "layer": layer,
-        "layers": len(modules),
+        "blocks": [*map(layer_of, modules)],
         "heads": num_heads(modules),
         "row": steps.row,
         "rows": list(steps.rows),

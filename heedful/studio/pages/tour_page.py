@@ -36,7 +36,9 @@ class WalkRequest(Config):
     model: str
     text: str
     chosen: Annotated[tuple[int, ...], Field(max_length=MOST_CHOSEN)] = ()
-    layer: Annotated[int, Field(ge=0, le=10_000)] = 0
+    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(
+        -1, description="from 0; -1: the first that can be opened"
+    )
     head: Annotated[int, Field(ge=0, le=10_000)] = 0
 
 
@@ -70,6 +72,7 @@ def walk(request: WalkRequest, workspace: Workspace) -> dict[str, Any]:
         "embedding": _first(way.embedding),
         "layer": way.layer,
         "layers": way.layers,
+        "can_open": way.can_open,
         "head": way.head,
         "heads": way.heads,
         "head_width": int(way.query.shape[1]),

@@ -40,14 +40,17 @@ class AlternativesRequest(Config):
 
 def text(request: TextRequest, workspace: Workspace) -> dict[str, Any]:
     """Return the best translations with alignments, and warnings."""
+    from heedful.inspect.attention_maps import parts_of
+
     _check_length(request.text)
     _check_length(request.prefix)
     pipeline = workspace.translator(request.model)
+    aligns = "cross" in parts_of(workspace.place(request.model).load().model)
     warnings: list[str] = []
     translation = pipeline.translate(
         [request.text],
         prefixes=[request.prefix] if request.prefix else None,
-        alignment=True,
+        alignment=aligns,
         beam=max(request.beam, request.n_best),
         n_best=request.n_best,
         length_penalty=request.length_penalty,
@@ -55,6 +58,11 @@ def text(request: TextRequest, workspace: Workspace) -> dict[str, Any]:
     )[0]
     if not request.text.strip():
         warnings.append("The text is empty, and so is its translation")
+    if not aligns:
+        warnings.append(
+            "The model has no attention to its source, of which it keeps one vector: no word of "
+            "the translation can be aligned with one of the text"
+        )
     unknown = _unknown(request.text, pipeline)
     if unknown:
         warnings.append(f"The model has no piece for: {' '.join(unknown)}")
@@ -99,8 +107,8 @@ def _unknown(text: str, pipeline: Any) -> list[str]:
 
 def _plain(translation: Translation, source: str) -> dict[str, Any]:
     alignment = translation.alignment
-    source_words = alignment.source_words if alignment else ()
-    target_words = alignment.target_words if alignment else ()
+    source_words = alignment.source_words if alignment else source.split()
+    target_words = alignment.target_words if alignment else str(translation).split()
     return {
         "text": str(translation),
         "score": translation.score,

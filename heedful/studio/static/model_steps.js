@@ -71,7 +71,7 @@ export function followed(state, studio, names) {
   function fill(found) {
     const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
     const options = {
-      part: found.parts.map((part) => [part, PARTS[part]]), layer: count(found.layers), head: count(found.heads),
+      part: found.parts.map((part) => [part, PARTS[part]]), layer: found.blocks.map((number, i) => [i, String(number + 1)]), head: count(found.heads),
     };
     for (const [name, list] of Object.entries(options)) fields[name].fill(list);
     fields.part.querySelector("select").value = found.part;

@@ -5,6 +5,7 @@ import { heatMap } from "../draw/heat.js";
 import { headGrid, markHead, nameHeads } from "../draw/head_grid.js";
 import { headColour, linkPicture, shownPiece, spokenPiece } from "../draw/links.js";
 import { neuronPicture } from "../draw/neurons.js";
+import { hearing, hearingDefaults } from "../hearing.js";
 import { secondText } from "../second_text.js";
 import { noModel, placesOf, subjectDefaults, subjectFields } from "../subject.js";
 import { joinWords, wordRow } from "../words.js";
@@ -27,7 +28,7 @@ const SIDES = {
 
 export const defaults = (studio) => ({
   ...subjectDefaults(studio, kinds), second: "", given: "", part: "", layer: -1,
-  heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "",
+  heads: [ALL], view: "lines", words: false, least: 0.02, row: -1, column: -1, corpus: "", ...hearingDefaults,
 });
 
 /** Numbers from base64, row after row, a head at a time. */
@@ -52,13 +53,15 @@ export function mount({ root, side, state, studio }) {
   const body = h("div", { class: "result" });
   const whole = figure("All heads");
   whole.element.classList.add("overview");
+  const view = choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["strips", "a strip for each head"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] });
   side.append(
     panel(...subjectFields(state, studio, kinds, { hint: "Up to 4,000 characters, and as many pieces as the model takes." }),
-      ...second.elements, part, layer,
-      choice(state, "view", { label: "Drawn as", options: [["lines", "lines between words"], ["strips", "a strip for each head"], ["matrix", "a matrix"], ["neurons", "query and keys, channel by channel"]] })));
-  root.append(h("div", { class: "pair" }, body, h("div", {}, whole.element, heads,
-    slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }))));
+      ...second.elements, part, layer, view));
+  const beside = h("div", {}, whole.element, heads,
+    slider(state, "least", { label: "Lines from this weight on", min: 0, max: 0.9, step: 0.01 }), check(state, "words", { label: "Join pieces to words" }));
+  root.append(h("div", { class: "pair" }, body, beside));
   const named = labelled(root, state);
+  const hears = hearing(root, state, second);
 
   let last = null;
   let clicked = false;
@@ -73,7 +76,7 @@ export function mount({ root, side, state, studio }) {
     const { part: wanted, layer: number, heads: on } = state.values;
     const chosen = on.includes(ALL) ? null : on.map(Number).sort((a, b) => a - b);
     const found = await call("attention", "show", { ...asked, part: wanted, layer: number, heads: chosen?.length ? chosen : null }, signal);
-    return { ...found, maps: new Map(unpack(found.weights).map((weights, i) => [found.heads[i], weights])) };
+    return found.parts.length === 0 ? found : { ...found, maps: new Map(unpack(found.weights).map((weights, i) => [found.heads[i], weights])) };
   }, (found) => {
     last = found;
     show();
@@ -86,17 +89,23 @@ export function mount({ root, side, state, studio }) {
   function show() {
     const region = [...body.children].filter((child) => !child.classList.contains("problem"));
     for (const old of region) old.remove();
+    const weightless = last?.parts.length === 0;
     heads.hidden = last === null;
+    for (const each of [part, layer, view, beside, named.element]) each.hidden = weightless;
     if (last === null) {
       body.append(h("p", { class: "note" }, "Type a text, or choose an example."));
+      return;
+    }
+    second.written(last.target);
+    if (weightless) {
+      body.append(second.answer, h("p", { class: "sentence" }, `No layer of this model has attention weights: its tokens exchange information by ${last.mixers.join(", ")}. Who hears whom, and how much, is measured all the same: it stands below.`));
       return;
     }
     const own = last.parts.find((each) => each.part === last.part);
     part.fill(last.parts.map((each) => [each.part, PARTS[each.part][0]]));
     part.querySelector("select").value = last.part;
-    layer.fill(Array.from({ length: own.layers }, (_, i) => [i, i === own.layers - 1 ? `${i + 1}, the last` : String(i + 1)]));
+    layer.fill(own.blocks.map((block, i) => [i, i === own.blocks.length - 1 ? `${block + 1}, the last` : String(block + 1)]));
     layer.querySelector("select").value = String(last.layer);
-    second.written(last.target);
     headButtons(heads, { state, own, on: on(), last, named: named.found() });
     draw(body, { state, last: { ...last, answer: second.answer, asked: second.asked() }, own, on: on(), choose });
     if (on().length && state.values.view !== "neurons") body.append(savers(second.asked, last, on(), state.values.view));
@@ -119,10 +128,11 @@ export function mount({ root, side, state, studio }) {
     if (clicked) return;
     state.set(begun(changed));
     second.arrange();
-    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words"].includes(name));
-    if (local && last && on().every((head) => last.maps.has(head))) show();
+    const local = changed.every((name) => ["heads", "view", "row", "column", "corpus", "least", "words", ...Object.keys(hearingDefaults)].includes(name));
+    if (local && last && (last.parts.length === 0 || on().every((head) => last.maps.has(head)))) show();
     else ask();
     if (changed.some((name) => ["model", "text", "second", "given", "part"].includes(name))) oversee();
+    hears.changed(changed);
   });
   const nameOf = (l, head) => {
     const answer = named.found();
@@ -136,6 +146,7 @@ export function mount({ root, side, state, studio }) {
   second.arrange();
   ask();
   oversee();
+  hears.ask();
 }
 
 const NOBODY = { row: -1, column: -1 };
@@ -143,7 +154,7 @@ const NOBODY = { row: -1, column: -1 };
 /** What begins anew when one thing alone is chosen: what was set for another text or model. */
 function begun(changed) {
   if (changed.length !== 1) return {};
-  if (changed[0] === "model") return { ...NOBODY, part: "", layer: -1, heads: [ALL], given: "", second: "" };
+  if (changed[0] === "model") return { ...NOBODY, ...hearingDefaults, part: "", layer: -1, heads: [ALL], given: "", second: "" };
   if (changed[0] === "part") return { ...NOBODY, layer: -1, heads: [ALL] };
   return ["text", "second", "given"].includes(changed[0]) ? NOBODY : {};
 }
@@ -171,7 +182,7 @@ function draw(body, { state, last, own, on, choose }) {
   const [rows, columns] = [shown.rows.pieces, shown.columns.pieces];
   const [looking, lookedAt] = SIDES[last.part];
   const heads = on.map((head) => ({ head, weights: shown.maps.get(head) }));
-  const picture = figure(`${PARTS[last.part][0]}, layer ${last.layer + 1}`);
+  const picture = figure(`${PARTS[last.part][0]}, layer ${own.blocks[last.layer] + 1}`);
   const left = own.heads - last.maps.size;
   picture.words.textContent = `${PARTS[last.part][1]} ${rows.length} × ${columns.length} weights for each head.`;
   body.append(last.answer, left && state.values.heads.includes(ALL)
@@ -205,8 +216,7 @@ function chosenWord({ row, column }, { rows, columns }) {
 }
 
 function inPython(last) {
-  const stack = last.part === "cross" ? "decoder" : last.part;
-  return h("p", {}, "These numbers are ", h("code", {}, `${stack}.${last.layer}.${last.part === "cross" ? "cross" : "self"}.weights`),
+  return h("p", {}, "These numbers are ", h("code", {}, `${last.address}.weights`),
     ` of heedful.inspect, ${last.rows.pieces.length} × ${last.columns.pieces.length} for each head. Python counts layers and heads from 0.`);
 }
 
@@ -305,7 +315,7 @@ function labelled(root, state) {
     }
   });
   ask();
-  return { found: () => found, watch: (watcher) => { tell = watcher; } };
+  return { element: place, found: () => found, watch: (watcher) => { tell = watcher; } };
 }
 
 function evidence(answer) {

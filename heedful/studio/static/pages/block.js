@@ -109,8 +109,8 @@ function followed(host, state, second) {
     }
     const names = new Map(found.parts.map((part) => [part.key, nameOf(part)]));
     const chosen = found.parts.find((part) => part.key === state.values.part) ?? found.parts[0];
-    const norms = found.norm_first
-      ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
+    const norms = !found.parts.some((part) => part.role === "norm") ? "It has no norms"
+      : found.norm_first ? "The input of each sub-layer is normalized (pre-norm), but not the stream that runs past it"
       : "Norms stand on the stream itself, after each sum (post-norm)";
     sentence.replaceChildren(`This is block ${found.layer + 1} of the ${found.stack}, which has ${found.stacks[found.stack]}. ${norms}. Shapes are tokens × channels, with heads in front where there are some.`);
     flowPicture(picture.host, {
@@ -123,7 +123,7 @@ function followed(host, state, second) {
 
 function explain(host, part, names, found) {
   const lengths = h("div", {});
-  const place = PLACES[part.place];
+  const place = PLACES[part.place] ?? part.place;
   host.replaceChildren(
     h("h3", {}, `${names.get(part.key).replace("+ ", "")}${place ? ` · ${place}` : ""}`), h("p", { id: "about-part" }, part.about),
     facts([
@@ -132,7 +132,7 @@ function explain(host, part, names, found) {
     ]),
     h("p", { class: "note" }, part.axes.map((axis, i) => `${axis} ${part.shape[i]}`).join(", ")),
     h("p", {}, h("code", { id: "address" }, part.address)),
-    part.reads.length ? h("p", { class: "note" }, `Inputs: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : null,
+    part.reads.length ? h("p", { class: "note" }, `Inputs: ${part.reads.map((key) => names.get(key)).join(", ")}.`) : "",
     lengths);
   if (part.sizes === null) return;
   if (part.sizes.length > MOST_BARS) {

@@ -57,7 +57,7 @@ export function mount({ root, side, state, studio }) {
     step = found;
     if (found === null) return nothing(walk);
     fill(layer, state, "layer", found.layers);
-    fill(head, state, "head", found.heads);
+    fill(head, state, "head", Array.from({ length: found.heads }, (_, i) => i));
     return drawStep();
   });
   let step = null;
@@ -103,8 +103,9 @@ export function mount({ root, side, state, studio }) {
   askBeam();
 }
 
-function fill(select, state, name, count) {
-  select.fill([[0, "the mean of all"], ...Array.from({ length: count }, (_, i) => [i + 1, String(i + 1)])]);
+function fill(select, state, name, numbers) {
+  select.hidden = numbers.length === 0;
+  select.fill([[0, "the mean of all"], ...numbers.map((i) => [i + 1, String(i + 1)])]);
   select.querySelector("select").value = String(state.values[name]);
 }
 
@@ -125,28 +126,53 @@ function showStep(host, found, { chosen, choose, greedy, translates, state }) {
     ["tokens that can be drawn", `${number(found.drawable)} of ${number(found.possible)}`, "drawable"]]);
 
   const row = state.values.row >= 0 && state.values.row < total ? state.values.row : total - 1;
-  const sight = figure("The causal triangle", `A row for each step: it has read a word, looks at it and those before it, and writes the next one. Grey cells are hidden, for they are still to come. In training those words are already there, and the mask hides them. ${found.source ? "The lines lead from one step to the words of the text (cross-attention). " : ""}Click a row to follow its step.`);
-  const growth = figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
+  const sight = figure("The causal triangle", `A row for each step: it has read a word, ${known(found)}, and writes the next one. Grey cells are hidden, for they are still to come. In training those words are already there${found.weights ? ", and the mask hides them" : ""}. ${crossed(found)}Click a row to follow its step.`);
+  const growth = remembered(found, translates);
   host.append(written, bar,
     h("div", { class: "step" }, sight.element, open ? candidates(found, pick, state.values) : h("p", { class: "note" }, "Go back a step to choose another token.")),
     numbers,
     h("div", { class: "columns" }, growth.element, cacheFacts(found)));
   const coming = found.visible.length - total;
   // The mask is causal, so an earlier row sees what the last one sees of the positions up to it, as far as a window lets it.
-  const hidden = found.weights.map((weights, i) => found.visible.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || weights[j] === 0)));
-  causalTriangle(sight.host, { read: found.read, coming, weights: found.weights, hidden, source: found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
+  const weights = found.weights ?? found.read.map(() => []);
+  const hidden = weights.map((own, i) => found.visible.map((_, j) => (i === total - 1 ? !found.visible[j] : j > i || own[j] === 0)));
+  causalTriangle(sight.host, { read: found.read, coming, weights, hidden, source: found.cross && found.source, cross: found.cross, row, choose: (index) => state.set({ row: index }, { step: true }) });
   const points = found.kept.length > 1 ? found.kept.map((each) => [each.slots, each.bytes]) : [];
-  lineChart(growth.host, { empty: "Choose a token to fill the cache.", series: [{ name: "bytes", points, dots: points.length < 40 }],
-    x: { label: "tokens read" }, y: { label: "bytes", zero: true }, describe: "Bytes of the cache by tokens read.", height: 220 });
+  lineChart(growth.host, { empty: "Choose a token to see it change.", series: [{ name: "bytes", points, dots: points.length < 40 }],
+    x: { label: "tokens read" }, y: { label: "bytes", zero: true }, describe: "Bytes that are remembered, by tokens read.", height: 220 });
+}
+
+const attends = (found) => found.mixers.includes("attention");
+const others = (found) => found.mixers.filter((kind) => kind !== "attention").join(", ");
+
+/** How a step knows of the words before it. */
+function known(found) {
+  if (found.weights) return "looks at it and those before it";
+  const layer = found.layers.length && attends(found) ? "this layer" : "the model";
+  return `knows it and those before it by what ${layer} remembers (${others(found)}: there are no weights to colour the cells)`;
+}
+
+function crossed(found) {
+  if (found.cross) return "The lines lead from one step to the words of the text (cross-attention). ";
+  return found.source ? "There are no weights of the words of the text: all that is known of it is one vector. " : "";
+}
+
+/** The figure of what grows, or does not, with every token. */
+function remembered(found, translates) {
+  if (!others(found)) return figure("The key-value cache", `Keys and values of every token, in ${translates ? "the decoder's" : "all"} layers. Without it each step would compute those of all tokens again.`);
+  const state = `Layers of ${others(found)} keep a state, which has the same size however long the text`;
+  return figure("What is remembered", attends(found) ? `${state}; layers of attention keep keys and values of every token.` : `${state}, where attention would keep keys and values of every token.`);
 }
 
 function cacheFacts(found) {
   const last = found.kept.at(-1);
   const before = found.kept.at(-2);
-  return h("div", {}, facts([["keys of a layer", found.shape.join(" × "), "shape"], ["keys and values, all layers", bytes(last.bytes), "bytes"],
-    ["a token adds", before ? bytes((last.bytes - before.bytes) / (last.slots - before.slots)) : bytes(last.bytes / last.slots), "each"],
-    found.memory ? ["keys and values of the text", bytes(found.memory), "memory"] : null].filter(Boolean)),
-  h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
+  const other = others(found);
+  const grows = before ? (last.bytes - before.bytes) / (last.slots - before.slots) : other ? null : last.bytes / last.slots;
+  return h("div", {}, facts([[other ? "the first layer keeps" : "keys of a layer", found.shape.join(" × "), "shape"], [other ? "states, all layers" : "keys and values, all layers", bytes(last.bytes), "bytes"],
+    grows === null ? null : ["a token adds", bytes(grows), "each"],
+    found.memory ? ["kept of the text", bytes(found.memory), "memory"] : null].filter(Boolean)),
+  other ? "" : h("p", { class: "note" }, "Sentences × key/value heads × tokens × width of a head."));
 }
 
 function candidates(found, pick, { temperature, k, p, least }) {

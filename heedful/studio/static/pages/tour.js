@@ -13,7 +13,7 @@ const SECONDS = 6; // between two stops when the tour plays
 const FLOWS = 3; // seconds in which the flow is seen after a step
 
 export const defaults = (studio) => ({
-  ...subjectDefaults(studio, kinds), stop: 0, layer: 0, head: 0, query: -1, chosen: [],
+  ...subjectDefaults(studio, kinds), stop: 0, layer: -1, head: 0, query: -1, chosen: [],
 });
 
 export function mount({ root, side, state, studio }) {
@@ -25,7 +25,7 @@ export function mount({ root, side, state, studio }) {
   const stop = () => Math.min(last, Math.max(0, state.values.stop));
   const go = (to) => state.set({ stop: Math.min(last, Math.max(0, to)) }, { step: true });
   const count = (n) => Array.from({ length: n }, (_, i) => [i, String(i + 1)]);
-  const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, String(state.values.layer + 1)]] });
+  const layer = choice(state, "layer", { label: "Block to open", options: [[state.values.layer, state.values.layer < 0 ? "the first" : String(state.values.layer + 1)]] });
   const head = choice(state, "head", { label: "Head to open", options: [[state.values.head, String(state.values.head + 1)]] });
   side.append(panel(...subjectFields(state, studio, kinds, { hint: "Up to 20 pieces, so that all fit side by side." }), layer, head));
 
@@ -74,7 +74,8 @@ export function mount({ root, side, state, studio }) {
   }, (answer) => {
     found = answer && { ...answer, hides: answer.predicts === "hidden" };
     if (found) {
-      layer.fill(count(found.layers));
+      layer.fill(found.can_open.map((i) => [i, String(i + 1)]));
+      layer.querySelector("select").value = String(found.layer);
       head.fill(count(found.heads));
     }
     arrange();
@@ -160,7 +161,7 @@ export function mount({ root, side, state, studio }) {
     go(stop() + step);
   });
   state.watch((_, changed) => {
-    if (changed.includes("model") && !changed.includes("layer")) state.set({ layer: 0, head: 0, query: -1, chosen: [] });
+    if (changed.includes("model") && !changed.includes("layer")) state.set({ layer: -1, head: 0, query: -1, chosen: [] });
     else if (changed.includes("text") && !changed.includes("chosen")) state.set({ query: -1, chosen: [] });
     if (changed.includes("stop")) flow();
     arrange();

@@ -1,0 +1,227 @@
+"""Losses of the tokens of texts that a language model reads, in windows or as wholes.
+
+Texts are cut into windows as in training: each begins with the begin token, in place of its first
+token, and positions count from 0. With a stride below the length windows overlap; a token is scored
+in the first window that holds it, so a larger overlap gives tokens more to go by. A model with a
+memory (Transformer-XL) reads texts as wholes, segment after segment, and needs no windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from heedful.data.batches import pad
+from heedful.errors import ConfigError, DataError
+from heedful.nn.positions import NOTHING_HERE
+from heedful.pipelines.batching import plan_batches, split_on_oom
+from heedful.pipelines.text_generation import GenerationPipeline
+from heedful.text.tokenizer import TextTokenizer
+
+BATCH_TOKENS = 8192
+"""Positions of a batch."""
+
+DEFAULT_LENGTH = 1024
+"""Tokens of a window for a model that was made for texts of any length."""
+
+_LOGIT_NUMBERS = 1 << 24
+"""Scores that are in memory at once: 64 MB."""
+
+Notice = Callable[[int, int], None]
+
+
+class Window(NamedTuple):
+    """Consecutive tokens of a text that the model reads together.
+
+    Args:
+        text: number of the text.
+        start: number of its first input; input i predicts token i + 1 of the framed text.
+        scored: number of the first input whose prediction counts.
+        stop: number of the input after its last.
+    """
+
+    text: int
+    start: int
+    scored: int
+    stop: int
+
+
+def text_windows(predictions: Sequence[int], length: int, stride: int) -> list[Window]:
+    """Cut texts into windows; every prediction counts in exactly one of them.
+
+    Args:
+        predictions: of each text.
+        length: most tokens of a window.
+        stride: tokens from the start of one window to that of the next, at most `length`.
+    """
+    assert 1 <= stride <= length, (stride, length)
+    windows = []
+    for text, count in enumerate(predictions):
+        stop = 0
+        start = 0
+        while stop < count:
+            scored, stop = stop, min(start + length, count)
+            windows.append(Window(text, start, scored, stop))
+            start += stride
+    return windows
+
+
+@dataclass(frozen=True)
+class FramedTexts:
+    """Texts as ids between the begin and the end token, and what they are made of.
+
+    Args:
+        ids: of each text.
+        texts: the same as text.
+        unknown: number of unknown tokens.
+        lossless: whether the ids say exactly what the texts say.
+    """
+
+    ids: list[list[int]]
+    texts: Sequence[str]
+    unknown: int
+    lossless: bool
+
+    @classmethod
+    def of(cls, tokenizer: TextTokenizer, texts: Sequence[str]) -> FramedTexts:
+        if not any(texts):
+            raise DataError("There is no text to measure", remedy="Give a file with text in it")
+        encoded = tokenizer.encode_batch(texts)
+        unknown = sum(ids.count(tokenizer.unk) for ids in encoded)
+        exact = all(tokenizer.decode(ids) == t for ids, t in zip(encoded, texts, strict=True))
+        framed = [[tokenizer.bos, *ids, tokenizer.eos] for ids in encoded]
+        return cls(framed, texts, unknown, exact)
+
+    @property
+    def predictions(self) -> list[int]:
+        """The number of predictions of each text."""
+        return [len(ids) - 1 for ids in self.ids]
+
+
+def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
+    """The tokens of a window, as many as the model can read."""
+    spec = pipeline.model.spec
+    table = spec.longest_text
+    if length is None:
+        return spec.max_length or table or DEFAULT_LENGTH
+    if length < 1:
+        raise ConfigError("A window holds at least one token", where=f"length = {length}")
+    if table is not None and length > table:
+        raise ConfigError(
+            f"The model reads at most {table} tokens, and a window has {length}",
+            where="length",
+            remedy=f"Give at most {table}, or a model with rotary or sinusoidal positions",
+        )
+    return length
+
+
+def losses_of_windows(
+    pipeline: GenerationPipeline,
+    framed: FramedTexts,
+    windows: Sequence[Window],
+    batch_tokens: int,
+    progress: Notice | None,
+) -> Iterator[tuple[Window, npt.NDArray[np.float64]]]:
+    """Yield each window with the loss in nats of each of its predictions, in any order."""
+    model, tokenizer = pipeline.model, pipeline.tokenizer
+    device = next(iter(model.parameters())).device
+    plan = plan_batches(
+        [window.stop - window.start for window in windows],
+        width=1,
+        batch_tokens=batch_tokens,
+        batch_size=None,
+    )
+
+    def run(numbers: list[int]) -> list[npt.NDArray[np.float64]]:
+        rows = [windows[number] for number in numbers]
+        size = max(row.stop - row.start for row in rows)
+        ids, targets, positions = (
+            torch.full((len(rows), size), filling) for filling in (0, 0, NOTHING_HERE)
+        )
+        for place, row in enumerate(rows):
+            text, count = framed.ids[row.text], row.stop - row.start
+            ids[place, :count] = torch.tensor(text[row.start : row.stop])
+            ids[place, 0] = tokenizer.bos
+            targets[place, :count] = torch.tensor(text[row.start + 1 : row.stop + 1])
+            positions[place, :count] = torch.arange(count)
+        ids, targets, positions = (each.to(device) for each in (ids, targets, positions))
+        states = model(ids, positions)
+        losses = _cross_entropy(model, states.flatten(0, 1), targets.flatten())
+        table = losses.view(len(rows), size).double().cpu().numpy()
+        return [line[: row.stop - row.start] for line, row in zip(table, rows, strict=True)]
+
+    done = 0
+    with pipeline.computing():
+        for numbers, losses in split_on_oom(plan, run):
+            yield from zip((windows[number] for number in numbers), losses, strict=True)
+            done += len(numbers)
+            if progress is not None:
+                progress(done, len(windows))
+
+
+def losses_of_wholes(
+    pipeline: GenerationPipeline,
+    framed: FramedTexts,
+    length: int,
+    batch_tokens: int,
+    progress: Notice | None,
+) -> Iterator[float]:
+    """Yield the loss in nats of each text, in any order; each is read from its begin to its end.
+
+    The keys and values of the tokens that can still be seen are carried from segment to segment.
+    """
+    model = pipeline.model
+    device = next(iter(model.parameters())).device
+    # Those of like length together: the shorter ones are padding at the end.
+    order = sorted(range(len(framed.ids)), key=framed.predictions.__getitem__)
+    rows = max(1, batch_tokens // length)
+    plan = [order[first : first + rows] for first in range(0, len(order), rows)]
+    total = sum(_segments(framed.predictions, numbers, length) for numbers in plan)
+    done = 0
+
+    def run(numbers: list[int]) -> list[float]:
+        ids, positions = pad([framed.ids[number][:-1] for number in numbers], 0)
+        targets, _ = pad([framed.ids[number][1:] for number in numbers], 0)
+        ids, positions, targets = (each.to(device) for each in (ids, positions, targets))
+        cached = model.with_cache("auto", ids.shape[1], chunk=length)
+        state = cached.start(ids[:, :0], positions[:, :0])
+        totals = torch.zeros(len(numbers), dtype=torch.float64, device=device)
+        for first in range(0, ids.shape[1], length):
+            part = slice(first, first + length)
+            states, state = model.extend(state, ids[:, part], positions[:, part])
+            losses = _cross_entropy(model, states.flatten(0, 1), targets[:, part].flatten())
+            real = positions[:, part] >= 0
+            totals += losses.view_as(real).double().where(real, 0.0).sum(1)
+            if progress is not None:
+                progress(done + first // length + 1, total)
+        return totals.tolist()
+
+    with pipeline.computing():
+        for numbers, losses in split_on_oom(plan, run):
+            yield from losses
+            done += _segments(framed.predictions, numbers, length)
+
+
+def _segments(predictions: Sequence[int], numbers: Sequence[int], length: int) -> int:
+    """The number of segments that the longest of some texts has."""
+    return -(-max(predictions[number] for number in numbers) // length)
+
+
+def _cross_entropy(model: Any, states: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each row [R, D], some rows at a time: all scores at once may not fit."""
+    rows = max(1, _LOGIT_NUMBERS // model.spec.vocabulary)
+    parts: Iterable[tuple[Tensor, Tensor]] = zip(
+        states.split(rows), targets.split(rows), strict=True
+    )
+    losses = [
+        functional.cross_entropy(model.logits(part).float(), right, reduction="none")
+        for part, right in parts
+    ]
+    return torch.cat(losses)

@@ -1,0 +1,78 @@
+// Who hears whom in the mixer of a block: each token falls silent, and every output is looked at.
+
+import { call, live } from "./api.js";
+import { choice } from "./controls.js";
+import { figure, h, number, section } from "./dom.js";
+import { heatMap } from "./draw/heat.js";
+import { lineChart } from "./draw/lines.js";
+import { shownPiece } from "./draw/links.js";
+
+export const hearingDefaults = { stack: "", block: -1 };
+
+/**
+ * Add the section to a page that has `model`, `text` and a second text.
+ * @return {ask, changed: to be called with the names of changed settings}
+ */
+export function hearing(root, state, second) {
+  const stack = choice(state, "stack", { label: "Stack", options: [["", "…"]] });
+  const block = choice(state, "block", { label: "Block", options: [[-1, "the last"], ...(state.values.block < 0 ? [] : [[state.values.block, String(state.values.block + 1)]])] });
+  const body = h("div", { class: "result" });
+  root.append(section("Who hears whom, and how much",
+    h("p", {}, "One token after the other falls silent: in its place the layer reads zeros. What then changes in the output of each token is all that it had heard of the silent one, by weights, gates or states. This works for every kind of layer, also for those without attention weights."),
+    h("div", { class: "row walk" }, stack, block), body));
+  const about = h("p", { class: "sentence" });
+  const heard = figure("What each token hears");
+  const weights = figure("Attention weights of the same layer");
+  const fading = figure("By distance");
+  const pictures = h("div", {}, about, h("div", { class: "columns" }, heard.element, weights.element, fading.element));
+
+  const ask = live(body, (signal) => {
+    const asked = second.asked();
+    return asked.text.trim() === "" ? null : call("attention", "influence", { ...asked, stack: state.values.stack, block: state.values.block }, signal);
+  }, (found) => {
+    const old = body.querySelector(":scope > :not(.problem)");
+    if (found === null) {
+      old?.remove();
+      return;
+    }
+    if (old !== pictures) body.append(pictures);
+    stack.hidden = Object.keys(found.stacks).length < 2;
+    stack.fill(Object.keys(found.stacks).map((name) => [name, name]));
+    stack.querySelector("select").value = found.stack;
+    block.fill(Array.from({ length: found.stacks[found.stack] }, (_, i) => [i, String(i + 1)]));
+    block.querySelector("select").value = String(found.block);
+    show(found);
+  });
+
+  function show(found) {
+    const names = found.pieces.map(shownPiece);
+    const sides = { rows: { label: "output of", names }, columns: { label: "silent", names } };
+    about.textContent = `Block ${found.block + 1} of the ${found.stack}, ${found.kind}. ${found.about}`;
+    heard.words.textContent = "The change of a row's output when a column's token is silent, against the length of that output: 0 is not heard at all. Measured exactly, by computing the layer anew for every silent token.";
+    heatMap(heard.host, {
+      values: found.changes, kind: "sequence", cell: 30, ...sides, describe: `What each of ${names.length} tokens hears of each other in block ${found.block + 1} of the ${found.stack}.`,
+      readout: (i, j, value) => `without ${names[j]}, the output of ${names[i]} changes by ${number(value, 3)} of its length`,
+    });
+    weights.element.hidden = found.weights === null;
+    if (found.weights !== null) {
+      weights.words.textContent = "The mean of its heads: the share of each value. A large weight on a short value is hardly heard.";
+      heatMap(weights.host, { values: found.weights, kind: "sequence", cell: 30, rows: { label: "query", names }, columns: { label: "key", names }, describe: "Attention weights, the mean of the heads." });
+    }
+    const line = (name, values, more = {}) => ({ name, dots: true, points: values.map((value, distance) => [distance, value]), ...more });
+    const looksAhead = found.after.some((value, distance) => distance && value > 0);
+    const looksBack = found.before.some((value, distance) => distance && value > 0);
+    fading.words.textContent = "How much of a token is heard so many places away from it, the mean over the text.";
+    lineChart(fading.host, {
+      series: [looksBack || !looksAhead ? line("a token before", found.before) : null, looksAhead ? line("a token after", found.after, { colour: 1, dashed: true }) : null].filter(Boolean),
+      x: { label: "distance in tokens" }, y: { label: "change", zero: true }, height: 260, describe: "What is heard of a token, by its distance.",
+    });
+  }
+
+  return {
+    ask,
+    changed(names) {
+      if (names.length === 1 && names[0] === "stack") state.set({ block: -1 });
+      if (names.some((name) => ["model", "text", "second", "given", "stack", "block"].includes(name))) ask();
+    },
+  };
+}
