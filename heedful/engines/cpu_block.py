@@ -1,34 +1,50 @@
-"""Blocks by kernels in C: one in two calls, or all of a stack in one.
+"""Blocks by kernels in C: all of a stack in one call, or one by one.
 
-A single block's two calls are the projections of self-attention, and the rest; between them the
-cache takes the new keys and values.
+A single block with self-attention takes two calls, the projections and the rest; between them the
+cache takes the new keys and values. One with a recurrence takes one.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from typing import Any, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
 from heedful.engines.cpu_attention import AttentionCall, rotary_table, set_positions
-from heedful.engines.lowering import RotaryAngles, StackProgram
+from heedful.engines.lowering import RotaryAngles, StackProgram, WeightSource
 from heedful.engines.packed_linear import workspace
 from heedful.kernels.library import HeadAddresses, address, kernels
-from heedful.kernels.structs import AttentionArgs, Layer
+from heedful.kernels.structs import AttentionArgs, Layer, StackArgs
 from heedful.models.block import Block, BlockState
 from heedful.nn.attention.beam_cache import BeamCache
 from heedful.nn.attention.cache import KeyValueCache, KeyValues
-from heedful.nn.mixer import Context
+from heedful.nn.mixer import Context, MixerState
+from heedful.nn.mixers.scan_mixer import ScanState
 
 SHOWN = ("self.weights", "cross.weights")
-"""Captures within a block that kernels in C can give."""
+"""Captures within a block with self-attention that kernels in C can give."""
 
 
-class CpuBlock:
+class CpuBlock(Protocol):
     """A block by kernels in C.
+
+    Attributes:
+        layer: of the kernels.
+    """
+
+    layer: Layer
+
+    def __call__(
+        self, x: Tensor, context: Context, states: BlockState = ()
+    ) -> tuple[Tensor, BlockState]:
+        """See `Block.forward`; x [B, L, D] is float32, [1, R, D] without its padding."""
+
+
+class AttentionBlock:
+    """A block with self-attention by kernels in C; see `CpuBlock`.
 
     Args:
         block: of an engine's copy of a model.
@@ -50,7 +66,7 @@ class CpuBlock:
     ) -> tuple[Tensor, BlockState]:
         """See `Block.forward`; x [B, L, D] is float32, [1, R, D] without its padding."""
         x = x.contiguous()
-        cache, memory = split_states(states)
+        cache, _, memory = split_states(states)
         positions = context.positions
         starts = None if context.rows is None else context.rows.starts
         rows = x.shape[0] * x.shape[1]
@@ -101,16 +117,46 @@ class CpuBlock:
         return y, (cache, memory, None) if self.block.cross_attention else (cache, None)
 
 
+class RecurrentBlock:
+    """A block with average attention or an SSRU by kernels in C; see `CpuBlock`.
+
+    Args:
+        block: of an engine's copy of a model.
+        layer: the same as a layer of the kernels.
+        weights: the source that keeps the layer's weights alive.
+    """
+
+    def __init__(self, block: Block, layer: Layer, weights: WeightSource) -> None:
+        self.block = block
+        self.layer = layer
+        self._pass = CpuPass([block], StackProgram([layer], None, weights))
+
+    def __call__(
+        self, x: Tensor, context: Context, states: BlockState = ()
+    ) -> tuple[Tensor, BlockState]:
+        """See `Block.forward`; the block itself is called where kernels do not serve."""
+        result = self._pass(x, context, (states,) if states else ())
+        if result is None:
+            by_definition: tuple[Tensor, BlockState] = self.block(x, context, states)
+            return by_definition
+        y, after = result
+        return y, after[0] if after else (None,) * len(self.block.sublayers)
+
+
 class CpuPass:
     """All blocks of a stack in one call of kernels in C.
 
     Args:
-        block: the first of them, for what they have in common.
-        program: of all blocks.
+        blocks: what one call has once is the same in all.
+        program: of these blocks.
     """
 
-    def __init__(self, block: Block, program: StackProgram) -> None:
-        self._own, self._cross = block.self_attention, block.cross_attention
+    def __init__(self, blocks: Sequence[Block], program: StackProgram) -> None:
+        own = [block.self_attention for block in blocks]
+        cross = [block.cross_attention for block in blocks]
+        self._attends = [each is not None for each in own]
+        self._own = next((each for each in own if each is not None), None)
+        self._cross = next((each for each in cross if each is not None), None)
         self._program = program
         self._addresses = ctypes.c_void_p * len(program)
 
@@ -132,66 +178,115 @@ class CpuPass:
             one by one.
         """
         split = [split_states(each) for each in states]
-        caches = [cache for cache, _ in split if cache is not None]
-        memory = [read for _, read in split if read is not None]
-        if context.biases or any(type(cache) is not BeamCache for cache in caches):
+        caches = {i: cache for i, (cache, _, _) in enumerate(split) if cache is not None}
+        recurrent = {i: state for i, (_, state, _) in enumerate(split) if state is not None}
+        memory = {i: read for i, (_, _, read) in enumerate(split) if read is not None}
+        if not self._serves(x, context, caches.values()):
             return None
         x, positions = x.contiguous(), context.positions
-        own, cross, rotary = self._own, self._cross, self._program.rotary
         described = self._program.begin()
-        alive: list[object] = [set_positions(described.self, positions, own.mask)]
-        if rotary is not None:
-            alive.append(table := rotary_table(rotary, context.row_positions()))
-            described.rotary = table
-        grown: list[BeamCache] = []
+        alive: list[object] = []
+        grown: dict[int, MixerState] = {}
+        if (own := self._own) is not None:
+            alive.append(set_positions(described.self, positions, own.mask))
+            if self._program.rotary is not None:
+                alive.append(table := rotary_table(self._program.rotary, context.row_positions()))
+                described.rotary = table
         if caches:
+            assert own is not None
             batch, count = positions.query.shape
             shape = (batch, own.key_heads_left, count, own.head_width)
-            claims = [cast("BeamCache", cache).claim(shape, x) for cache in caches]
-            grown = [cache for cache, _ in claims]
-            begins = self._set_strides(described.self, [store.places for _, store in claims])
+            claims = {i: cast("BeamCache", cache).claim(shape, x) for i, cache in caches.items()}
+            grown |= {i: cache for i, (cache, _) in claims.items()}
+            stores = {i: store.places for i, (_, store) in claims.items()}
+            begins = self._set_strides(described.self, stores)
             if begins is None:
                 return None
             described.keys, described.values = begins
             described.num_cached = positions.key.shape[1] - count
-        if cross is not None:
+        if not all(self._attends):
+            after, kept = self._set_recurrence(described, context, recurrent)
+            grown |= after
+            alive.append(kept)
+        if self._cross is not None:
             assert context.memory_positions is not None
-            alive.append(set_positions(described.cross, context.memory_positions, cross.mask))
-            begins = self._set_strides(described.cross, [each.places for each in memory])
+            alive.append(set_positions(described.cross, context.memory_positions, self._cross.mask))
+            begins = self._set_strides(
+                described.cross, {i: each.places for i, each in memory.items()}
+            )
             if begins is None:
                 return None
             described.memory_keys, described.memory_values = begins
         if context.rows is not None:
             starts = address(context.rows.starts)
             described.self.query_starts = described.self.key_starts = starts
-            described.cross.query_starts = starts
+            described.cross.query_starts = described.recurrence.starts = starts
         rows, library = x.shape[0] * x.shape[1], kernels()
         space = workspace(library.heedful_stack_workspace(described, rows))
         y = torch.empty_like(x)
         library.heedful_stack(described, x.data_ptr(), rows, y.data_ptr(), space.data_ptr())
         if not grown:
             return y, tuple(states)
-        return y, tuple((cache, *each[1:]) for cache, each in zip(grown, states, strict=True))
+        return y, tuple((grown[i], *each[1:]) for i, each in enumerate(states))
+
+    def _serves(self, x: Tensor, context: Context, caches: Iterable[KeyValueCache]) -> bool:
+        """Return whether one call computes a pass."""
+        if self._own is not None and context.biases:
+            return False
+        if any(type(cache) is not BeamCache for cache in caches):
+            return False
+        return all(self._attends) or (context.positions.query_segment is None and bool(x.numel()))
 
     def _set_strides(
-        self, args: AttentionArgs, places: Sequence[HeadAddresses]
+        self, args: AttentionArgs, places: Mapping[int, HeadAddresses]
     ) -> tuple[Any, Any] | None:
         """Set the strides of keys and values; return where those of each block begin.
 
         Returns:
             Addresses of all keys and of all values; None where the blocks' strides differ.
         """
-        keys, values, *strides = zip(*places, strict=True)
+        keys, values, *strides = zip(*places.values(), strict=True)
         if any(len(set(each)) > 1 or each[0][3] != 1 for each in strides):
             return None
         args.key_batch, args.key_head, args.key_slot, _ = strides[0][0]
         args.value_batch, args.value_head, args.value_slot, _ = strides[1][0]
-        return self._addresses(*keys), self._addresses(*values)
+        return tuple(
+            self._of_blocks(dict(zip(places, each, strict=True))) for each in (keys, values)
+        )
+
+    def _set_recurrence(
+        self, args: StackArgs, context: Context, states: Mapping[int, ScanState]
+    ) -> tuple[dict[int, MixerState], object]:
+        """Set the texts that recurrences go through, and their states.
+
+        Returns:
+            The states after this pass, by the number of the block; and what must outlive the call.
+        """
+        positions = context.positions.query.contiguous()
+        args.recurrence.num_texts = len(positions)
+        if context.rows is None:
+            args.recurrence.positions = positions.data_ptr()
+        if not states:
+            return {}, positions
+        before = {i: state.tensors[0].contiguous() for i, state in states.items()}
+        after = {i: torch.empty_like(each) for i, each in before.items()}
+        args.recurrence.num_texts = next(iter(before.values())).shape[:2].numel()
+        args.states = self._of_blocks({i: each.data_ptr() for i, each in before.items()})
+        args.next_states = self._of_blocks({i: each.data_ptr() for i, each in after.items()})
+        return {i: ScanState((each,)) for i, each in after.items()}, (positions, before)
+
+    def _of_blocks(self, addresses: Mapping[int, int]) -> Any:
+        """Addresses by the number of the block as an array, with null for other blocks."""
+        return self._addresses(*map(addresses.get, range(len(self._program))))
 
 
-def split_states(states: BlockState) -> tuple[KeyValueCache | None, KeyValues | None]:
-    """Return the cache of self-attention and the keys and values of the memory among a block's."""
+def split_states(
+    states: BlockState,
+) -> tuple[KeyValueCache | None, ScanState | None, KeyValues | None]:
+    """Return a block's cache, the state of its recurrence, its keys and values of a memory."""
     if not states:
-        return None, None
-    cache, memory = states[0], states[1] if len(states) > 2 else None
-    return cast("KeyValueCache | None", cache), cast("KeyValues | None", memory)
+        return None, None, None
+    own, memory = states[0], cast("KeyValues | None", states[1] if len(states) > 2 else None)
+    if isinstance(own, ScanState):
+        return None, own, memory
+    return cast("KeyValueCache | None", own), None, memory

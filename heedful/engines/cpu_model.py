@@ -22,8 +22,8 @@ from heedful.nn.spec import EmbeddingSpec
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel
 
-_MODULES = {"query": "projection", "key": "memory_projection", "value": "memory_projection"}
-"""The modules of fused maps, whose weights have names of their own in state dicts."""
+_MODULES = {"query": "projection", "key": "memory_projection"}
+"""The modules of fused maps by the first of these, whose weights have names in state dicts."""
 
 
 def use_kernels(engine: AnyModel, *, native: bool) -> None:

@@ -8,10 +8,16 @@ from typing import Self, cast
 
 from torch import Tensor
 
-from heedful.engines.cpu_block import SHOWN, CpuBlock, CpuPass
+from heedful.engines.cpu_block import SHOWN, AttentionBlock, CpuBlock, CpuPass, RecurrentBlock
 from heedful.engines.cpu_embedding import norm_rows
 from heedful.engines.engine_parts import EnginePart, become
-from heedful.engines.lowering import StackProgram, WeightSource, lower_block, lower_rotary
+from heedful.engines.lowering import (
+    StackProgram,
+    WeightSource,
+    lower_block,
+    lower_rotary,
+    stack_rotary,
+)
 from heedful.engines.support import block_refusals, one_call_refusals
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
@@ -55,13 +61,17 @@ class CpuStack(EnginePart, Stack):
                 made.cpu_blocks.append(None)
                 continue
             layer = lower_block(weights, f"{name}.blocks.{number}", own, width)
-            rotary = lower_rotary(own.self_attention, width)
-            made.cpu_blocks.append(CpuBlock(block, layer, rotary))
+            attention = own.attentions().get("self_attention")
+            if attention is None:
+                made.cpu_blocks.append(RecurrentBlock(block, layer, weights))
+                continue
+            rotary = lower_rotary(attention, width)
+            made.cpu_blocks.append(AttentionBlock(block, layer, rotary))
         made.program = None
         usable = [block for block in made.cpu_blocks if block is not None]
         if weights and len(usable) == len(blocks) and not one_call_refusals(spec, width, name):
-            program = StackProgram([each.layer for each in usable], usable[0].rotary, weights)
-            made.program = CpuPass(blocks[0], program)
+            layers = [each.layer for each in usable]
+            made.program = CpuPass(blocks, StackProgram(layers, stack_rotary(spec, width), weights))
         return made
 
     @property
@@ -100,7 +110,8 @@ class CpuStack(EnginePart, Stack):
             here = context.at(str(index))
             run: Callable[..., tuple[Tensor, BlockState]] = block
             in_c, capture = self.cpu_blocks[index], context.capture
-            if in_c and not (capture is not None and capture.concerns(here.address, besides=SHOWN)):
+            shown = self._shown(index)
+            if in_c and (capture is None or not capture.concerns(here.address, besides=shown)):
                 run = in_c
             x, state = run(x, here, states[index] if states else ())
             here.offer("output", x)
@@ -113,14 +124,19 @@ class CpuStack(EnginePart, Stack):
             return super()._real_rows(x, context)
         if self.position_bias is not None or context.biases or not all(self.cpu_blocks):
             return None
-        blocks = cast("Iterable[Block]", self.blocks)
-        if any(block.self_attention.position_bias is not None for block in blocks):
+        if any(getattr(b.self_attention, "position_bias", None) is not None for b in self._blocks):
             return None  # a bias is computed for each slot
         if context.capture is not None:
-            harmless = [f"{i}.{each}" for i in range(len(self.blocks)) for each in SHOWN]
+            numbers = range(len(self.blocks))
+            harmless = [f"{number}.{each}" for number in numbers for each in self._shown(number)]
             if context.capture.concerns(self.name, besides=harmless):
                 return None
         return rows_in_front(context.positions.query)
+
+    def _shown(self, number: int) -> tuple[str, ...]:
+        """Return the captures within a block that kernels in C can give."""
+        block = cast("Block", self.blocks[number])
+        return () if block.self_attention is None else SHOWN
 
 
 def _read_segments(states: Sequence[BlockState]) -> bool:

@@ -126,8 +126,8 @@ class GraphedStack(EnginePart, Stack):
             As x, and the states after x's tokens; None where there is no graph for this pass.
         """
         positions = context.positions
-        caches = [cache for cache, _ in map(split_states, states)]
-        memory = [read for _, read in map(split_states, states) if read is not None]
+        caches = [cache for cache, _, _ in map(split_states, states)]
+        memory = [read for _, _, read in map(split_states, states) if read is not None]
         if self._failed or context.biases or not caches or torch.is_grad_enabled():
             return None
         if any(block.cut for block in cast("Iterable[Block]", self.blocks)):

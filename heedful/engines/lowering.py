@@ -20,9 +20,18 @@ import numpy as np
 import numpy.typing as npt
 from safetensors import SafetensorError, safe_open
 
-from heedful.kernels.library import ACTIVATIONS, kernels
-from heedful.kernels.structs import AttentionLayer, Layer, Linear, Norm, RotaryTable, StackArgs
-from heedful.models.stack_spec import BlockSpec
+from heedful.kernels.library import ACTIVATIONS, MIXERS, kernels
+from heedful.kernels.structs import (
+    AttentionLayer,
+    Layer,
+    Linear,
+    Norm,
+    RecurrentLayer,
+    RotaryTable,
+    StackArgs,
+)
+from heedful.models.stack_spec import BlockSpec, StackSpec
+from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
 from heedful.nn.spec import GATED, AttentionSpec, FeedForwardSpec, NormSpec, RotarySpec
 
 
@@ -126,6 +135,12 @@ def lower_block(weights: WeightSource, name: str, spec: BlockSpec, width: int) -
                 layer.cross, layer.has_cross = attention, 1
             else:
                 layer.self = attention
+        elif part.kind == "average_attention":
+            layer.recurrent = _average_attention(weights, place, part, norm, width)
+            layer.mixer = MIXERS.index(part.kind)
+        elif part.kind == "ssru":
+            layer.recurrent = _ssru(weights, place, part, norm, width)
+            layer.mixer = MIXERS.index(part.kind)
         layer.norm_first = sublayer.norm_placement == "before"
     layer.width = width
     return layer
@@ -149,6 +164,19 @@ def lower_norm(weights: WeightSource, name: str, spec: NormSpec, width: int) -> 
 def lower_rotary(spec: AttentionSpec, width: int) -> RotaryAngles | None:
     """The rotary embedding of an attention; None if it has none."""
     return None if spec.rotary is None else RotaryAngles(head_width(spec, width), spec.rotary)
+
+
+def stack_rotary(spec: StackSpec, width: int) -> RotaryAngles | None:
+    """The rotary embedding that all attentions over the input share; None if they have none."""
+    parts = (each.attentions().get("self_attention") for each in spec.pattern)
+    attention = next((each for each in parts if each is not None), None)
+    return None if attention is None else lower_rotary(attention, width)
+
+
+def recurrent_width(spec: BlockSpec, width: int) -> int | None:
+    """N, the numbers that a block's recurrence keeps of a text; None if it has attention."""
+    own = {"average_attention": width + 1, "ssru": width}
+    return next((own[part.kind] for part in spec.mixers() if part.kind in own), None)
 
 
 def head_width(spec: AttentionSpec, width: int) -> int:
@@ -182,6 +210,28 @@ def _attention(
         key_heads,
         each,
         spec.scale or 1 / math.sqrt(each),
+    )
+
+
+def _average_attention(
+    weights: WeightSource, name: str, spec: AverageAttentionSpec, norm: Norm, width: int
+) -> RecurrentLayer:
+    layer, inner = RecurrentLayer(norm=norm), spec.inner_width(width)
+    if inner:
+        layer.up = weights.packed({f"{name}.network.up": inner}, width, has_bias=True)
+        layer.down = weights.packed({f"{name}.network.down": width}, inner, has_bias=True)
+    if spec.gate:
+        layer.gate = weights.packed({f"{name}.gate": 2 * width}, 2 * width, has_bias=True)
+    return layer
+
+
+def _ssru(
+    weights: WeightSource, name: str, spec: SSRUSpec, norm: Norm, width: int
+) -> RecurrentLayer:
+    return RecurrentLayer(
+        value=weights.packed({f"{name}.value": width}, width, has_bias=False),
+        gate=weights.packed({f"{name}.forget": width}, width, has_bias=spec.bias),
+        norm=norm,
     )
 
 

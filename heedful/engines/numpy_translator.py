@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,14 @@ from heedful.engines.lowering import (
     lower_block,
     lower_memory,
     lower_norm,
-    lower_rotary,
     multiply,
+    recurrent_width,
+    stack_rotary,
     workspace,
 )
 from heedful.engines.support import sentence_refusals
 from heedful.kernels.library import kernels
-from heedful.kernels.structs import AttentionArgs, Norm
+from heedful.kernels.structs import AttentionArgs, Norm, StackArgs
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.spec import EmbeddingSpec
@@ -92,11 +94,10 @@ class NumpyTranslator:
         """
         ids = np.array(source, np.int64)
         positions = np.arange(len(ids))
-        states = self.encoder(
-            self.source_input(ids, positions),
-            positions,
-            AttentionArgs(batch=1, num_queries=len(ids), num_keys=len(ids)),
-        )
+        described = self.encoder.begin()
+        described.self = AttentionArgs(batch=1, num_queries=len(ids), num_keys=len(ids))
+        described.recurrence.num_texts = 1
+        states = self.encoder(self.source_input(ids, positions), positions, described)
         return Continuations(self, [multiply(each, states) for each in self.memory])
 
 
@@ -108,54 +109,46 @@ class NumpyStack:
         name: `encoder` or `decoder`.
         spec: of the stack.
         width: D.
+
+    Attributes:
+        state_widths: numbers that the recurrence of each layer keeps of a text; None for attention.
     """
 
     def __init__(self, weights: WeightSource, name: str, spec: StackSpec, width: int) -> None:
         self.spec = spec
-        block = spec.blocks[0]  # all are alike in what is read here
-        own, cross = block.self_attention, block.cross_attention
-        self.key_heads, self.head_width = head_counts(own)[1], head_width(own, width)
+        cross = spec.blocks[0].cross_attention  # all are alike in what is read here
         self.memory_head_width = 0 if cross is None else head_width(cross, width)
+        self.state_widths = [recurrent_width(each, width) for each in spec.blocks]
+        self.key_heads = self.head_width = 0
+        for block in spec.blocks:
+            if (own := block.attentions().get("self_attention")) is not None:
+                self.key_heads, self.head_width = head_counts(own)[1], head_width(own, width)
         layers = [
             lower_block(weights, f"{name}.blocks.{number}", each, width)
             for number, each in enumerate(spec.blocks)
         ]
-        self._program = StackProgram(layers, lower_rotary(own, width), weights)
+        self._program = StackProgram(layers, stack_rotary(spec, width), weights)
         self._addresses = ctypes.c_void_p * len(layers)
         self._final_norm: Norm | None = None
         if spec.final_norm is not None:
             self._final_norm = lower_norm(weights, f"{name}.final_norm", spec.final_norm, width)
 
-    def __call__(
-        self,
-        x: Floats,
-        positions: Integers,
-        own: AttentionArgs,
-        cache: tuple[Sequence[int], Sequence[int]] | None = None,
-        num_cached: int = 0,
-        cross: AttentionArgs | None = None,
-        memory: tuple[Sequence[int], Sequence[int]] | None = None,
-    ) -> Floats:
+    def begin(self) -> StackArgs:
+        """A pass whose inputs are still to be set."""
+        return self._program.begin()
+
+    def of_layers(self, addresses: Iterable[int | None]) -> Any:
+        """An address for each layer, as kernels take them."""
+        return self._addresses(*addresses)
+
+    def __call__(self, x: Floats, positions: Integers, described: StackArgs) -> Floats:
         """[R, D] through every layer.
 
         Args:
             x: of one sentence.
             positions: [R], of each row.
-            own: what self-attention sees.
-            cache: addresses of each layer's keys, and of its values; None if they are not kept.
-            num_cached: slots of the cache that are in use.
-            cross: what attention over the source sees.
-            memory: addresses of each layer's keys of the source, and of its values.
+            described: what attention and recurrences see.
         """
-        described = self._program.begin()
-        described.self, described.cross = own, cross or AttentionArgs()
-        described.num_cached = num_cached
-        if cache is not None:
-            described.keys, described.values = (self._addresses(*each) for each in cache)
-        if memory is not None:
-            described.memory_keys, described.memory_values = (
-                self._addresses(*each) for each in memory
-            )
         library, rows, y = kernels(), len(x), empty(x.shape)
         if self._program.rotary is not None:
             table = self._program.rotary.at(positions.ctypes.data, rows)
@@ -168,9 +161,8 @@ class NumpyStack:
 class Continuations:
     """Hypotheses of one sentence, decoded side by side.
 
-    Their tokens share one row of slots, as in `heedful.nn.attention.beam_cache`; a mask says which
-    slots are the past of which hypothesis. Shapes: W continuations, S slots in use,
-    C slots in all, N layers, K heads, E their width.
+    Shapes: W continuations, S slots in use, C slots in all, N layers with attention, K heads, E
+    their width.
 
     Args:
         translator: which writes.
@@ -182,14 +174,16 @@ class Continuations:
         self._memory = memory  # keeps alive what its addresses are of
         keys = [each.ctypes.data for each in memory]
         values = memory[0].shape[1] // 2 * memory[0].itemsize
-        self._memory_places = keys, [at + values for at in keys]
-        self._length = 0
-        self._mask: npt.NDArray[np.bool_] | None = None  # [W, S]; None until W > 1
-        self._compact_at = _COMPACT_FROM
         layers = translator.decoder
-        shape = (2, layers.spec.num_layers, layers.key_heads, 1 + _FIRST_STEPS, layers.head_width)
-        self._cache = empty(shape)  # [keys and values, N, K, C, E]
-        self._used = 0
+        self._memory_keys = layers.of_layers(keys)
+        self._memory_values = layers.of_layers(at + values for at in keys)
+        self._length = 0
+        self._slots = _Slots(layers) if None in layers.state_widths else None
+        self._states = {
+            number: np.zeros((1, width), np.float32)
+            for number, width in enumerate(layers.state_widths)
+            if width is not None
+        }
 
     def step(self, tokens: Sequence[int]) -> Floats:
         """Append a token to each continuation.
@@ -201,17 +195,76 @@ class Continuations:
             The scores of what may follow, [W, V], which may be overwritten.
         """
         width, translator = len(tokens), self._translator
+        positions = np.full(width, self._length)
+        x = translator.target_input(np.array(tokens, np.int64), positions)
+        layers = translator.decoder
+        described = layers.begin()
+        if self._slots is not None:
+            self._slots.append(width, described)
+        after = {number: empty((width, each.shape[1])) for number, each in self._states.items()}
+        described.recurrence.num_texts = width
+        described.states = self._state_places(self._states)
+        described.next_states = self._state_places(after)
+        source_length, row = self._memory[0].shape
+        described.cross = AttentionArgs(
+            batch=1,
+            num_queries=width,
+            num_keys=source_length,
+            key_head=layers.memory_head_width,
+            key_slot=row,
+            value_head=layers.memory_head_width,
+            value_slot=row,
+        )
+        described.memory_keys, described.memory_values = self._memory_keys, self._memory_values
+        states = layers(x, positions, described)
+        self._states, self._length = after, self._length + 1
+        scale = translator.spec.output_scale
+        scaled = states if scale is None else states * np.float32(scale)
+        return multiply(translator.output, scaled)
+
+    def choose(self, continuations: Sequence[int]) -> None:
+        """Go on with these of them, W' in any order; some perhaps several times."""
+        chosen = list(continuations)
+        if self._slots is not None:
+            self._slots.choose(chosen)
+        self._states = {number: each[chosen] for number, each in self._states.items()}
+
+    def _state_places(self, states: Mapping[int, Floats]) -> Any:
+        layers = self._translator.decoder
+        return layers.of_layers(
+            address(states.get(number)) for number in range(len(layers.state_widths))
+        )
+
+
+class _Slots:
+    """Keys and values of continuations whose tokens share one row of slots.
+
+    A mask says which slots are the past of which continuation, as in
+    `heedful.nn.attention.beam_cache`.
+
+    Args:
+        layers: of the decoder, some with attention.
+    """
+
+    def __init__(self, layers: NumpyStack) -> None:
+        self._layers = layers
+        self._mask: npt.NDArray[np.bool_] | None = None  # [W, S]; None until W > 1
+        self._compact_at = _COMPACT_FROM
+        attending = layers.state_widths.count(None)
+        shape = (2, attending, layers.key_heads, 1 + _FIRST_STEPS, layers.head_width)
+        self._cache = empty(shape)  # [keys and values, N, K, C, E]
+        self._used = 0
+
+    def append(self, width: int, described: StackArgs) -> None:
+        """Describe attention of a token of each continuation to those before it and to itself."""
         if self._mask is not None:
             self._mask = np.concatenate([self._mask, np.eye(width, dtype=np.bool_)], 1)
         stop = self._used + width
         self._reserve(stop)
-        positions = np.full(width, self._length)
-        x = translator.target_input(np.array(tokens, np.int64), positions)
         visible = None if self._mask is None or self._mask.all() else self._mask.view(np.uint8)
-        layers = translator.decoder
-        slot = layers.head_width
+        slot = self._layers.head_width
         head = slot * self._cache.shape[3]
-        own = AttentionArgs(
+        described.self = AttentionArgs(
             batch=1,
             num_queries=width,
             num_keys=stop,
@@ -222,27 +275,15 @@ class Continuations:
             visible=address(visible),
             visible_query=stop,
         )
-        source_length, row = self._memory[0].shape
-        cross = AttentionArgs(
-            batch=1,
-            num_queries=width,
-            num_keys=source_length,
-            key_head=layers.memory_head_width,
-            key_slot=row,
-            value_head=layers.memory_head_width,
-            value_slot=row,
-        )
-        cache = self._places(0), self._places(1)
-        states = layers(x, positions, own, cache, self._used, cross, self._memory_places)
-        self._used, self._length = stop, self._length + 1
-        scale = translator.spec.output_scale
-        scaled = states if scale is None else states * np.float32(scale)
-        return multiply(translator.output, scaled)
+        described.keys, described.values = self._places(0), self._places(1)
+        described.num_cached = self._used
+        self._used = stop
+        self._visible = visible  # keeps alive what its address is of
 
-    def choose(self, continuations: Sequence[int]) -> None:
-        """Go on with these of them, W' in any order; some perhaps several times."""
+    def choose(self, continuations: list[int]) -> None:
+        """See `Continuations.choose`."""
         if self._mask is not None:
-            self._mask = self._mask[list(continuations)]
+            self._mask = self._mask[continuations]
         elif len(continuations) > 1:
             self._mask = np.ones((len(continuations), self._used), np.bool_)
         if self._used < self._compact_at:
@@ -266,11 +307,15 @@ class Continuations:
         larger[:, :, :, : self._used] = self._cache[:, :, :, : self._used]
         self._cache = larger
 
-    def _places(self, kind: int) -> list[int]:
+    def _places(self, kind: int) -> Any:
         """Return the addresses of each layer's first slot, of keys (0) or values (1)."""
         of_kind, of_layer = self._cache.strides[:2]
-        first = self._cache.ctypes.data + kind * of_kind
-        return [first + layer * of_layer for layer in range(self._cache.shape[1])]
+        at = self._cache.ctypes.data + kind * of_kind
+        places: list[int | None] = []
+        for width in self._layers.state_widths:
+            places.append(at if width is None else None)
+            at += of_layer if width is None else 0
+        return self._layers.of_layers(places)
 
 
 class _Input:

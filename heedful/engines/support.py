@@ -12,9 +12,10 @@ from typing import Any, NamedTuple
 
 from heedful.config import Config
 from heedful.engines.lowering import head_counts, head_width
-from heedful.kernels.library import ACTIVATIONS, kernels
+from heedful.kernels.library import ACTIVATIONS, MIXERS, kernels
 from heedful.models.model_spec import ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
+from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
 from heedful.nn.spec import (
     GATED,
     AttentionSpec,
@@ -87,6 +88,8 @@ _BLOCKS: _Rules = {
         "relative_values": _one_of(None, reason="kernels add nothing to values"),
         "global_tokens": _one_of(None, reason="kernels project all tokens alike"),
     },
+    AverageAttentionSpec: _honour("kind", "feedforward", "gate", "causal"),
+    SSRUSpec: _honour("kind", "bias", "causal"),
     FeedForwardSpec: {
         **_honour("kind", "width", "bias", "dropout"),
         "activation": _one_of(*ACTIVATIONS, *GATED, reason="kernels have no such activation"),
@@ -159,7 +162,8 @@ _SENTENCES: _Rules = {
 _SELF = ("self_attention", "attention", "input")
 _CROSS = ("cross_attention", "attention", "memory")
 _NETWORK = ("feedforward", "feedforward", None)
-_ORDERS = ([_SELF, _NETWORK], [_SELF, _CROSS, _NETWORK])
+_RECURRENT = [("mixer", kind, None) for kind in MIXERS if kind != "attention"]
+_ORDERS = [[mixer, *cross, _NETWORK] for mixer in (_SELF, *_RECURRENT) for cross in ([], [_CROSS])]
 """The name and kind of a block's parts, and what they attend over, in the order of the kernels."""
 
 _MASKS = {
@@ -191,7 +195,10 @@ def block_refusals(spec: BlockSpec, width: int, where: str) -> list[Refusal]:
         refusals += _refusals(sublayer, _BLOCKS, f"{where}.sublayers.{number}")
     parts = [(each.name, each.part) for each in spec.sublayers]
     if [(name, part.kind, getattr(part, "over", None)) for name, part in parts] not in _ORDERS:
-        reason = "kernels run self-attention, cross-attention if any, then a feed-forward network"
+        reason = (
+            "kernels run self-attention, average attention or an SSRU, then cross-attention if "
+            "any, then a feed-forward network"
+        )
         refusals.append(Refusal(f"{where}.sublayers", reason))
     if len({each.norm_placement for each in spec.sublayers}) > 1:
         refusals.append(Refusal(f"{where}.sublayers", "kernels place all norms alike"))
@@ -208,14 +215,16 @@ def one_call_refusals(spec: StackSpec, width: int, where: str) -> list[Refusal]:
     biased = "the definition computes biases for each block"
     if spec.shared_position_bias is not None:
         refusals.append(Refusal(f"{where}.shared_position_bias", biased))
-    first = spec.pattern[0].attentions()
+    first: dict[str, AttentionSpec] = {}
+    for block in spec.pattern:
+        first = block.attentions() | first
     for number, block in enumerate(spec.pattern):
         for path, name, attention in _attentions(block, f"{where}.pattern.{number}"):
             if attention.over == "input" and attention.position_bias is not None:
                 refusals.append(Refusal(f"{path}.position_bias", biased))
             if attention.over == "input" and attention.kept_heads == ():
                 refusals.append(Refusal(f"{path}.kept_heads", "it has no heads"))
-            if name not in first or _in_common(attention, width) != _in_common(first[name], width):
+            if _in_common(attention, width) != _in_common(first[name], width):
                 reason = "layers differ in mask, rotation, or the number or size of key heads"
                 refusals.append(Refusal(path, reason))
     return refusals

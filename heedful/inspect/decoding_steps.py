@@ -142,7 +142,11 @@ def next_token(
             own = log_probabilities(logits)
             rules.apply(own, Moment(step, torch.zeros(1, dtype=torch.int64, device=device), None))
             scores.append(own[0, 0])
-            size, memory_bytes = _sizes(subject.model.stacks()["decoder"].blocks, state)
+            slots, blocks = (
+                len(writer.read(written[:step])),
+                subject.model.stacks()["decoder"].blocks,
+            )
+            size, memory_bytes = _sizes(blocks, state, slots)
             sizes.append(size)
     last = len(writer.read(written)) - 1
     return NextToken(
@@ -316,7 +320,7 @@ class _Writer:
         return build_constraints(SearchSettings(), self.specials, limits, None)
 
 
-def _sizes(blocks: Iterable[Any], state: Any) -> tuple[CacheSize, int]:
+def _sizes(blocks: Iterable[Any], state: Any, slots: int) -> tuple[CacheSize, int]:
     """Return the size of what a decoder keeps of its own tokens, and the bytes of its memory."""
     decoder = getattr(state, "inner", state).decoder  # that of a continuation holds the model's
     own: list[list[Tensor]] = []
@@ -332,7 +336,6 @@ def _sizes(blocks: Iterable[Any], state: Any) -> tuple[CacheSize, int]:
                 kept = mine
             if kept:
                 own.append(list(kept))
-    slots = decoder.lineage.positions.shape[1]
     return CacheSize(slots, tuple(own[0][0].shape), len(own), sum(map(_bytes, own))), memory
 
 

@@ -26,6 +26,9 @@ ACTIVATIONS: tuple[Literal["relu", "silu", "gelu", "gelu_tanh"], ...] = (
 )
 """In the order of `enum activation` in C, where no activation comes last."""
 
+MIXERS = ("attention", "average_attention", "ssru")
+"""The same of what mixes the tokens of a layer."""
+
 _SETS = {"off": 0, "avx2": 1, "avx512": 2}
 _BEST = 3
 

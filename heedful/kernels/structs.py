@@ -60,18 +60,33 @@ class AttentionLayer(Structure):
     )
 
 
+class RecurrentLayer(Structure):
+    """`RecurrentLayer` of heedful.h."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("value", Linear),
+        ("up", Linear),
+        ("down", Linear),
+        ("gate", Linear),
+        ("norm", Norm),
+    )
+
+
 class Layer(Structure):
     """`Layer` of heedful.h."""
 
     __slots__ = ()
     _fields_ = (
         ("self", AttentionLayer),
+        ("recurrent", RecurrentLayer),
         ("cross", AttentionLayer),
         ("up", Linear),
         ("gate", Linear),
         ("down", Linear),
         ("norm", Norm),
         ("width", c_int64),
+        ("mixer", c_int32),
         ("norm_first", c_int32),
         ("has_cross", c_int32),
         ("gated", c_int32),
@@ -124,6 +139,19 @@ class RotaryTable(Structure):
     )
 
 
+class RecurrenceArgs(Structure):
+    """`RecurrenceArgs` of heedful.h."""
+
+    __slots__ = ()
+    _fields_ = (
+        ("before", c_void_p),
+        ("after", c_void_p),
+        ("positions", c_void_p),
+        ("starts", c_void_p),
+        ("num_texts", c_int64),
+    )
+
+
 class StackArgs(Structure):
     """`StackArgs` of heedful.h."""
 
@@ -136,6 +164,9 @@ class StackArgs(Structure):
         ("keys", POINTER(c_void_p)),
         ("values", POINTER(c_void_p)),
         ("num_cached", c_int64),
+        ("recurrence", RecurrenceArgs),
+        ("states", POINTER(c_void_p)),
+        ("next_states", POINTER(c_void_p)),
         ("rotary", RotaryTable),
         ("memory_keys", POINTER(c_void_p)),
         ("memory_values", POINTER(c_void_p)),
@@ -255,8 +286,8 @@ class LayoutEntry(Structure):
 
 
 STRUCTS: tuple[type[Structure], ...] = (
-    Array, Linear, Norm, AttentionLayer, Layer, AttentionArgs, RotaryTable, StackArgs, HeadTensor,
-    AttentionTraining, LinearTraining, Sublayer, LayoutEntry,
+    Array, Linear, Norm, AttentionLayer, RecurrentLayer, Layer, AttentionArgs, RotaryTable,
+    RecurrenceArgs, StackArgs, HeadTensor, AttentionTraining, LinearTraining, Sublayer, LayoutEntry,
 )
 
 FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.attention.beam_cache import Lineage, choose_beams
+from heedful.nn.attention.beam_cache import Lineage, choose_beams, chosen_sentences
 from heedful.nn.attention.multi_head import SegmentInputs, SelfAttention
 from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.dropout import Dropout
@@ -65,10 +65,11 @@ class StackState:
             rows: [B', W'] int64; entry `sentence · W + beam` takes the place it stands at. All
                 entries of a row are beams of one sentence, so its memory is never copied per beam.
         """
-        lineage, choice = None, Reordering(rows)
+        lineage, memory, choice = None, self.memory_positions, Reordering(rows)
         if self.lineage is not None:
             lineage, choice = choose_beams(self.lineage, rows)
-        memory = self.memory_positions
+        elif memory is not None:
+            choice = Reordering(rows, chosen_sentences(rows, self.width, len(memory)))
         if memory is not None and choice.sentences is not None:
             memory = memory.index_select(0, choice.sentences)
         blocks = tuple(
@@ -166,14 +167,16 @@ class Stack(nn.Module):
             like: [B, ...], a row for each sentence, on the device.
             memory: to be read, if the blocks read one.
             make_cache: kind of cache; each beam has rows of its own in it. None for one whose rows
-                all beams of a sentence share.
+                all beams of a sentence share. Without attention there are no such rows.
         """
         read = self.read(memory) if memory is not None else ((),) * len(self.blocks)
         blocks = tuple(
             _initial_state(block, each, like, make_cache)
             for block, each in zip(self._blocks, read, strict=True)
         )
-        lineage = Lineage.empty(len(like), like.device) if make_cache is None else None
+        parts = (part for block in self._blocks for part in block.parts())
+        shares_rows = make_cache is None and any(isinstance(each, SelfAttention) for each in parts)
+        lineage = Lineage.empty(len(like), like.device) if shares_rows else None
         return StackState(blocks, lineage, 1, None if memory is None else memory.positions)
 
     def step(self, x: Tensor, positions: Tensor, state: StackState) -> tuple[Tensor, StackState]:

@@ -124,6 +124,10 @@ class AverageAttentionSpec(AnyWidthSpec):
     gate: bool = Field(True, description="learned shares of the token and of the average")
     causal: Literal[True] = True
 
+    def inner_width(self, width: int) -> int:
+        """Return the inner width of the network in a model of width D; 0 if there is none."""
+        return 4 * width if self.feedforward is None else self.feedforward
+
 
 class SSRUSpec(AnyWidthSpec):
     """The simpler simple recurrent unit: one forget gate, no output gate (Kim 2019).

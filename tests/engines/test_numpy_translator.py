@@ -92,6 +92,8 @@ DIALS: list[dict[str, Any]] = [
     {"positions": "learned", "max_length": 140, "activation": "gelu_tanh"},
     {"positions": "rotary", "norm_placement": "pre", "num_kv_heads": 1},
     {"positions": "none", "share_embeddings": "none", "activation": "geglu", "bias": False},
+    {"mixer": "ssru", "norm_placement": "pre"},
+    {"mixer": "average_attention", "attention_every": 2},
 ]
 SEARCHES: list[dict[str, Any]] = [
     {"beam": 1},

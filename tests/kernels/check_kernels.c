@@ -301,6 +301,84 @@ static void check_layer(int64_t width, int64_t heads, int64_t tokens) {
         }
 }
 
+static Linear packed_linear(const float *weight, int64_t in, int64_t out) {
+    float *packed = room(heedful_packed_size(in, out, 0) * 4);
+    heedful_pack_f32(weight, in, out, packed);
+    return (Linear){packed, 0, 0, 0, in, out};
+}
+
+static double dot(const float *weight, const double *x, int64_t count) {
+    double sum = 0;
+    for (int64_t k = 0; k < count; k++) sum += weight[k] * x[k];
+    return sum;
+}
+
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+// A layer with a recurrence and a network of zeros, over texts whose first token is padding.
+static void check_recurrence(int mixer, int64_t width, int64_t texts, int64_t length) {
+    enum { INNER = 20 };
+    int64_t rows = texts * length, state = mixer == SSRU ? width : width + 1;
+    float *w = numbers(width * width), *up = numbers(INNER * width), *down = numbers(width * INNER);
+    float *gate = numbers(4 * width * width), *zero = calloc((size_t)(width * width), 4);
+    float *x = numbers(rows * width), *before = numbers(texts * state), *y = room(rows * width * 4);
+    float *after = room(texts * state * 4), *normed = room(rows * width * 4), *ones = numbers(width);
+    int64_t *positions = room(rows * 8);
+    for (int64_t i = 0; i < width; i++) ones[i] = 1;
+    for (int64_t i = 0; i < rows; i++) positions[i] = i % length - 1;
+    for (int64_t i = 0; i < texts && mixer != SSRU; i++) before[i * state + width] = (float)i;
+    Norm norm = {ones, 0, 1e-5f};
+    Linear none = packed_linear(zero, width, width);
+    Layer layer = {
+        .recurrent = {.norm = norm}, .up = none, .down = none, .norm = norm, .width = width,
+        .mixer = mixer, .norm_first = 1, .activation = RELU,
+    };
+    if (mixer == SSRU) {
+        layer.recurrent.value = packed_linear(w, width, width);
+        layer.recurrent.gate = packed_linear(gate, width, width);
+    } else {
+        layer.recurrent.up = packed_linear(up, width, INNER);
+        layer.recurrent.down = packed_linear(down, INNER, width);
+        layer.recurrent.gate = packed_linear(gate, 2 * width, 2 * width);
+    }
+    const Layer *layers[] = {&layer};
+    const float *states[] = {before};
+    float *next_states[] = {after};
+    StackArgs stack = {
+        .layers = layers, .num_layers = 1, .states = states, .next_states = next_states,
+        .recurrence = {.positions = positions, .num_texts = texts},
+    };
+    heedful_stack(&stack, x, rows, y, room(heedful_stack_workspace(&stack, rows)));
+    heedful_norm(&norm, x, rows, width, normed);
+    double *h = calloc((size_t)(2 * width), 8), *inner = calloc(INNER, 8);
+    double *s = calloc((size_t)state, 8);
+    for (int64_t row = 0; row < rows; row++) {
+        int64_t text = row / length, pads = positions[row] < 0;
+        for (int64_t i = 0; i < state && row % length == 0; i++) s[i] = before[text * state + i];
+        for (int64_t i = 0; i < width; i++) h[i] = normed[row * width + i];
+        if (mixer != SSRU && !pads) s[width] += 1;
+        double count = mixer != SSRU && s[width] > 1 ? s[width] : 1;
+        for (int64_t i = 0; i < width && !pads; i++) {
+            double share = mixer == SSRU ? sigmoid(dot(gate + i * width, h, width)) : 1;
+            double value = mixer == SSRU ? dot(w + i * width, h, width) : h[i];
+            s[i] = share * s[i] + (mixer == SSRU ? 1 - share : 1) * value;
+        }
+        for (int64_t i = 0; i < width; i++) h[width + i] = s[i] / count;
+        for (int64_t i = 0; i < INNER; i++)
+            inner[i] = activated(RELU, dot(up + i * width, h + width, width));
+        for (int64_t i = 0; i < width; i++) h[width + i] = dot(down + i * INNER, inner, INNER);
+        for (int64_t i = 0; i < width; i++) {
+            double added = activated(RELU, s[i]);
+            if (mixer != SSRU)
+                added = sigmoid(dot(gate + i * 2 * width, h, 2 * width)) * h[i]
+                    + sigmoid(dot(gate + (width + i) * 2 * width, h, 2 * width)) * h[width + i];
+            compare("recurrence", y[row * width + i], x[row * width + i] + added, 2e-5);
+        }
+        for (int64_t i = 0; i < state && row % length == length - 1; i++)
+            compare("state of a recurrence", after[text * state + i], s[i], 2e-5);
+    }
+}
+
 static void check_search(int64_t rows, int64_t size, int64_t count) {
     float *scores = numbers(rows * size), *token_scores = room(rows * count * 4);
     double *logs = room(rows * 8), *so_far = room(rows * 8), *totals = room(rows * count * 8);
@@ -344,6 +422,10 @@ int main(int count, char **arguments) {
     }
     check_layer(64, 4, 11);
     check_layer(96, 2, 6);
+    for (int mixer = AVERAGE_ATTENTION; mixer <= SSRU; mixer++) {
+        check_recurrence(mixer, 50, 3, 1);
+        check_recurrence(mixer, 32, 2, 7);
+    }
     check_search(3, 100, 7);
     if (failures) printf("%d numbers differ\n", failures);
     return failures != 0;

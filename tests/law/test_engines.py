@@ -111,6 +111,11 @@ def other(kind: str, **own: Any) -> Case:
     return at(f"decoder.{OWN}.part", {"kind": kind} | own)
 
 
+def recurrence(kind: str, **own: Any) -> Case:
+    sublayer = {"name": "mixer", "part": {"kind": kind} | own}
+    return at(f"decoder.{OWN}", sublayer)
+
+
 def instead(place: str, kind: str, **own: Any) -> Case:
     """Another part in the place of an attention."""
     return at(f"{place}.part", {"kind": kind} | own)
@@ -278,15 +283,15 @@ CASES: Mapping[str, Mapping[str, Case]] = {
         "sharing": linear(**LINFORMER, sharing="none"),
     },
     "AverageAttentionSpec": {
-        "kind": other("average_attention"),
-        "feedforward": other("average_attention", feedforward=20),
-        "gate": other("average_attention", gate=False),
-        "causal": other("average_attention", causal=True),
+        "kind": recurrence("average_attention"),
+        "feedforward": recurrence("average_attention", feedforward=20),
+        "gate": recurrence("average_attention", gate=False),
+        "causal": recurrence("average_attention", causal=True),
     },
     "SSRUSpec": {
-        "kind": other("ssru"),
-        "bias": other("ssru", bias=False),
-        "causal": other("ssru", causal=True),
+        "kind": recurrence("ssru"),
+        "bias": recurrence("ssru", bias=False),
+        "causal": recurrence("ssru", causal=True),
     },
     "S4DSpec": {
         "kind": other("s4d"),
@@ -616,8 +621,6 @@ def concerns(path: str, name: str, field: str) -> bool:
         "CosineFeaturesSpec": "part",
         "RandomFeaturesSpec": "part",
         "LinformerSpec": "part",
-        "AverageAttentionSpec": "part",
-        "SSRUSpec": "part",
         "RecurrentSpec": "part",
         "RecurrentDecoderSpec": "part",
         "ScoreAttentionSpec": "part",
@@ -664,6 +667,8 @@ def test_people_are_told_which_engine_and_why() -> None:
         "kernels in C, a stack in one call",
         "a single sentence: NumPy, also without PyTorch",
     ]
+    recurs = explain(parse_spec(changed(*recurrence("ssru")), where=""))
+    assert recurs == explain(spec)
     text = explain(parse_spec(changed(*own("softcap", 3.0)), where=""))
     assert "part.softcap: kernels have no soft cap" in text
     assert "a single sentence: as a batch" in text

@@ -98,46 +98,58 @@ static void store_heads(const AttentionArgs *self, int64_t num_cached,
                        from + h * width, (size_t)width * sizeof(float));
 }
 
+// Rotate the queries and keys of a layer, and say where attention finds them and the values.
+static void place_heads(const StackArgs *stack, int64_t number, float *projected, int64_t rows,
+                        AttentionArgs *self) {
+    const AttentionLayer *attention = &stack->layers[number]->self;
+    int64_t row = attention->projection.out_width, width = attention->head_width;
+    if (stack->rotary.cos)
+        heedful_rotate(&stack->rotary, projected, rows, row,
+                       attention->num_heads + attention->num_kv_heads, width);
+    const float *keys = projected + attention->num_heads * width;
+    const float *values = keys + attention->num_kv_heads * width;
+    self->queries = projected;
+    self->query_row = row;
+    self->query_batch = self->num_queries * row;
+    if (stack->keys) {
+        store_heads(self, stack->num_cached, attention, keys, row, stack->keys[number],
+                    self->key_batch, self->key_head, self->key_slot);
+        store_heads(self, stack->num_cached, attention, values, row, stack->values[number],
+                    self->value_batch, self->value_head, self->value_slot);
+        self->keys = stack->keys[number];
+        self->values = stack->values[number];
+    } else {
+        self->keys = keys;
+        self->values = values;
+        self->key_batch = self->value_batch = self->query_batch;
+        self->key_head = self->value_head = width;
+        self->key_slot = self->value_slot = row;
+    }
+}
+
 void heedful_stack(const StackArgs *stack, const float *x, int64_t rows, float *y,
                    void *workspace) {
     Workspace space = {.memory = workspace};
     float *projected = projection_buffer(&space, stack, rows);
     AttentionArgs self = stack->self, cross = stack->cross;
+    RecurrenceArgs recurrence = stack->recurrence;
     for (int64_t i = 0; i < stack->num_layers; i++, x = y) {
         const Layer *layer = stack->layers[i];
-        const AttentionLayer *attention = &layer->self;
         Workspace own = {.memory = (char *)workspace + space.size};
         LayerBuffers buffers
             = layer_buffers(&own, layer, rows, max_i64(self.num_keys, cross.num_keys));
-        kernels.project(layer, x, rows, projected, &buffers);
-        int64_t row = attention->projection.out_width, width = attention->head_width;
-        if (stack->rotary.cos)
-            heedful_rotate(&stack->rotary, projected, rows, row,
-                           attention->num_heads + attention->num_kv_heads, width);
-        const float *keys = projected + attention->num_heads * width;
-        const float *values = keys + attention->num_kv_heads * width;
-        self.queries = projected;
-        self.query_row = row;
-        self.query_batch = self.num_queries * row;
-        if (stack->keys) {
-            store_heads(&self, stack->num_cached, attention, keys, row, stack->keys[i],
-                        self.key_batch, self.key_head, self.key_slot);
-            store_heads(&self, stack->num_cached, attention, values, row, stack->values[i],
-                        self.value_batch, self.value_head, self.value_slot);
-            self.keys = stack->keys[i];
-            self.values = stack->values[i];
+        if (layer->mixer == ATTENTION) {
+            kernels.project(layer, x, rows, projected, &buffers);
+            place_heads(stack, i, projected, rows, &self);
         } else {
-            self.keys = keys;
-            self.values = values;
-            self.key_batch = self.value_batch = self.query_batch;
-            self.key_head = self.value_head = width;
-            self.key_slot = self.value_slot = row;
+            recurrence.before = stack->states ? stack->states[i] : 0;
+            recurrence.after = stack->next_states ? stack->next_states[i] : 0;
         }
         if (layer->has_cross) {
             cross.keys = stack->memory_keys[i];
             cross.values = stack->memory_values[i];
         }
-        kernels.layer(layer, x, rows, &self, &cross, y, &buffers);
+        kernels.layer(layer, x, rows, &self, &recurrence, &cross, y, &buffers);
     }
 }
 

@@ -12,6 +12,7 @@
 #include <stdint.h>
 
 enum { RELU, SILU, GELU, GELU_TANH, NO_ACTIVATION };
+enum { ATTENTION, AVERAGE_ATTENTION, SSRU };  // what mixes the tokens of a layer
 
 // Numbers of a tensor: bfloat16 if `is_bf16`, else float32. `data` is null if there are none.
 typedef struct {
@@ -45,15 +46,26 @@ typedef struct {
     float scale;         // of the scores
 } AttentionLayer;
 
+// Average attention, whose state is the sum of its inputs and their number (N = D + 1), or an SSRU, whose
+// state is its cell (N = D). A part whose weight is null is left out.
+typedef struct {
+    Linear value;     // of an SSRU
+    Linear up, down;  // of average attention: the network on averages
+    Linear gate;      // of an SSRU: the forget gate; of average attention: the shares [2 · D, 2 · D]
+    Norm norm;
+} RecurrentLayer;
+
 // A block of a finished model.
 typedef struct {
-    AttentionLayer self;
+    AttentionLayer self;       // unused with another mixer
+    RecurrentLayer recurrent;  // unused with attention
     AttentionLayer cross;  // unused if not `has_cross`
     Linear up;
     Linear gate;  // unused if not `gated`
     Linear down;
     Norm norm;
     int64_t width;  // D
+    int32_t mixer;
     int32_t norm_first;
     int32_t has_cross;
     int32_t gated;
@@ -87,13 +99,26 @@ typedef struct {
     int64_t interleaved;  // whether a pair's numbers are neighbours, not num_pairs apart
 } RotaryTable;
 
-// A stack of layers. `self` and `cross` hold what all layers share: shapes, strides, visibility.
+// Texts that a recurrence goes through row by row, and its states of N numbers each.
+typedef struct {
+    const float *before;       // [num_texts, N]; null at the beginning of the texts
+    float *after;              // [num_texts, N], written if not null
+    const int64_t *positions;  // [rows], -1 for padding, which leaves a state as it is; null if there is none
+    const int64_t *starts;     // [num_texts + 1] where each text's rows begin; null if all have as many
+    int64_t num_texts;
+} RecurrenceArgs;
+
+// A stack of layers. `self`, `cross` and `recurrence` hold what all layers share: shapes, strides,
+// visibility.
 typedef struct {
     const Layer *const *layers;
     int64_t num_layers;
     AttentionArgs self, cross;
     float *const *keys, *const *values;  // each layer's cache; null if tokens see this pass alone
     int64_t num_cached;                  // slots of the caches that hold earlier tokens
+    RecurrenceArgs recurrence;
+    const float *const *states;  // each layer's before this pass; null at the beginning of the texts
+    float *const *next_states;   // each layer's after it; null if none is kept
     RotaryTable rotary;
     const float *const *memory_keys, *const *memory_values;  // each layer's, for cross-attention
 } StackArgs;

@@ -220,14 +220,22 @@ static void feedforward(const Layer *layer, const float *x, int64_t rows, float 
     add_output(layer, &layer->down, &layer->norm, buffers->inner, x, rows, y, buffers);
 }
 
-// A layer after `project`, with keys and values in their places.
+// A layer; one with self-attention after `project`, with keys and values in their places.
 static void rest_of_layer(const Layer *layer, const float *x, int64_t rows,
-                          const AttentionArgs *self, const AttentionArgs *cross, float *y,
-                          const LayerBuffers *buffers) {
+                          const AttentionArgs *self, const RecurrenceArgs *recurrence,
+                          const AttentionArgs *cross, float *y, const LayerBuffers *buffers) {
     const AttentionLayer *attention = &layer->self;
-    attend(attention, self, buffers);
-    if (self->weights_only) return;
-    add_output(layer, &attention->output, &attention->norm, buffers->mixed, x, rows, y, buffers);
+    if (layer->mixer == ATTENTION) {
+        attend(attention, self, buffers);
+        if (self->weights_only) return;
+        add_output(layer, &attention->output, &attention->norm, buffers->mixed, x, rows, y,
+                   buffers);
+    } else {
+        const Norm *weights = &layer->recurrent.norm;
+        recur(layer, sublayer_input(layer, weights, x, rows, buffers), x, rows, recurrence, y,
+              buffers);
+        if (!layer->norm_first) norm(weights, y, rows, layer->width, y);
+    }
     if (layer->has_cross) {
         attention = &layer->cross;
         const float *input = sublayer_input(layer, &attention->norm, y, rows, buffers);

@@ -13,6 +13,7 @@
 #endif
 #include "linear.h"
 #include "norm.h"
+#include "recurrence.h"
 #include "inference.h"
 #include "topk.h"
 #include "attention.h"

@@ -79,16 +79,21 @@ LayerBuffers layer_buffers(Workspace *space, const Layer *layer, int64_t rows, i
     int64_t width = layer->width, row = rows * (int64_t)sizeof(float);
     int64_t mixed = max_i64(layer->self.output.in_width,
                             layer->has_cross ? layer->cross.output.in_width : 0);
-    int64_t inner = layer->up.out_width, keys = padded_keys(num_keys);
+    int64_t inner = max_i64(layer->up.out_width, layer->recurrent.up.out_width);
+    int64_t gate = max_i64(layer->gated ? layer->up.out_width : 0, layer->recurrent.gate.out_width);
+    int64_t joined = layer->mixer == AVERAGE_ATTENTION ? layer->recurrent.gate.in_width : 0;
+    int64_t keys = padded_keys(num_keys);
+    if (layer->mixer != ATTENTION) mixed = max_i64(mixed, width);
     LayerBuffers buffers;
     buffers.normed = allocate(space, layer->norm_first ? row * width : 0);
     buffers.mixed = allocate(space, row * mixed);
     buffers.queries = allocate(space, layer->has_cross ? row * layer->cross.projection.out_width : 0);
     buffers.inner = allocate(space, row * inner);
-    buffers.gate = allocate(space, layer->gated ? row * inner : 0);
+    buffers.gate = allocate(space, row * gate);
+    buffers.joined = allocate(space, row * joined);
     buffers.scores = allocate(space, num_threads() * QUERY_BLOCK * keys * 4);
     buffers.quantized = quantized_rows(space, layer->up.scale != 0, rows,
-                                       max_i64(max_i64(width, mixed), inner));
+                                       max_i64(max_i64(width, mixed), max_i64(inner, joined)));
     return buffers;
 }
 
@@ -218,7 +223,7 @@ void heedful_layer(const Layer *layer, const float *x, int64_t rows, const Atten
     Workspace space = {.memory = workspace};
     int64_t keys = max_i64(self->num_keys, cross ? cross->num_keys : 0);
     LayerBuffers buffers = layer_buffers(&space, layer, rows, keys);
-    kernels.layer(layer, x, rows, self, cross, y, &buffers);
+    kernels.layer(layer, x, rows, self, 0, cross, y, &buffers);
 }
 
 void heedful_residual_norm(int64_t rows, int64_t width, void *x, int x_is_bf16, void *branch,

@@ -126,7 +126,7 @@ typedef struct {
 } QuantizedRows;
 
 typedef struct {
-    float *normed, *mixed, *queries, *inner, *gate, *scores;
+    float *normed, *mixed, *queries, *inner, *gate, *joined, *scores;
     QuantizedRows quantized;
 } LayerBuffers;
 
@@ -171,7 +171,8 @@ struct kernel_table {
     void (*project)(const Layer *layer, const float *x, int64_t rows, float *projected,
                     const LayerBuffers *buffers);
     void (*layer)(const Layer *layer, const float *x, int64_t rows, const AttentionArgs *self,
-                  const AttentionArgs *cross, float *y, const LayerBuffers *buffers);
+                  const RecurrenceArgs *recurrence, const AttentionArgs *cross, float *y,
+                  const LayerBuffers *buffers);
     void (*logsumexp)(const float *scores, int64_t rows, int64_t size, double *totals);
     void (*topk)(const float *scores, int64_t rows, int64_t size, int64_t count, float *values,
                  int64_t *indices);

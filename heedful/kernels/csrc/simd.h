@@ -25,6 +25,11 @@ static inline Floats load_tail(const float *from, int64_t column, int64_t size) 
     return x;
 }
 
+static inline void store_tail(float *to, int64_t column, int64_t size, Floats x) {
+    if (size - column >= LANES) store(to + column, x);
+    else for (int64_t i = 0; i < size - column; i++) to[column + i] = x[i];
+}
+
 static inline Floats set1(float x) {
     Floats zero = {0};
     return x - zero;  // x whatever its sign, so compilers only broadcast it
@@ -138,6 +143,8 @@ static inline Floats reciprocal(Floats x) {
 #endif
 }
 
+static inline Floats sigmoid(Floats x) { return reciprocal(1.0f + exp_lanes(-x)); }
+
 // An activation, and its derivative if `slope` is not null (not for ReLU). NaN stays NaN.
 static inline Floats activate(int kind, Floats x, Floats *slope) {
     if (kind == RELU) return max_lanes(set1(0.0f), x);
@@ -157,11 +164,11 @@ static inline Floats activate(int kind, Floats x, Floats *slope) {
     // x / (1 + e^−u): u is x for SiLU, and 2√(2/π)(x + 0.044715x³) for the tanh form of GELU
     Floats squared = x * x, u = x;
     if (kind == GELU_TANH) u = x * (1.0f + squared * 0.044715f) * 1.5957691f;
-    Floats sigmoid = reciprocal(1.0f + exp_lanes(-u)), y = x * sigmoid;
+    Floats share = sigmoid(u), y = x * share;
     if (slope) {
-        Floats rest = y - y * sigmoid;
+        Floats rest = y - y * share;
         if (kind == GELU_TANH) rest *= (1.0f + squared * 0.134145f) * 1.5957691f;
-        *slope = sigmoid + rest;
+        *slope = share + rest;
     }
     return y;
 }

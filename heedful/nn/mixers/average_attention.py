@@ -34,7 +34,7 @@ class AverageAttention(LinearRecurrence):
     def __init__(self, width: int, spec: AverageAttentionSpec) -> None:
         super().__init__()
         self.state_width = width + 1  # the sum of tokens, and their number
-        inner = 4 * width if spec.feedforward is None else spec.feedforward
+        inner = spec.inner_width(width)
         self.network = FeedForward(width, FeedForwardSpec(width=inner)) if inner else None
         self.gate = Linear(2 * width, 2 * width) if spec.gate else None
         if self.gate is not None:
