@@ -280,6 +280,8 @@ def sentence_refusals(spec: ModelSpec) -> list[Refusal]:
         for number, block in enumerate(stack.pattern):
             where = f"{name}.pattern.{number}"
             refusals += block_refusals(block, spec.width, where)
+            if name == "decoder" and block.cross_attention is None:
+                refusals.append(Refusal(f"{where}.sublayers", "each layer must read the sentence"))
             for path, part, attention in _attentions(block, where):
                 if attention.mask.kind != kinds.get(part):
                     reason = f"in a sentence the mask is {kinds.get(part)}"

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from heedful.device import Precision
+from heedful.engines.cpu_model import share_weights
 from heedful.engines.engine_parts import computed_by_definition
+from heedful.engines.lowering import Unsupported
 from heedful.engines.prepare import prepare
 from heedful.inspect import ablated
 from heedful.kernels import library
@@ -166,6 +168,20 @@ def test_a_prompt_is_read_in_pieces_and_continued(name, side):
     state, tokens = engine.start(prompt, positions), ids(3, 1, seed=4)
     _, same = engine.extend(state, prompt[:, :0], positions[:, :0])
     assert torch.equal(engine.step(same, tokens)[0], engine.step(state, tokens)[0])
+
+
+@torch.inference_mode()
+def test_a_layer_that_does_not_read_the_source():
+    spec = translator("SSRU").spec
+    alone = BlockSpec.of(self_attention=SSRUSpec(), feedforward=FeedForwardSpec(width=72))
+    decoder = StackSpec(num_layers=2, pattern=(spec.decoder.pattern[0], alone))
+    spec = spec.model_copy(update={"decoder": decoder})
+    plain = shaken(Translator(spec))
+    engine = prepare(plain, Precision("fp32", "cpu"))
+    assert engine.decoder.program is not None
+    assert_near(searched(engine), searched(plain))
+    with pytest.raises(Unsupported):
+        share_weights(engine)
 
 
 @torch.inference_mode()
