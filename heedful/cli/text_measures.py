@@ -203,7 +203,7 @@ def _measure_masked(
     running: Running,
     report: Report,
 ) -> None:
-    from heedful.pipelines.text_likelihood import pseudo_likelihood
+    from heedful.pipelines.pseudo_likelihood import pseudo_likelihood
 
     if flags.stride is not None or rotary.is_set:
         raise UserError(

@@ -22,7 +22,7 @@ from heedful.engines.support import block_refusals, one_call_refusals
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.attention.multi_head import SegmentInputs
+from heedful.nn.attention.cache import SegmentInputs
 from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.mixer import Context
 from heedful.nn.unpadding import RealRows, rows_in_front

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from heedful.models.build import build_around, canonical_weights
 from heedful.models.stack_spec import StackSpec
-from heedful.nn.attention.kept_heads import KeptHeads
+from heedful.nn.attention.multi_head import KeptHeads
 
 if TYPE_CHECKING:
     from heedful.models.build import AnyModel

@@ -208,6 +208,59 @@ def refuse_idle_options(shape: TranslatorShape, stacks: Iterable[StackSpec]) -> 
         )
 
 
+def with_memory(shape: TranslatorShape) -> TranslatorShape:
+    """Let each token see as many before it as a memory holds, in whichever segment they stand.
+
+    Args:
+        shape: the options of a language model.
+
+    Raises:
+        ConfigError: when other options contradict a memory.
+    """
+    memory = shape.memory
+    if memory is None:
+        return shape
+    if shape.positions in ("sinusoidal", "learned"):
+        raise ConfigError(
+            f"Each segment reads a memory at other distances, and positions that are "
+            f"{shape.positions} are part of the states in it",
+            where="model.positions",
+            remedy="Use transformer_xl (or rotary, alibi, kerple, t5, relative_keys, none)",
+        )
+    if shape.mixer != "attention":
+        raise ConfigError(
+            f"A memory is read as keys and values, which {shape.mixer} does not have",
+            where="model.memory",
+            remedy="Leave it out, or leave model.mixer out",
+        )
+    for option in ("window", "mask"):
+        if getattr(shape, option) is not None:
+            raise ConfigError(
+                f"A memory of {memory} tokens is a window already: of them and the token itself",
+                where=f"model.{option}",
+                remedy="Leave it out",
+            )
+    return shape.model_copy(update={"window": memory + 1})
+
+
+def refuse_memory(shape: TranslatorShape, reads: str) -> None:
+    """Refuse a memory for a model without segments that follow each other.
+
+    Args:
+        shape: the options.
+        reads: the way in which the model reads, as a sentence.
+
+    Raises:
+        ConfigError: when a memory was set.
+    """
+    if shape.memory is not None:
+        raise ConfigError(
+            f"{reads}, so nothing goes before it that could be remembered",
+            where="model.memory",
+            remedy="Leave it out; language models (task = causal_lm) have one",
+        )
+
+
 def rotary_options(shape: TranslatorShape) -> dict[str, Any]:
     """Return the options of rotary scaling that were set, as fields of `RotarySpec`."""
     names = {name: f"rotary_{name}" for name in ("scaling", "factor", "original_length")}

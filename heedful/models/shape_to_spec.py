@@ -11,6 +11,8 @@ from heedful.models.mixers import (
     attention_spec,
     layer_mixers,
     refuse_idle_options,
+    refuse_memory,
+    with_memory,
 )
 from heedful.models.model_spec import (
     CausalLMSpec,
@@ -21,10 +23,7 @@ from heedful.models.model_spec import (
 )
 from heedful.models.recurrent_stacks import decoder_stack, encoder_stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import (
-    AllOfSpec,
-    SegmentSpec,
-)
+from heedful.nn.mask_spec import AllOfSpec, SegmentSpec
 from heedful.nn.mixer_spec import ChannelMixSpec
 from heedful.nn.spec import (
     AttentionSpec,
@@ -55,7 +54,7 @@ def translator_spec(
         source_vocabulary: number of pieces.
         target_vocabulary: number of pieces.
     """
-    _refuse_memory(shape, "A translator reads each sentence as a whole")
+    refuse_memory(shape, "A translator reads each sentence as a whole")
     encoder, decoder = _encoder(shape), _decoder(shape, reads_memory=True)
     refuse_idle_options(shape, (encoder, decoder))
     return TranslatorSpec(
@@ -79,10 +78,7 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         vocabulary: number of pieces.
         max_length: tokens seen at once, as many positions as are learned.
     """
-    memory = shape.memory
-    shape = shape.model_copy(update={"max_length": max_length, "memory": None})
-    if memory is not None:
-        shape = _with_memory(shape, memory)
+    shape = with_memory(shape.model_copy(update={"max_length": max_length}))
     decoder = _decoder(shape, reads_memory=False).with_attentions(
         lambda attention: attention.model_copy(
             update={"mask": AllOfSpec(parts=(attention.mask, SegmentSpec()))}
@@ -96,55 +92,8 @@ def causal_lm_spec(shape: TranslatorShape, vocabulary: int, max_length: int) -> 
         decoder=decoder,
         tied=shape.share_embeddings != "none",
         max_length=max_length,
-        memory=memory,
+        memory=shape.memory,
     )
-
-
-def _with_memory(shape: TranslatorShape, memory: int) -> TranslatorShape:
-    """Let each token see so many before it, in whichever segment they stand.
-
-    Raises:
-        ConfigError: when other options contradict a memory.
-    """
-    if shape.positions in ("sinusoidal", "learned"):
-        raise ConfigError(
-            f"Each segment reads a memory at other distances, and positions that are "
-            f"{shape.positions} are part of the states in it",
-            where="model.positions",
-            remedy="Use transformer_xl (or rotary, alibi, kerple, t5, relative_keys, none)",
-        )
-    if shape.mixer != "attention":
-        raise ConfigError(
-            f"A memory is read as keys and values, which {shape.mixer} does not have",
-            where="model.memory",
-            remedy="Leave it out, or leave model.mixer out",
-        )
-    for option in ("window", "mask"):
-        if getattr(shape, option) is not None:
-            raise ConfigError(
-                f"A memory of {memory} tokens is a window already: of them and the token itself",
-                where=f"model.{option}",
-                remedy="Leave it out",
-            )
-    return shape.model_copy(update={"window": memory + 1})
-
-
-def _refuse_memory(shape: TranslatorShape, reads: str) -> None:
-    """Refuse a memory for a model without segments that follow each other.
-
-    Args:
-        shape: the options.
-        reads: the way in which the model reads, as a sentence.
-
-    Raises:
-        ConfigError: when a memory was set.
-    """
-    if shape.memory is not None:
-        raise ConfigError(
-            f"{reads}, so nothing goes before it that could be remembered",
-            where="model.memory",
-            remedy="Leave it out; language models (task = causal_lm) have one",
-        )
 
 
 @_explained
@@ -159,7 +108,7 @@ def encoder_spec(
         max_length: tokens of the longest text, as many positions as are learned.
         heads: what is predicted.
     """
-    _refuse_memory(shape, "An encoder reads each text as a whole")
+    refuse_memory(shape, "An encoder reads each text as a whole")
     shape = shape.model_copy(update={"max_length": max_length})
     encoder = _encoder(shape)
     refuse_idle_options(shape, (encoder,))
@@ -198,7 +147,7 @@ def vision_spec(
     Raises:
         ConfigError: when patches do not fill the image, or positions are not learned.
     """
-    _refuse_memory(shape, "An image is read as a whole")
+    refuse_memory(shape, "An image is read as a whole")
     if shape.positions != "learned":
         raise ConfigError(
             f"The positions of an image's patches are learned, not {shape.positions}",

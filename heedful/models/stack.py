@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.beam_cache import Lineage, choose_beams, chosen_sentences
-from heedful.nn.attention.multi_head import SegmentInputs, SelfAttention
+from heedful.nn.attention.cache import SegmentInputs
 from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.dropout import Dropout
 from heedful.nn.linear_layers import may_fuse_sublayer
@@ -175,7 +175,7 @@ class Stack(nn.Module):
             for block, each in zip(self._blocks, read, strict=True)
         )
         parts = (part for block in self._blocks for part in block.parts())
-        shares_rows = make_cache is None and any(isinstance(each, SelfAttention) for each in parts)
+        shares_rows = make_cache is None and any(hasattr(each, "read_segment") for each in parts)
         lineage = Lineage.empty(len(like), like.device) if shares_rows else None
         return StackState(blocks, lineage, 1, None if memory is None else memory.positions)
 
@@ -211,7 +211,7 @@ class Stack(nn.Module):
         kept = iter(inputs)
         states: list[Any] = [
             tuple(
-                SegmentInputs(next(kept)) if isinstance(part, SelfAttention) else None
+                SegmentInputs(next(kept)) if hasattr(part, "read_segment") else None
                 for part in block.parts()
             )
             for block in self._blocks

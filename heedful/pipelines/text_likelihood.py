@@ -8,14 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import torch
-from torch.nn import functional
 
 from heedful.errors import ConfigError
 from heedful.evaluate.bootstrap import Interval, ratio_interval
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
-from heedful.pipelines.encoder_input import EncoderInput, encode, frame, longest_input
-from heedful.pipelines.text_encoding import EncoderPipeline
 from heedful.pipelines.text_generation import GenerationPipeline
 from heedful.pipelines.text_losses import (
     BATCH_TOKENS,
@@ -152,7 +148,7 @@ def text_likelihood(
         framed = FramedTexts.of(pipeline.tokenizer, texts)
         total = sum(losses_of_wholes(pipeline, framed, length, batch_tokens, progress))
         predictions = sum(framed.predictions)
-        return _likelihood(framed, total, predictions, length, length, memory=memory)
+        return likelihood_of(framed, total, predictions, length, length, memory=memory)
     stride = max(1, length // 2) if stride is None else stride
     if not 1 <= stride <= length:
         raise ConfigError(
@@ -165,7 +161,7 @@ def text_likelihood(
     total = 0.0
     for window, losses in losses_of_windows(pipeline, framed, windows, batch_tokens, progress):
         total += float(losses[window.scored - window.start :].sum())
-    return _likelihood(framed, total, sum(framed.predictions), length, stride)
+    return likelihood_of(framed, total, sum(framed.predictions), length, stride)
 
 
 @dataclass(frozen=True)
@@ -254,74 +250,7 @@ def loss_by_position(
     return results
 
 
-def pseudo_likelihood(
-    pipeline: EncoderPipeline,
-    texts: Sequence[str],
-    *,
-    length: int | None = None,
-    batch_tokens: int = BATCH_TOKENS,
-    progress: Notice | None = None,
-) -> TextLikelihood:
-    """Measure how well a masked model predicts each token of texts from all others (Salazar 2020).
-
-    Each token is hidden once, so a text of n tokens is read n times.
-
-    Args:
-        pipeline: the model, from `heedful.load_encoder`.
-        texts: at least one; those that are longer than `length` are cut.
-        length: most tokens the model reads at once, special ones among them.
-        batch_tokens: positions of a batch.
-        progress: called with the number of tokens done and of all.
-
-    Raises:
-        ModelError: when the model fills no masks.
-        ConfigError: when a window has no room for a token.
-        DataError: when there is no text.
-    """
-    pipeline.require("masked_lm")
-    tokenizer, mask = pipeline.tokenizer, pipeline.tokenizer.mask
-    if mask is None:
-        raise ConfigError("The model's tokenizer has no mask token", remedy="Give a masked model")
-    length = longest_input(pipeline.model.spec) or DEFAULT_LENGTH if length is None else length
-    room = length - len(tokenizer.first) - len(tokenizer.last)
-    if room < 1:
-        raise ConfigError(f"There is no room for a token in {length}", where="length")
-    framed = FramedTexts.of(tokenizer, texts)
-    tokens = sum(framed.predictions) - len(texts)  # the end token is not predicted
-    total, done = 0.0, 0
-    for ids in framed.ids:
-        for start in range(1, len(ids) - 1, room):
-            part = ids[start : min(start + room, len(ids) - 1)]
-            total += _hidden_loss(pipeline, part, mask, batch_tokens)
-            done += len(part)
-            if progress is not None:
-                progress(done, tokens)
-    return _likelihood(framed, total, tokens, length, room, pseudo=True)
-
-
-def _hidden_loss(
-    pipeline: EncoderPipeline, ids: Sequence[int], mask: int, batch_tokens: int
-) -> float:
-    """The loss of each of these tokens when it alone is hidden, summed."""
-    whole = frame(pipeline.tokenizer, ids)
-    items = [
-        EncoderInput((*whole.ids[:place], mask, *whole.ids[place + 1 :]), whole.first, whole.second)
-        for place in range(whole.first, whole.first + len(ids))
-    ]
-    right = torch.tensor(ids, device=pipeline.model.embedding.weight.device)
-    total = 0.0
-    with pipeline.computing():
-        for batch in encode(
-            pipeline.model, items, padding=pipeline.tokenizer.pad, batch_tokens=batch_tokens
-        ):
-            rows = torch.tensor(batch.numbers, device=right.device)
-            states = batch.states[torch.arange(len(rows)), rows + whole.first]
-            logits = pipeline.model.masked_lm_logits(states).float()
-            total += float(functional.cross_entropy(logits, right[rows], reduction="sum"))
-    return total
-
-
-def _likelihood(
+def likelihood_of(
     framed: FramedTexts,
     total: float,
     tokens: int,
@@ -331,6 +260,7 @@ def _likelihood(
     memory: int | None = None,
     pseudo: bool = False,
 ) -> TextLikelihood:
+    """Return the likelihood of texts from the sum of their losses; arguments as its fields."""
     return TextLikelihood(
         negative_log_likelihood=total,
         tokens=tokens,

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from heedful.train.run_settings import ObjectiveSettings
 
 
-Carried = Mapping[str, Tensor]
-"""What a batch hands to the next one, by name: tensors whose first axis is that of its examples."""
+CarriedState = Mapping[str, Tensor]
+"""State that a batch hands to the next, by name: tensors with its examples along the first axis."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Context:
 
     Args:
         step: number of the update, from 1.
-        carried: what the batch before handed on.
+        carried_state: what the batch before handed on.
     """
 
     step: int
-    carried: Carried = field(default_factory=dict)
+    carried_state: CarriedState = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class LossSum:
         tokens: how many tokens it is the sum over.
         extras: other sums over the same tokens, for reporting; `nll` is the plain
             negative log-likelihood.
-        carried: what the batch hands to the next one, without gradient.
+        carried_state: what the batch hands to the next one, without gradient.
     """
 
     loss_sum: Tensor
     tokens: int
     extras: Mapping[str, Tensor] = field(default_factory=dict)
-    carried: Carried = field(default_factory=dict)
+    carried_state: CarriedState = field(default_factory=dict)
 
 
 class Objective(Protocol):
@@ -162,8 +162,8 @@ class SegmentObjective:
 
     def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
         memory = model.empty_memory(len(batch.ids))
-        if not batch.begins and context.carried:
-            memory = _remembered(context.carried, batch.indices, memory)
+        if not batch.begins and context.carried_state:
+            memory = _remembered(context.carried_state, batch.indices, memory)
         capture = _penalties_of(model)
         states, memory = model.read_segment(
             batch.ids, batch.positions, batch.segments, memory, capture=capture
@@ -173,10 +173,10 @@ class SegmentObjective:
         layers = {f"layer.{number}": inputs for number, inputs in enumerate(memory.inputs)}
         following = batch.indices + batch.ids.shape[1]
         carried = {"following": following, "segments": memory.segments, **layers}
-        return dataclasses.replace(result, carried=carried)
+        return dataclasses.replace(result, carried_state=carried)
 
 
-def _remembered(carried: Carried, firsts: Tensor, empty: SegmentMemory) -> SegmentMemory:
+def _remembered(carried: CarriedState, firsts: Tensor, empty: SegmentMemory) -> SegmentMemory:
     """Return the memory of each row, by the number of its first token [B]; empty where unknown."""
     matches = carried["following"].cpu()[None, :] == firsts[:, None]
     known, row = matches.any(1), matches.int().argmax(1)

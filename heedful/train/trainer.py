@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from heedful.device import Precision
     from heedful.events import Events, Value
     from heedful.train.checkpoints import Checkpoint, CheckpointStore
-    from heedful.train.objective import Carried, Objective
+    from heedful.train.objective import CarriedState, Objective
     from heedful.train.run_settings import RunSettings
     from heedful.train.validation import Scores
 
@@ -179,7 +179,7 @@ class Trainer:
         self.hooks = hooks
         self.events = events
         self.state = TrainingState()
-        self.carried: Carried = {}
+        self.carried_state: CarriedState = {}
         decay = settings.checkpoint.ema_decay
         self.average = MovingAverage(weights_of(self.model), decay) if decay else None
         self.trimmer = Trimmer()
@@ -221,7 +221,8 @@ class Trainer:
             self.state.seconds += seconds
             self.state.tokens += result.tokens
             self.state.step, self.state.epoch, self.state.batch = step, epoch, used
-            before, self.carried = self.carried, result.carried if result.finite else {}
+            before = self.carried_state
+            self.carried_state = result.carried_state if result.finite else {}
             self._tell(result, rate, seconds)
             self.trimmer.step()
             if not result.finite:
@@ -273,7 +274,7 @@ class Trainer:
         training = export_moments(self.updater.optimizer, self.model)
         if self.average is not None:
             training |= {f"average/{name}": t for name, t in self.average.tensors.items()}
-        training |= {f"carried/{name}": tensor for name, tensor in self.carried.items()}
+        training |= {f"carried/{name}": tensor for name, tensor in self.carried_state.items()}
         validated = state.validated
         here = validated is not None and validated.step == state.step
         facts = {
@@ -308,7 +309,7 @@ class Trainer:
             self.average.load(average)
         self.updater.scaler.load_state_dict(dict(checkpoint.state["scaler"]))
         self.state = TrainingState.parse(checkpoint.state["training"])
-        self.carried = carried
+        self.carried_state = carried
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
 
     def _judged(self) -> AbstractContextManager[None]:
@@ -356,7 +357,7 @@ class Trainer:
     ) -> UpdateResult | None:
         try:
             return self.updater.update(
-                batches, step, rate, cancelled=lambda: bool(stop), carried=self.carried
+                batches, step, rate, cancelled=lambda: bool(stop), carried_state=self.carried_state
             )
         except OneTooLarge as error:
             (line,) = self.source.lines(error.index.tolist())
@@ -406,7 +407,9 @@ class Trainer:
         figures = {"loss": result.values["loss"], "tokens/s": round(speed)}
         self.events.progress(state.step, self.settings.max_steps, "training", **figures)
 
-    def _not_finite(self, batches: Sequence[Batch], result: UpdateResult, carried: Carried) -> None:
+    def _not_finite(
+        self, batches: Sequence[Batch], result: UpdateResult, before: CarriedState
+    ) -> None:
         """Report the origin, then skip, roll back or give up."""
         state, updater = self.state, self.updater
         state.skipped += 1
@@ -416,7 +419,7 @@ class Trainer:
             if state.skipped > MAX_OVERFLOWS:
                 raise self._given_up("float16 gradients overflow at any scale", "Use bf16 or fp32")
             return
-        results, indices = updater.diagnose(batches, state.step, carried)
+        results, indices = updater.diagnose(batches, state.step, before)
         lines = self.source.lines(indices.tolist())
         action = self.settings.on_nonfinite
         what = f"Not finite at step {state.step}: {results.describe(lines)}"

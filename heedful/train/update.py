@@ -23,7 +23,7 @@ from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.compiled_pass import CompiledPass
 from heedful.train.nonfinite import Diagnosis, find_nonfinite
-from heedful.train.objective import Carried, Context, LossSum, Objective
+from heedful.train.objective import CarriedState, Context, LossSum, Objective
 from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
 from heedful.train.run_settings import derive_seed
 
@@ -47,7 +47,7 @@ class UpdateResult:
         grad_norm: length of the gradient before clipping.
         finite: whether loss and gradient were; if not, no weight was changed.
         too_large: of each batch or part that memory ran out for, positions and examples.
-        carried: what the last batch hands to the next update.
+        carried_state: what the last batch hands to the next update.
     """
 
     values: dict[str, float]
@@ -55,7 +55,7 @@ class UpdateResult:
     grad_norm: float
     finite: bool
     too_large: tuple[tuple[int, int], ...] = ()
-    carried: Carried = field(default_factory=dict)
+    carried_state: CarriedState = field(default_factory=dict)
 
 
 class Updater:
@@ -115,7 +115,7 @@ class Updater:
         step: int,
         learning_rate: float,
         cancelled: Callable[[], bool] = lambda: False,
-        carried: Carried | None = None,
+        carried_state: CarriedState | None = None,
     ) -> UpdateResult | None:
         """Change the weights by the mean gradient over all tokens of all batches.
 
@@ -124,7 +124,7 @@ class Updater:
             step: number of the update, from 1.
             learning_rate: of this update.
             cancelled: asked before each batch; once true, nothing is changed and None comes back.
-            carried: what the batch before the first handed on.
+            carried_state: what the batch before the first handed on.
 
         Raises:
             OneTooLarge: when there is not enough memory for a single example.
@@ -133,19 +133,19 @@ class Updater:
         if not self.model.training:
             self.model.train()
         sums: dict[str, Tensor] = {}
-        handed = Handed(carried or {})
+        hand_over = HandOver(carried_state or {})
 
         def begin() -> None:
             self.optimizer.zero_grad(set_to_none=True)
             sums.clear()
-            handed.restart()
+            hand_over.restart()
 
         def learn(part: Part) -> bool:
             if cancelled():
                 return False
-            before = handed.before(part.place[0])
-            result = self._loss(part.batch, step, *part.place, carried=before)
-            handed.add(result.carried)
+            before = hand_over.before(part.place[0])
+            result = self._loss(part.batch, step, *part.place, carried_state=before)
+            hand_over.add(result.carried_state)
             assert result.tokens == part.batch.target_tokens
             self.scaler.scale(result.loss_sum / tokens).backward()
             for name, value in {"loss": result.loss_sum, **result.extras}.items():
@@ -158,7 +158,7 @@ class Updater:
             return None
         values = {name: float(value) / tokens for name, value in sums.items()}
         result = self._apply(values, tokens, learning_rate)
-        return replace(result, too_large=too_large, carried=handed.last())
+        return replace(result, too_large=too_large, carried_state=hand_over.last())
 
     def compile(self, batch: Batch, step: int, events: Events, *, asked_for: bool) -> bool:
         """Compile the pass before anything is learned, so that a failure costs nothing.
@@ -203,29 +203,29 @@ class Updater:
         return self.compiled is not None
 
     def diagnose(
-        self, batches: Sequence[Batch], step: int, carried: Carried
+        self, batches: Sequence[Batch], step: int, carried_state: CarriedState
     ) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
 
         Args:
             batches: of the update.
             step: its number.
-            carried: what the batch before the first handed on.
+            carried_state: what the batch before the first handed on.
 
         Returns:
             The diagnosis and the numbers of the examples concerned.
         """
-        handed = Handed(carried)
+        hand_over = HandOver(carried_state)
         with self.precision.matmul(), sequences_apart():
             for micro, batch in enumerate(batches):
                 size = len(batch.indices)
-                before = handed.before(micro)
+                before = hand_over.before(micro)
 
                 def again(
-                    batch: Batch = batch, micro: int = micro, before: Carried = before
+                    batch: Batch = batch, micro: int = micro, before: CarriedState = before
                 ) -> Tensor:
-                    loss = self._loss(batch, step, micro, carried=before)
-                    handed.add(loss.carried)
+                    loss = self._loss(batch, step, micro, carried_state=before)
+                    hand_over.add(loss.carried_state)
                     return loss.loss_sum
 
                 result = find_nonfinite(self.model, again, size)
@@ -248,7 +248,7 @@ class Updater:
         return work()
 
     def _loss(
-        self, batch: Batch, step: int, *place: int, carried: Carried | None = None
+        self, batch: Batch, step: int, *place: int, carried_state: CarriedState | None = None
     ) -> LossSum:
         seed = derive_seed(self.seed, step, *place)
         if self.device.type == "cpu":
@@ -256,7 +256,7 @@ class Updater:
         else:
             torch.manual_seed(seed)
         with self.precision.autocast():
-            context = Context(step, carried or {})
+            context = Context(step, carried_state or {})
             return self.objective.loss(self.model, batch.to(self.device), context)
 
     def _apply(self, values: dict[str, float], tokens: int, learning_rate: float) -> UpdateResult:
@@ -278,23 +278,23 @@ class Updater:
         return UpdateResult(values, tokens, grad_norm, finite)
 
 
-class Handed:
-    """What each batch of an update hands to the next, put together from its parts.
+class HandOver:
+    """The states that batches of an update hand on, each put together from those of its parts.
 
     Args:
         first: what the batch before the update handed on.
     """
 
-    def __init__(self, first: Carried) -> None:
+    def __init__(self, first: CarriedState) -> None:
         self.first = first
         self.restart()
 
     def restart(self) -> None:
         """Forget all batches of the update."""
         self._number, self._before = 0, self.first
-        self._parts: list[Carried] = []
+        self._parts: list[CarriedState] = []
 
-    def before(self, number: int) -> Carried:
+    def before(self, number: int) -> CarriedState:
         """Return what the batch before one handed on.
 
         Args:
@@ -304,11 +304,11 @@ class Handed:
             self._number, self._before, self._parts = number, self.last(), []
         return self._before
 
-    def add(self, part: Carried) -> None:
+    def add(self, part: CarriedState) -> None:
         """Add what some of the batch's examples hand on."""
         self._parts.append(part)
 
-    def last(self) -> Carried:
+    def last(self) -> CarriedState:
         """Return what the batch hands on whose parts were added last."""
         names = self._parts[0] if self._parts else {}
         return {name: torch.cat([part[name] for part in self._parts]) for name in names}

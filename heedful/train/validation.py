@@ -12,7 +12,7 @@ from torch.nn.utils import parametrize
 
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
 from heedful.evaluate.task_metrics import accuracy, macro_f1
-from heedful.train.objective import Carried, Context, Objective, Scorer
+from heedful.train.objective import CarriedState, Context, Objective, Scorer
 
 if TYPE_CHECKING:
     from heedful.data.batch_plan import Indices
@@ -122,11 +122,11 @@ class Validator:
     def _loss(self, model: Any) -> dict[str, float]:
         device = next(model.parameters()).device
         nll, tokens = 0.0, 0
-        carried: Carried = {}
+        carried: CarriedState = {}
         for batch in self.batches:
             with self.precision.autocast():
                 result = self.objective.loss(model, batch.to(device), Context(0, carried))
-            carried = result.carried
+            carried = result.carried_state
             nll += float(result.extras["nll"])
             tokens += result.tokens
         return {

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
+from heedful.comparison.update_cost import batch_flops
+from heedful.data.batches import SegmentBatch
 from heedful.errors import ConfigError, ModelError
 from heedful.models.build import build_model
 from heedful.models.causal_lm import CausalLM
+from heedful.models.cost import segment_work
 from heedful.models.model_spec import CausalLMSpec
 from heedful.models.segment_memory import SegmentMemory
 from heedful.models.shape import TranslatorShape
@@ -78,6 +82,14 @@ def test_segments_with_a_memory_are_the_whole_text(name: str, training: bool) ->
     for length in (1, 3, 8):  # shorter and longer than the memory
         states, _ = read(model, ids, texts, length)
         torch.testing.assert_close(states, whole, rtol=1e-5, atol=1e-5)
+
+
+def test_places_that_hold_nothing_have_no_position() -> None:
+    model = model_of()
+    _, memory = read(model, *(each[:, :3] for each in text()), 3)
+    at = memory.positions(torch.tensor([[0, 1], [0, -1]]), torch.tensor([[0, 0], [0, -1]]))
+    assert at.query.tolist() == [[4, 5], [4, -1]]
+    assert at.key.tolist() == [[-1, 1, 2, 3, 4, 5], [-1, 1, 2, 3, 4, -1]]
 
 
 @torch.no_grad()
@@ -148,6 +160,20 @@ def test_steps_with_a_bounded_cache_are_the_segments(positions: str) -> None:
         torch.testing.assert_close(logits[:, 0], expected[:, place], rtol=1e-5, atol=1e-5)
     slots = state.decoder.blocks[0][0].keys.shape[2]
     assert slots == 4 + 3 + 1  # memory and chunk, and one for padding
+
+
+@torch.no_grad()
+def test_operations_of_a_segment_are_counted_by_pytorch_too() -> None:
+    model = model_of(num_kv_heads=1, norm_placement="pre").eval()
+    ids, texts = text(1)
+    _, memory = read(model, ids[:, :5], texts[:, :5], 5)
+    with FlopCounterMode(display=False) as counter:
+        model.read_segment(ids[:, 5:], torch.arange(6)[None], texts[:, 5:], memory)
+    expected = segment_work(model.spec, 6)
+    assert counter.get_total_flops() == expected.total - expected.output
+    rows, columns = 3, torch.zeros(3, 6, dtype=torch.int64)
+    batch = SegmentBatch(columns, columns, columns, columns, torch.arange(rows), 18, begins=True)
+    assert batch_flops(model, batch) == 3 * rows * expected.total
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -17,10 +17,10 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.pipelines.pseudo_likelihood import pseudo_likelihood
 from heedful.pipelines.text_likelihood import (
     loss_by_position,
     position_bins,
-    pseudo_likelihood,
     text_likelihood,
 )
 from heedful.pipelines.text_losses import text_windows

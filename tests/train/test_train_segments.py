@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,11 @@ from heedful.train.objective import Context, LossSum, SegmentObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
-from heedful.train.run_settings import OptimizerSettings, RunSettings
-from heedful.train.update import Handed, Updater
+from heedful.train.run_settings import OptimizerSettings, RunSettings, ValidationSettings
+from heedful.train.tasks import language_model_task
+from heedful.train.training_memory import with_budget
+from heedful.train.update import HandOver, Updater
+from heedful.train.validation import Validator
 
 SHAPE: dict[str, Any] = {
     "width": 16,
@@ -79,42 +83,43 @@ def test_the_loss_is_that_of_segments_read_one_after_the_other() -> None:
     for batch, expected in zip(batches, by_hand(model, batches), strict=True):
         result = SegmentObjective(0.0).loss(model, batch, Context(1, carried))
         torch.testing.assert_close(result.loss_sum, expected)
-        assert not any(tensor.requires_grad for tensor in result.carried.values())
-        carried = result.carried
+        assert not any(tensor.requires_grad for tensor in result.carried_state.values())
+        carried = result.carried_state
 
 
 def test_a_row_finds_its_memory_and_only_its_own() -> None:
     model, batches = model_of(), segments()
     objective = SegmentObjective(0.0)
     first = objective.loss(model, batches[0], Context(1))
-    turned = {name: tensor.flip(0) for name, tensor in first.carried.items()}
-    expected = objective.loss(model, batches[1], Context(1, first.carried)).loss_sum
+    turned = {name: tensor.flip(0) for name, tensor in first.carried_state.items()}
+    expected = objective.loss(model, batches[1], Context(1, first.carried_state)).loss_sum
     torch.testing.assert_close(
         objective.loss(model, batches[1], Context(1, turned)).loss_sum, expected
     )
     alone = objective.loss(model, batches[1], Context(1)).loss_sum
     assert not torch.isclose(alone, expected)
     # After a gap, and where streams begin, there is none.
-    elsewhere = objective.loss(model, batches[2], Context(1, first.carried)).loss_sum
+    elsewhere = objective.loss(model, batches[2], Context(1, first.carried_state)).loss_sum
     torch.testing.assert_close(
         elsewhere, objective.loss(model, batches[2], Context(1)).loss_sum, rtol=0, atol=0
     )
-    again = {**first.carried, "following": batches[0].indices}
+    again = {**first.carried_state, "following": batches[0].indices}
     begun = objective.loss(model, batches[0], Context(1, again)).loss_sum
     torch.testing.assert_close(begun, first.loss_sum, rtol=0, atol=0)
 
 
 class Narrow:
-    """An objective for which memory runs out for more than one row."""
+    """An objective for which memory runs out for several rows, from some token on."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
         self.inner = SegmentObjective(0.0)
+        self.first = first
         self.rows: list[int] = []
 
     def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
         self.rows.append(len(batch.ids))
         result = self.inner.loss(model, batch, context)
-        if len(batch.ids) > 1:
+        if len(batch.ids) > 1 and batch.indices[0] >= self.first:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
         return result
 
@@ -125,36 +130,49 @@ def updater_of(model: CausalLM, objective: Any) -> Updater:
 
 
 def test_batches_that_are_split_hand_on_the_same_memory() -> None:
+    """Memory runs out in the second batch of the second update, which then begins again."""
+    batches = segments()
+    narrow = Narrow(int(batches[3].indices[0]))
     whole, split = (
-        updater_of(model_of(), objective) for objective in (SegmentObjective(0.0), Narrow())
+        updater_of(model_of(), objective) for objective in (SegmentObjective(0.0), narrow)
     )
     carried: list[Any] = [{}, {}]
-    batches = segments()
     for step, first in enumerate((0, 2, 4), start=1):
         pair = batches[first : first + 2]  # an update of two batches
         results = [
-            each.update(pair, step, 0.01, carried=before)
+            each.update(pair, step, 0.01, carried_state=before)
             for each, before in zip((whole, split), carried, strict=True)
         ]
         one, two = (result for result in results if result is not None)
         assert one.values["loss"] == pytest.approx(two.values["loss"], rel=1e-4)
-        carried = [one.carried, two.carried]
-        for name, tensor in one.carried.items():
-            torch.testing.assert_close(two.carried[name], tensor, rtol=1e-3, atol=1e-3)
-    assert 1 in split.objective.rows
+        carried = [one.carried_state, two.carried_state]
+        for name, tensor in one.carried_state.items():
+            torch.testing.assert_close(two.carried_state[name], tensor, rtol=1e-3, atol=1e-3)
+    assert narrow.rows[:4] == [3] * 4
+    assert set(narrow.rows[4:]) <= {1, 2}
+
+
+@torch.no_grad()
+def test_validation_carries_the_memory_too() -> None:
+    model, batches = model_of().eval(), segments()
+    precision = Precision("fp32", "cpu")
+    settings = ValidationSettings(metrics=(), choose_by="loss")
+    found = Validator(batches, SegmentObjective(0.1), settings, precision=precision)(model)
+    tokens = sum(batch.target_tokens for batch in batches)
+    assert found.values["loss"] == pytest.approx(float(sum(by_hand(model, batches))) / tokens)
 
 
 def test_each_batch_gets_what_all_parts_of_the_one_before_it_hand_on() -> None:
-    handed = Handed({"x": torch.tensor([9])})
+    hand_over = HandOver({"x": torch.tensor([9])})
     for _ in range(2):  # the second time is after memory ran out
-        assert handed.before(0)["x"].tolist() == [9]
-        handed.add({"x": torch.tensor([1])})
-        assert handed.before(0)["x"].tolist() == [9]
-        handed.add({"x": torch.tensor([2])})
-        assert handed.before(1)["x"].tolist() == [1, 2]
-        handed.add({"x": torch.tensor([3])})
-        assert handed.last()["x"].tolist() == [3]
-        handed.restart()
+        assert hand_over.before(0)["x"].tolist() == [9]
+        hand_over.add({"x": torch.tensor([1])})
+        assert hand_over.before(0)["x"].tolist() == [9]
+        hand_over.add({"x": torch.tensor([2])})
+        assert hand_over.before(1)["x"].tolist() == [1, 2]
+        hand_over.add({"x": torch.tensor([3])})
+        assert hand_over.last()["x"].tolist() == [3]
+        hand_over.restart()
 
 
 def write_text(path: Path, seed: int, lines: int) -> str:
@@ -244,3 +262,38 @@ def test_a_trained_model_goes_on_with_its_memory(tmp_path: Path, files: dict[str
     other = settings(files, init=str(tmp_path / "first"), model={"memory": 5})
     with pytest.raises(ConfigError, match=r"model\.memory is 5, and the model's 20"):
         run_training(tmp_path / "other", other, events=Events())
+
+
+def test_what_was_not_finite_is_not_remembered(
+    tmp_path: Path, files: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, bool, bool]] = []
+
+    class Bad(SegmentObjective):
+        def loss(self, model: Any, batch: SegmentBatch, context: Context) -> LossSum:
+            result = super().loss(model, batch, context)
+            if not model.training:
+                return result
+            calls.append((context.step, batch.begins, bool(context.carried_state)))
+            wrong = int(batch.indices[0]) == 48  # the fourth batch
+            return replace(result, loss_sum=result.loss_sum * float("nan")) if wrong else result
+
+    monkeypatch.setattr(language_model_task, "SegmentObjective", Bad)
+    changes = {"optimizer": {"accumulate": 2}, "data": files | {"valid": []}, "max_steps": 3}
+    run_training(tmp_path / "run", settings(files, **changes), events=Events())
+    assert calls == [
+        *((1, True, False), (1, False, True)),
+        *((2, False, True), (2, False, True)),
+        *((2, False, True), (2, False, True)),  # again, to find out where it went wrong
+        *((3, False, False), (3, False, True)),
+    ]
+
+
+def test_a_memory_takes_room_of_a_batch(files: dict[str, Any]) -> None:
+    budgets = []
+    for memory in (16, 200):
+        model = {"model": SHAPE | {"width": 64, "memory": memory}}
+        wanted = settings(files | {"batch_tokens": "auto"}, **model)
+        chosen = with_budget(wanted, torch.device("cpu"), Events(), available=60_000_000)
+        budgets.append(chosen.data.budget)
+    assert budgets[0] > 2 * budgets[1]

@@ -2,7 +2,8 @@
 
 `append`, `reorder` and `trim` return a new cache. Because positions are kept with the keys (−1
 marks an unused slot), masks and biases need no special case for any kind of cache.
-Shapes: B batch, K key/value heads, S slots, E width of a key head, Ev width of a value head.
+Shapes: B batch, K key/value heads, S slots, E width of a key head, Ev width of a value head,
+D model width.
 """
 
 from __future__ import annotations
@@ -101,6 +102,20 @@ class LearnedKeyValues(KeyValues):
     def values(self) -> Tensor:
         """[B, K, Lk, E]."""
         return self._key_values.values
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentInputs:
+    """The tokens before a segment of a text, as a self-attention read them (Dai 2019).
+
+    Their keys and values are made anew for the segment, so that the maps to them learn; what lies
+    below them does not.
+
+    Args:
+        inputs: [B, M, D], without gradient.
+    """
+
+    inputs: Tensor
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,18 +20,78 @@ from heedful.nn.attention.attend import (
     recomputes_weights,
 )
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues
-from heedful.nn.attention.kept_heads import BiasOfKept, KeptHeads
+from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues, SegmentInputs
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.attention.relative_positions import Bias, RelativeValues, build_bias
-from heedful.nn.attention.rotary import Rotary
+from heedful.nn.attention.relative_positions import Bias, BiasOfHeads, RelativeValues, build_bias
 from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.linear_layers import FusedLinear, Linear, has_no_hooks, is_plain, store_maps_apart
 from heedful.nn.mixer import Context, MakeCache, Memory
-from heedful.nn.positions import Positions
+from heedful.nn.positions import Positions, Rotary
 from heedful.nn.spec import AttentionSpec
 from heedful.nn.sublayer import ResidualNorm, build_norm
 from heedful.nn.work import Saved, Work, weight_work
+
+
+@dataclass(frozen=True)
+class KeptHeads:
+    """The heads of an attention that pruning left.
+
+    A key/value head is left as long as one of the query heads that share it is.
+
+    Args:
+        heads: their numbers, ascending.
+        total: H.
+        shared: query heads that shared a key/value head, H / K.
+    """
+
+    heads: tuple[int, ...]
+    total: int
+    shared: int = 1
+
+    @property
+    def key_heads(self) -> tuple[int, ...]:
+        """Numbers of the key/value heads that are left, ascending."""
+        return tuple(sorted({head // self.shared for head in self.heads}))
+
+    @property
+    def regroup(self) -> tuple[int, ...] | None:
+        """For each head left the place of its key/value head among those left.
+
+        None where equally many heads share each, which attention takes as it is.
+        """
+        places = {number: place for place, number in enumerate(self.key_heads)}
+        result = tuple(places[head // self.shared] for head in self.heads)
+        counts = {result.count(place) for place in places.values()}
+        return None if len(counts) <= 1 else result
+
+    @property
+    def whole(self) -> bool:
+        """True where nothing was pruned."""
+        return len(self.heads) == self.total
+
+    def in_place(self, value: Tensor, filler: float = 0.0) -> Tensor:
+        """Tensors of the heads left, each at its number.
+
+        Args:
+            value: [B, heads left, …].
+            filler: for heads that are gone.
+
+        Returns:
+            [B, H, …].
+        """
+        return _placed(value, self.heads, self.total, filler)
+
+    def keys_in_place(self, value: Tensor) -> Tensor:
+        """[B, key/value heads left, …] to [B, K, …], zero for those that are gone."""
+        return _placed(value, self.key_heads, self.total // self.shared, 0.0)
+
+
+def _placed(value: Tensor, numbers: Sequence[int], total: int, filler: float) -> Tensor:
+    if len(numbers) == total:
+        return value
+    result = value.new_full((value.shape[0], total, *value.shape[2:]), filler)
+    result[:, list(numbers)] = value
+    return result
 
 
 @dataclass(frozen=True)
@@ -124,7 +184,9 @@ class Attention(nn.Module):
         """Return the biases of the scores: this module's own, then those all blocks share."""
         shared = shared if self.has_shared_biases else ()
         biases = shared if self.position_bias is None else (self.position_bias, *shared)
-        return biases if self.kept.whole else [BiasOfKept(bias, self.kept) for bias in biases]
+        return (
+            biases if self.kept.whole else [BiasOfHeads(bias, self.kept.heads) for bias in biases]
+        )
 
     def queries_of(self, query: Tensor) -> Tensor:
         """Return queries [B, L, H · E] as [B, H, L, E], normed where the spec says so."""
@@ -288,20 +350,6 @@ class Attention(nn.Module):
                 value = others.put(value, recompute[name](other))
             filler = -math.inf if name == "scores" else 0.0  # a pruned head looks at nothing
             context.keep(name, self.kept.in_place(value, filler))
-
-
-@dataclass(frozen=True, eq=False)
-class SegmentInputs:
-    """The tokens before a segment of a text, as a self-attention read them (Dai 2019).
-
-    Their keys and values are made anew for the segment, so that the maps to them learn; what lies
-    below them does not.
-
-    Args:
-        inputs: [B, M, D], without gradient.
-    """
-
-    inputs: Tensor
 
 
 class SelfAttention(Attention):

@@ -54,6 +54,24 @@ class Bias(nn.Module):
         return 0
 
 
+class BiasOfHeads(Bias):
+    """A bias made for all heads, for those that are left of them.
+
+    Args:
+        bias: of all.
+        heads: numbers of those that are left, ascending.
+    """
+
+    def __init__(self, bias: Bias, heads: Sequence[int]) -> None:
+        super().__init__()
+        self.bias = bias
+        self.heads = heads
+
+    def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
+        """See `Bias`; query and keys are of the heads that are left."""
+        return self.bias.of_heads(self.heads, query, keys, positions)
+
+
 class Alibi(Bias):
     """A penalty that grows with distance, with a fixed slope per head (Press 2022).
 

@@ -80,7 +80,7 @@ def _sinusoidal(request: ShowRequest) -> Tensor:
 def _rotary(request: ShowRequest) -> dict[str, Any]:
     import torch
 
-    from heedful.nn.attention.rotary import Rotary
+    from heedful.nn.positions import Rotary
 
     spec = _rotary_spec(request)
     # The same vector at every position, so that only the rotation differs.

@@ -36,13 +36,14 @@ def prepare_task(
     from heedful.train.tasks import denoising_task as denoising
     from heedful.train.tasks import image_task as image
     from heedful.train.tasks import language_model_task as language_model
+    from heedful.train.tasks import masked_task as masked
     from heedful.train.tasks import tagging_task as tagging
     from heedful.train.tasks import translation_task as translation
 
     prepare = {
         "translation": translation.prepare,
         "causal_lm": language_model.prepare,
-        "masked_lm": language_model.prepare_masked,
+        "masked_lm": masked.prepare,
         "span_corruption": denoising.prepare,
         "denoising": denoising.prepare,
         "classify": classification.prepare,

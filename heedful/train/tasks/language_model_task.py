@@ -6,31 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from heedful.data.corruption import Masking, masked_batch
 from heedful.data.encoded_texts import (
     EncodedTexts,
-    Rows,
     epoch_windows,
     make_windows,
     window_starts,
 )
 from heedful.data.text_streams import Segment, Streams, make_segments
-from heedful.models.model_spec import MaskedLMHeadSpec
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_tokenizer
 from heedful.train.batch_source import EpochBatches, FixedBatches
-from heedful.train.objective import CausalLMObjective, MaskedObjective, SegmentObjective
+from heedful.train.objective import CausalLMObjective, SegmentObjective
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import (
     all_texts,
     document_readers,
     encode_documents,
-    encoder_tokenizers,
-    fixed_rows,
-    new_encoder,
-    row_source,
-    weighted_fingerprint,
 )
 from heedful.train.training_memory import likely_spec
 
@@ -38,7 +30,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from heedful.data.batch_plan import Indices
-    from heedful.data.batches import RowBatch
     from heedful.data.encoded_texts import EncodedTexts
 
 
@@ -111,35 +102,3 @@ def _fixed_windows(texts: EncodedTexts, length: int, rows: int) -> FixedBatches[
 def _chunks(starts: Indices, rows: int) -> list[Indices]:
     """Windows in batches of so many rows, the last of what is left."""
     return np.split(starts, range(rows, len(starts), rows))
-
-
-def prepare_masked(setup: Setup) -> Task:
-    """Read, check and encode texts.
-
-    Raises:
-        DataError: when the texts cannot be used.
-        ConfigError: when the tokenizer of the initial model has no mask token.
-    """
-    settings, objective = setup.settings, setup.settings.objective
-    training = document_readers(setup, "train")
-    tokenizers = setup.tokenizers(lambda: encoder_tokenizers(setup, all_texts(setup, training)))
-    tokenizer = tokenizers.source
-    texts, valid = encode_documents(setup, training, tokenizer)
-    masking = Masking(tokenizer, objective.mask_share, whole_words=objective.whole_words)
-
-    def make(texts: EncodedTexts, rows: Rows, seed: int, epoch: int) -> RowBatch:
-        return masked_batch(texts, rows, masking, tokenizer, seed=seed, epoch=epoch)
-
-    def sizes(rows: Rows) -> Indices:
-        return rows.sizes
-
-    tied = settings.model.share_embeddings != "none"
-    head = MaskedLMHeadSpec(activation="gelu", tied=tied)
-    return Task(
-        tokenizers,
-        weighted_fingerprint(setup, texts),
-        row_source(setup, texts, tokenizer, sizes, make),
-        new_encoder(setup, tokenizers, head),
-        MaskedObjective(objective.label_smoothing),
-        fixed_rows(setup, valid, tokenizer, sizes, make),
-    )

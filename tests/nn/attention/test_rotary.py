@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from heedful.errors import ConfigError
-from heedful.nn.attention.rotary import Rotary
+from heedful.nn.positions import Rotary
 from heedful.nn.spec import RotarySpec
 
 

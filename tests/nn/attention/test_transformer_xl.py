@@ -10,10 +10,9 @@ from torch import Tensor, nn
 
 from heedful.models.shape import TranslatorShape
 from heedful.nn.attention.attend import attend
-from heedful.nn.attention.kept_heads import BiasOfKept, KeptHeads
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.masks import Causal, Everything
-from heedful.nn.attention.relative_positions import TransformerXL
+from heedful.nn.attention.relative_positions import BiasOfHeads, TransformerXL
 from heedful.nn.positions import Positions
 
 HEADS, KEY_HEADS, WIDTH, MODEL_WIDTH, SCALE = 4, 2, 6, 10, 0.3
@@ -126,7 +125,7 @@ def test_heads_that_pruning_left_keep_their_scores() -> None:
     bias, q, k = bias_of(), vectors(HEADS, 3), vectors(HEADS, 3)
     at = Positions.of_self(torch.arange(3).expand(2, -1))
     left = [0, 3]
-    pruned = BiasOfKept(bias, KeptHeads((0, 3), HEADS))(q[:, left], k[:, left], at)
+    pruned = BiasOfHeads(bias, left)(q[:, left], k[:, left], at)
     torch.testing.assert_close(pruned, bias(q, k, at)[:, left])
 
 
