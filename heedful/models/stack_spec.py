@@ -326,13 +326,9 @@ class StackSpec(Config):
     @property
     def longest_text(self) -> int | None:
         """Tokens of the longest text that every mixer can read; None if any length is fine."""
-        lengths: list[int] = []
-        for part in (part for block in self.pattern for part in block.mixers()):
-            if part.kind == "linformer":
-                lengths.append(part.length)
-            elif part.kind == "linear_attention" and part.features.kind == "cosine":
-                lengths.append(part.features.length)
-        return min(lengths, default=None)
+        parts = (part for block in self.pattern for part in block.mixers())
+        lengths = (getattr(part, "longest_text", None) for part in parts)
+        return min((length for length in lengths if length is not None), default=None)
 
     def with_block(self, block: BlockSpec) -> Self:
         """Return a copy all of whose layers are this block."""

@@ -84,6 +84,11 @@ class LinearAttentionSpec(CommonHeadsSpec):
         EluFeaturesSpec(), description="elu: linear attention; cosine: cosFormer; random: Performer"
     )
 
+    @property
+    def longest_text(self) -> int | None:
+        """Tokens of the longest text that it can read; None if any length is fine."""
+        return self.features.length if self.features.kind == "cosine" else None
+
 
 class LinformerSpec(CommonHeadsSpec):
     """Attention over a fixed number of sums of keys and values (Linformer; Wang 2020).
@@ -109,6 +114,11 @@ class LinformerSpec(CommonHeadsSpec):
                 "tokens"
             )
         return self
+
+    @property
+    def longest_text(self) -> int | None:
+        """Tokens of the longest text that it can read."""
+        return self.length
 
 
 class AverageAttentionSpec(AnyWidthSpec):

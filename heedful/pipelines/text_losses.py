@@ -114,8 +114,10 @@ def window_length(pipeline: GenerationPipeline, length: int | None) -> int:
     if length < 1:
         raise ConfigError("A window holds at least one token", where=f"length = {length}")
     if table is not None and length > table:
+        learned = spec.num_positions is not None
+        bound = f"has learned {table} positions" if learned else f"reads {table} tokens at once"
         raise ConfigError(
-            f"The model reads at most {table} tokens, and a window has {length}",
+            f"The model {bound}, and a window of {length} tokens needs more",
             where="length",
             remedy=f"Give at most {table}, or a model with rotary or sinusoidal positions",
         )

@@ -16,11 +16,13 @@ from pydantic import Field
 
 from heedful.config import Config
 from heedful.data.demo_corpus import DemoCorpus, generate_demo
-from heedful.nn.spec import Activation, PositionScheme
+from heedful.models.shape import ConvolutionShape, RecurrentShape, TranslatorShape
+from heedful.nn.spec import Activation, MixerName, PositionScheme
 
 SOURCE, TARGET = "en", "de"
 PAIRS, HELD_OUT = 20_000, 500
 STEPS = 400
+PIECES = 400
 WIDTH, FEEDFORWARD = 64, 256
 VALIDATE_EVERY = 40
 VALIDATED_SENTENCES = 100
@@ -42,6 +44,23 @@ class Components(Config):
     num_heads: Literal[1, 2, 4, 8] = 4
     encoder_layers: Layers = 2
     decoder_layers: Layers = 2
+    mixer: MixerName = "attention"
+    encoder_mixer: MixerName = "attention"
+    features: Literal["elu", "cosine", "random"] | None = None
+    attention_every: Annotated[int, Field(ge=2, le=3)] | None = None
+    network: Literal["feedforward", "channel_mix"] = "feedforward"
+    recurrent: RecurrentShape | None = Field(
+        None, description="recurrent layers; the parts of blocks of attention are then not used"
+    )
+    convolution: ConvolutionShape | None = Field(None, description="gated convolutions, likewise")
+
+    def check(self) -> None:
+        """Refuse parts of which no translator can be made.
+
+        Raises:
+            ConfigError: saying which of them contradict each other.
+        """
+        TranslatorShape.parse(self._shape(), where="components").expand(PIECES, PIECES)
 
     def settings(self, seed: int, steps: int = STEPS) -> dict[str, Any]:
         """Return the settings of a run, without its data, as a settings file holds them.
@@ -57,7 +76,7 @@ class Components(Config):
             "compile": "off",
             "device": "cpu",
             "model": self._shape(),
-            "tokenizer": {"vocabulary_size": 400},
+            "tokenizer": {"vocabulary_size": PIECES},
             "data": {"batch_tokens": 1024, "max_length": 64},
             "objective": {"label_smoothing": 0.1},
             "schedule": {
@@ -80,15 +99,23 @@ class Components(Config):
             "width": WIDTH,
             "encoder_layers": self.encoder_layers,
             "decoder_layers": self.decoder_layers,
+            "positions": self.positions,
+            "dropout": 0.0,
+            "max_length": 64,
+        }
+        for name in ("recurrent", "convolution"):
+            if (section := getattr(self, name)) is not None:
+                return shape | {name: section.plain()}
+        names = ("mixer", "encoder_mixer", "features", "attention_every", "network")
+        mixers = {name: getattr(self, name) for name in names}
+        shape |= {name: value for name, value in mixers.items() if value is not None}
+        shape |= {
             "num_heads": self.num_heads,
             "feedforward": FEEDFORWARD if self.feedforward else 0,
             "activation": self.activation,
             "norm": self.norm,
             "norm_placement": self.norm_placement,
-            "positions": self.positions,
             "residual": self.residual,
-            "dropout": 0.0,
-            "max_length": 64,
         }
         return shape if self.scale else shape | {"attention_scale": 1.0}
 

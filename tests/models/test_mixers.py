@@ -218,6 +218,17 @@ def test_linear_attention_has_the_feature_map_that_is_named() -> None:
     assert cosine.decoder.pattern[0].mixers()[0].features.length == 17  # an end token may follow
 
 
+def test_the_longest_text_is_that_of_the_mixer_that_reads_least() -> None:
+    assert causal_lm_spec(shape(mixer="mamba"), 30, 16).longest_text is None
+    features = {"mixer": "linear_attention", "features": "cosine"}
+    assert causal_lm_spec(shape(**features), 30, 16).longest_text == 17
+    assert encoder_spec(shape(encoder_mixer="linformer"), 30, 16, ()).longest_text == 17
+    both = {**features, "positions": "learned", "max_length": 20}
+    assert causal_lm_spec(shape(**both), 30, 12).longest_text == 13
+    translator = shape(**features, max_length=20).expand(30, 30)
+    assert translator.longest_text == 20  # and the token before it
+
+
 def test_linformer_reads_and_does_not_write() -> None:
     spec = encoder_spec(shape(encoder_mixer="linformer"), 30, 16, ())
     part = spec.encoder.pattern[0].mixers()[0]

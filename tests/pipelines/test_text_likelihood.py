@@ -149,7 +149,7 @@ def test_positions_past_a_learned_table_are_a_row_or_an_error(tmp_path: Path) ->
     assert past[-1].last == 32
     assert all(row.loss is None and f"{table} learned" in row.problem for row in past)
     assert sum(row.tokens for row in rows) == sum(len(text) + 1 for text in TEXTS)
-    with pytest.raises(ConfigError, match=f"reads at most {table} tokens"):
+    with pytest.raises(ConfigError, match=f"learned {table} positions"):
         text_likelihood(pipeline, TEXTS, length=32)
 
 

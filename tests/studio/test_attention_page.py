@@ -302,7 +302,7 @@ def test_256_tokens_are_drawn_in_less_than_a_second(look) -> None:
     assert 0 < page.locator("path.link").count() <= 1200
     assert "of 524,288 lines" in page.locator("figure .note").last.inner_text()
     assert 0 < seconds_to_choose(look, "lines", "matrix") < 1
-    assert page.locator("figure:not(.overview) canvas").count() == 1
+    assert page.locator(".pair figure:not(.overview) canvas").count() == 1
 
 
 def test_heads_are_named_where_it_is_clear(look, axe) -> None:

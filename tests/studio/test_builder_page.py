@@ -158,7 +158,7 @@ def test_a_choice_is_trained_here_and_seen_in_two_tabs(
         assert each.get_by_label("What the model trained here writes").is_visible()
     said = page.locator(".live-state").inner_text()
     assert said.startswith("Trained without residual connections: 10 of 10 updates")
-    assert "trained here" in page.locator(".legend").inner_text()
+    assert "trained here" in page.locator(".legend").first.inner_text()
     assert page.get_by_role("button", name="Train it now").is_enabled()
 
     other.get_by_role("button", name="Train it now").click()

@@ -321,7 +321,7 @@ def test_each_head_has_a_strip(look: Any, models: Any) -> None:
 
 def test_a_row_of_the_matrix_is_a_query(look: Any) -> None:
     page = look.open(f"attention?model=t5&part=encoder&view=matrix&text={URL}")
-    canvas = page.locator("figure:not(.overview) canvas")
+    canvas = page.locator(".pair figure:not(.overview) canvas")
     canvas.focus()
     for key in ("ArrowDown", "ArrowDown", "ArrowDown", "Enter"):  # the first key goes to the first
         canvas.press(key)

@@ -95,7 +95,7 @@ def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
             {
                 "name": name,
                 "settings": [field for field in kind.model_fields if field != "kind"],
-                "about": (kind.__doc__ or "").splitlines()[0],
+                "about": kind.headline(),
             }
             for name, kind in mask_kinds().items()
         ]

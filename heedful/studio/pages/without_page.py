@@ -54,8 +54,10 @@ def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
     """Start a training of the small translator with these parts.
 
     Raises:
+        ConfigError: when no translator can be made of them.
         UserError: when one is under way.
     """
+    request.components.check()
     job = {
         "components": request.components.plain(),
         "settings": request.components.settings(request.seed, STEPS),

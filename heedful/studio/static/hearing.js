@@ -1,6 +1,6 @@
 // Who hears whom in the mixer of a block: each token falls silent, and every output is looked at.
 
-import { call, live } from "./api.js";
+import { call, live, StudioError } from "./api.js";
 import { choice } from "./controls.js";
 import { figure, h, number, section } from "./dom.js";
 import { heatMap } from "./draw/heat.js";
@@ -9,6 +9,16 @@ import { shownPiece } from "./draw/links.js";
 
 export const hearingDefaults = { stack: "", block: -1 };
 
+/** An answer, or why there is none: of a text that cannot be read the page says so above already. */
+async function unlessRefused(ask) {
+  try {
+    return await ask();
+  } catch (error) {
+    if (error instanceof StudioError && !error.away) return { why: `${error.message}.${error.remedy ? ` ${error.remedy}.` : ""}` };
+    throw error;
+  }
+}
+
 /**
  * Add the section to a page that has `model`, `text` and a second text.
  * @return {ask, changed: to be called with the names of changed settings}
@@ -16,7 +26,7 @@ export const hearingDefaults = { stack: "", block: -1 };
 export function hearing(root, state, second) {
   const stack = choice(state, "stack", { label: "Stack", options: [["", "…"]] });
   const block = choice(state, "block", { label: "Block", options: [[-1, "the last"], ...(state.values.block < 0 ? [] : [[state.values.block, String(state.values.block + 1)]])] });
-  const body = h("div", { class: "result" });
+  const body = h("div", {});
   root.append(section("Who hears whom, and how much",
     h("p", {}, "One token after the other falls silent: in its place the layer reads zeros. What then changes in the output of each token is all that it had heard of the silent one, by weights, gates or states. This works for every kind of layer, also for those without attention weights."),
     h("div", { class: "row walk" }, stack, block), body));
@@ -28,14 +38,13 @@ export function hearing(root, state, second) {
 
   const ask = live(body, (signal) => {
     const asked = second.asked();
-    return asked.text.trim() === "" ? null : call("attention", "influence", { ...asked, stack: state.values.stack, block: state.values.block }, signal);
+    return asked.text.trim() === "" ? null : unlessRefused(() => call("attention", "influence", { ...asked, stack: state.values.stack, block: state.values.block }, signal));
   }, (found) => {
-    const old = body.querySelector(":scope > :not(.problem)");
-    if (found === null) {
-      old?.remove();
+    if (found === null || found.why) {
+      body.replaceChildren(...(found ? [h("p", { class: "note" }, found.why)] : []));
       return;
     }
-    if (old !== pictures) body.append(pictures);
+    if (!pictures.isConnected) body.replaceChildren(pictures);
     stack.hidden = Object.keys(found.stacks).length < 2;
     stack.fill(Object.keys(found.stacks).map((name) => [name, name]));
     stack.querySelector("select").value = found.stack;

@@ -28,7 +28,31 @@ export const TOGGLES = {
   },
 };
 
-export const leftOut = (values) => Object.keys(TOGGLES).filter((name) => !TOGGLES[name].has(values));
+export const leftOut = (values) => (values.family === "blocks" ? Object.keys(TOGGLES).filter((name) => !TOGGLES[name].has(values)) : []);
+
+/** What a layer may be made of. */
+export const FAMILIES = [["blocks", "blocks: a mixer of tokens and a network"], ["recurrent", "recurrent layers (before 2017)"], ["convolution", "gated convolutions (2017)"]];
+
+/** How tokens of a block exchange information. */
+export const MIXERS = [["attention", "attention"], ["linear_attention", "linear attention"], ["linformer", "Linformer (encoders)"], ["average_attention", "average attention"],
+  ["ssru", "SSRU"], ["s4d", "S4D"], ["mamba", "Mamba"], ["rwkv", "RWKV"]];
+export const FEATURES = [["elu", "elu(x) + 1"], ["cosine", "cosines of positions (cosFormer)"], ["random", "random features (Performer)"]];
+
+/** The mixer of a stack, by the name of its setting. */
+export const mixerOf = (values, decoder) => (values.family === "blocks" ? (decoder ? values.mixer : values.encoder_mixer) : values.family);
+
+/** Whether a decoder's words are known through a state that goes from one to the next. */
+export const isChain = (mixer) => !["attention", "linformer", "convolution"].includes(mixer);
+
+const named = { ...Object.fromEntries(MIXERS), linformer: "Linformer", recurrent: "Recurrent layer", convolution: "Gated convolution" };
+
+/** The name of a mixer, as a title. */
+export function mixerTitle(values, decoder) {
+  const mixer = mixerOf(values, decoder);
+  if (mixer === "recurrent") return `${values.cell.toUpperCase()} layer`;
+  if (mixer === "linear_attention" && values.features !== "elu") return values.features === "cosine" ? "cosFormer" : "Performer";
+  return named[mixer][0].toUpperCase() + named[mixer].slice(1);
+}
 
 const DONE = "Nothing is missing: the model is complete.";
 
@@ -71,13 +95,48 @@ const ORDER = {
   masked_lm: [...ENCODER, "output", "softmax"],
 };
 
-/** The steps for a kind of model; the one of a language model has masked attention. */
-export const steps = (task) => ORDER[task].map((key) => ({ key, ...ALL[key],
-  ...(key === "attention" && task === "causal_lm" ? { name: "Masked self-attention", does: ALL.masked.does } : {}) }));
+/** The steps that a family of layers has none of. */
+const LACKS = {
+  blocks: [], recurrent: ["first_sum", "network", "second_sum", "d_network"], convolution: ["network", "second_sum", "d_network"],
+};
+
+const READS = {
+  state: "Every word meets what was remembered of the words before it, changes it, and passes it on.",
+  all: "Every word meets all others, not pair by pair but through sums over the text, which cost less.",
+  near: "Every output is made of a few neighbouring words, behind a gate.",
+};
+
+/** The step in which words exchange information, by other means than attention. */
+function mixing(values, decoder) {
+  const mixer = mixerOf(values, decoder);
+  if (mixer === "attention") return decoder ? { name: ALL.masked.name, does: ALL.masked.does } : {};
+  const bothWays = !decoder && (mixer === "linear_attention" || mixer === "linformer");
+  return { name: mixerTitle(values, decoder), does: READS[mixer === "convolution" ? "near" : bothWays ? "all" : "state"] };
+}
+
+const CROSSING = {
+  none: { name: "One vector", does: "All that the decoder knows of the text is the encoder's last state: a vector of fixed length." },
+  additive: { name: "Additive attention", does: "The decoder's state is compared with every state of the encoder by a small network (Bahdanau 2015)." },
+  general: { name: "Multiplicative attention", does: "The decoder's state is multiplied with every state of the encoder (Luong 2015)." },
+};
+
+/** The steps for a model. */
+export function steps(values) {
+  const { task, family } = values;
+  return ORDER[task].filter((key) => !LACKS[family].includes(key)).map((key) => {
+    const own = { key, ...ALL[key] };
+    if (key === "attention") Object.assign(own, mixing(values, task === "causal_lm"));
+    if (key === "masked") Object.assign(own, mixing(values, true));
+    if (values.channel_mix && key === (task === "causal_lm" ? "network" : "d_network")) Object.assign(own, { name: "Channel mix", does: "Each vector, together with the one before it, goes through a squared ReLU behind a gate." });
+    if (key === "first_sum" && family === "convolution") Object.assign(own, { name: "Residual", does: "The output is added to what was there, and the sum is scaled so that it does not grow." });
+    if (key === "cross" && family === "recurrent") Object.assign(own, CROSSING[values.attends]);
+    return own;
+  });
+}
 
 /** What stands there after some steps: what the last one does, and what is missing. */
-export function told(task, count) {
-  const all = steps(task);
+export function told(values, count) {
+  const all = steps(values);
   const last = all[count - 1];
   const next = all[count];
   return {
@@ -88,10 +147,10 @@ export function told(task, count) {
 }
 
 /** The names of all boxes that are there after some steps. */
-export const present = (task, count) => new Set(steps(task).slice(0, count).flatMap((each) => each.adds));
+export const present = (values, count) => new Set(steps(values).slice(0, count).flatMap((each) => each.adds));
 
 /** The part that comes next, and whether it stands in the decoder of a translator; null at the end. */
-export function upcoming(task, count) {
-  const next = steps(task)[count];
-  return next ? { name: next.name, decoder: task === "translation" && count >= ENCODER.length } : null;
+export function upcoming(values, count) {
+  const next = steps(values)[count];
+  return next ? { name: next.name, decoder: values.task === "translation" && !ENCODER.includes(next.key) } : null;
 }

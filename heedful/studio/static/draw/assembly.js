@@ -2,6 +2,7 @@
 // with a lane for each word, and what flows through the parts that are there.
 
 import { engineering, number, s } from "../dom.js";
+import { mixerOf, mixerTitle } from "../parts.js";
 import { redrawn, series } from "./colours.js";
 
 const ROW = { height: 32, gap: 9 };
@@ -43,19 +44,54 @@ function boxes(view, decoder) {
     if (placement === "none" && there.has(sum)) gone(sum, "no norm");
   };
   const masked = decoder || values.task === "causal_lm";
-  const heads = `${values.num_heads} ${values.num_heads === 1 ? "head" : "heads"}`;
-  const scaled = values.scale ? "" : ", unscaled";
-  const attention = { count: counts.attention, shape: [values.num_heads, values.tokens, values.tokens], mixes: masked ? "causal" : "all" };
-  sublayer(`${prefix}self`, { ...attention, name: `${masked ? "Masked self" : "Self"}-attention, ${heads}${scaled}` });
-  if (decoder) sublayer("cross", { ...attention, name: `Cross-attention, ${heads}${scaled}`, mixes: "memory" });
-  sublayer(`${prefix}ff`, values.network ? { name: "Feed-forward", count: counts.feedforward, shape: [values.tokens, values.feedforward], alone: true } : { off: "no feed-forward network" });
+  const mixing = mixer(view, masked, decoder ? counts.d_self : counts.self);
+  if (values.family === "blocks") {
+    sublayer(`${prefix}self`, mixing);
+    if (decoder) sublayer("cross", { ...attention(values, counts.cross), name: `Cross-attention, ${headsOf(values)}`, mixes: "memory" });
+    const network = masked && values.channel_mix ? "Channel mix" : "Feed-forward";
+    sublayer(`${prefix}ff`, values.network ? { name: network, count: counts.feedforward, shape: [values.tokens, values.feedforward], alone: true } : { off: "no feed-forward network" });
+    return found;
+  }
+  const sum = { name: "Add, times √½", thin: true, block: true };
+  const begin = found.length;
+  add(`${prefix}self`, { ...mixing, block: true });
+  if (values.family === "convolution") add(`${prefix}self_sum`, { ...sum, bypass: begin });
+  if (!decoder) return found;
+  const middle = found.length;
+  if (values.family === "convolution") {
+    add("cross", { name: "Attention, 1 head", count: counts.cross, shape: [1, values.tokens, values.tokens], mixes: "memory", block: true });
+    add("cross_sum", { ...sum, bypass: middle });
+  } else {
+    const name = { none: "One vector of the text", additive: "Additive attention", general: "Multiplicative attention" }[values.attends];
+    add("cross", { name, shape: values.attends === "none" ? null : [values.tokens, values.tokens], mixes: "memory" }); // once, above all layers
+  }
   return found;
+}
+
+const headsOf = ({ num_heads: heads, scale }) => `${heads} ${heads === 1 ? "head" : "heads"}${scale ? "" : ", unscaled"}`;
+const attention = (values, count) => ({ count, shape: [values.num_heads, values.tokens, values.tokens] });
+
+/** The part in which words meet: attention, or what stands in its place. */
+function mixer(view, masked, count) {
+  const { values } = view;
+  const kind = mixerOf(values, masked);
+  const every = values.attention_every && kind !== "attention" && values.family === "blocks" ? ` (attention in every ${values.attention_every}${["nd", "rd"][values.attention_every - 2] ?? "th"})` : "";
+  const box = { count, name: `${mixerTitle(values, masked)}${every}` };
+  if (kind === "attention") return { ...attention(values, count), name: `${masked ? "Masked self" : "Self"}-attention, ${headsOf(values)}`, mixes: masked ? "causal" : "all" };
+  if (kind === "convolution") return { ...box, name: `${box.name} of ${values.kernel_width}`, mixes: masked ? "back" : "near", ...noted(view, masked) };
+  if (kind === "recurrent") return { ...box, mixes: masked ? "chain" : "both", ...noted(view, masked) };
+  return { ...box, mixes: masked ? "chain" : "all", ...noted(view, masked) };
+}
+
+/** What a decoder's layer remembers of a text, however long. */
+function noted({ states }, masked) {
+  return { note: masked && states?.decoder !== undefined ? `state ${engineering(states.decoder, "B")}` : "" };
 }
 
 /**
  * Draw the model.
  * @param view {values, there: set of parts, next: {name, decoder} or null, counts: parameters by part,
- *   layers: {encoder, decoder}, moving}
+ *   layers: {encoder, decoder}, states: bytes of a layer's state by stack, moving}
  */
 export function assemblyPicture(host, view) {
   host.view = view;
@@ -153,7 +189,7 @@ function drawBox(box, { left, width, narrow }) {
   group.append(s("text", { class: "name", x: x + 8, y: middle }, name.length > room ? `${name.slice(0, room - 1)}…` : name), s("title", {}, box.name));
   if (!narrow && !box.gone && !box.next) {
     const size = box.count === undefined ? "" : box.shared ? "shared" : box.count ? engineering(box.count) : "no parameters";
-    const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : "";
+    const shape = box.shape ? box.shape.map((each) => number(each)).join(" × ") : box.note ?? "";
     const two = size && shape && !box.thin;
     group.append(s("text", { class: "size", x: x + w - 8, y: two ? box.y + 13.5 : middle }, size));
     if (two) group.append(s("text", { class: "size", x: x + w - 8, y: box.y + 26.5 }, shape));
@@ -161,16 +197,26 @@ function drawBox(box, { left, width, narrow }) {
   return group;
 }
 
+/** From which word, i, something goes to which, j: all pairs, back only, or from neighbour to neighbour. */
+const MEETS = {
+  all: () => true, causal: (i, j) => i < j, chain: (i, j) => j === i + 1, both: (i, j) => Math.abs(i - j) === 1,
+  near: (i, j) => Math.abs(i - j) === 1, back: (i, j) => i < j,
+};
+
 /** The ways within a part: between lanes where words meet, a cell for each where they do not. */
 function inside(svg, box, { lanes, ...stack }) {
   const [low, high] = [box.y + box.height - 3, box.y + 3];
   if (box.alone) svg.append(...lanes.map((x) => s("rect", { class: "asm-cell", x: x - 5, y: high + 3, width: 10, height: box.height - 12, rx: 2 })));
-  if (!["all", "causal"].includes(box.mixes)) return [];
+  const meets = MEETS[box.mixes];
+  if (!meets) return [];
   const ways = [];
+  const passed = ["chain", "both"].includes(box.mixes); // from word to word, at one height
   lanes.forEach((from, i) => lanes.forEach((to, j) => {
-    if (i === j || (box.mixes === "causal" && i > j)) return;
-    svg.append(s("path", { class: "asm-mix", d: `M${from} ${low}L${to} ${high}` }));
-    ways.push({ stack: { ...stack, lanes }, colour: i, small: true, points: [[from, low], [to, high]] });
+    if (i === j || !meets(i, j)) return;
+    const height = (low + high) / 2 + (passed ? Math.sign(i - j) * 4 : 0);
+    const points = passed ? [[from, height], [to, height]] : [[from, low], [to, high]];
+    svg.append(s("path", { class: passed ? "asm-mix asm-state" : "asm-mix", d: `M${points.map((point) => point.join(" ")).join("L")}` }));
+    ways.push({ stack: { ...stack, lanes }, colour: i, small: true, points });
   }));
   return ways;
 }

@@ -4,14 +4,16 @@ import { engineering, figure, h, number, section, table } from "../dom.js";
 import { assemblyPicture } from "../draw/assembly.js";
 import { facts } from "../draw/facts.js";
 import { redrawn } from "../draw/colours.js";
-import { leftOut, present, steps, TOGGLES, told, upcoming } from "../parts.js";
+import { FAMILIES, FEATURES, leftOut, MIXERS, mixerOf, present, steps, TOGGLES, told, upcoming } from "../parts.js";
+import { lineChart } from "../draw/lines.js";
 import { drawRuns, liveTraining, percent } from "../small_runs.js";
 
 const COMPLETE = 99;
 
 // The 2017 base model, which the sizes of everything since are compared with.
 export const defaults = () => ({
-  task: "translation", parts: COMPLETE, flow: true, residual: true, network: true, scale: true, seed: 1,
+  task: "translation", family: "blocks", mixer: "attention", encoder_mixer: "attention", features: "elu", attention_every: 0, state_size: 0, channel_mix: false,
+  cell: "lstm", attends: "additive", kernel_width: 3, parts: COMPLETE, flow: true, residual: true, network: true, scale: true, seed: 1,
   width: 512, encoder_layers: 6, decoder_layers: 6, num_heads: 8, num_kv_heads: 0, feedforward: 2048,
   num_experts: 0, experts_per_token: 2, activation: "relu", norm: "layer", norm_placement: "post", positions: "sinusoidal",
   window: 0, share_embeddings: "all", dropout: 0.1, bias: true, max_length: 256, vocabulary: 37000, tokens: 25, beam: 4, batch_tokens: 4096,
@@ -21,28 +23,69 @@ const TASKS = [["translation", "Translator: encoder and decoder"], ["causal_lm",
 const DIALS = ["width", "encoder_layers", "decoder_layers", "num_heads", "activation", "norm", "norm_placement", "positions", "residual", "share_embeddings", "dropout", "bias", "max_length"];
 const HEADS = [1, 2, 3, 4, 6, 8, 12, 16, 20, 25, 32, 64, 96];
 const UNSET_AT_0 = ["num_kv_heads", "window"];
+const COMMON = ["width", "encoder_layers", "decoder_layers", "positions", "share_embeddings", "dropout", "max_length"]; // of every family of layers
+
+/** How a recurrent decoder reads the source, as in the papers; a language model reads none. */
+const READING = {
+  none: { attention: "none" },
+  additive: { attention: "additive", feeding: "context", readout: "maxout" },
+  general: { attention: "general", feeding: "output", readout: "tanh" },
+};
+
+/** Settings of layers that are no blocks of attention; null for blocks. */
+function otherLayers({ family, task, cell, attends, kernel_width }) {
+  if (family === "recurrent") return { recurrent: { cell, ...(task === "translation" ? READING[attends] : {}) } };
+  return family === "convolution" ? { convolution: { kernel_width } } : null;
+}
+
+/** The mixers of blocks: those that are in their usual state are left out. */
+function mixers(values) {
+  const has = (...names) => names.some((name) => [values.task === "masked_lm" ? "" : values.mixer, values.task === "causal_lm" ? "" : values.encoder_mixer].includes(name));
+  const chosen = {};
+  if (values.task !== "masked_lm" && values.mixer !== "attention") chosen.mixer = values.mixer;
+  if (values.task !== "causal_lm" && values.encoder_mixer !== "attention") chosen.encoder_mixer = values.encoder_mixer;
+  if (has("linear_attention") && values.features !== "elu") chosen.features = values.features;
+  if (Object.keys(chosen).length && values.attention_every) chosen.attention_every = values.attention_every;
+  if (has("s4d", "mamba") && values.state_size) chosen.state_size = values.state_size;
+  if (values.task !== "masked_lm" && values.channel_mix && values.network) chosen.network = "channel_mix";
+  return chosen;
+}
 
 function asked(values) {
-  const model = Object.fromEntries(DIALS.map((name) => [name, values[name]]));
+  const { task, vocabulary, tokens, beam, batch_tokens } = values;
+  const others = otherLayers(values);
+  if (others) return { task, model: { ...Object.fromEntries(COMMON.map((name) => [name, values[name]])), ...others }, vocabulary, tokens, beam, batch_tokens };
+  const model = { ...Object.fromEntries(DIALS.map((name) => [name, values[name]])), ...mixers(values) };
   for (const name of UNSET_AT_0) if (values[name]) model[name] = values[name];
   model.feedforward = values.network ? values.feedforward : 0;
   if (!values.scale) model.attention_scale = 1;
   if (values.num_experts && values.network) Object.assign(model, { num_experts: values.num_experts, experts_per_token: values.experts_per_token });
-  const { task, vocabulary, tokens, beam, batch_tokens } = values;
   return { task, model, vocabulary, tokens, beam, batch_tokens };
 }
 
 /** The same choice for the small translator, which has at most eight heads and few layers. */
-function smallParts({ residual, norm, norm_placement, positions, network, activation, scale, num_heads, encoder_layers, decoder_layers }) {
+function smallParts(values) {
+  const { residual, norm, norm_placement, positions, network, activation, scale, num_heads, encoder_layers, decoder_layers } = values;
+  const layers = { encoder_layers: Math.min(2, encoder_layers), decoder_layers: Math.min(2, decoder_layers) };
+  const translator = { ...values, task: "translation" };
+  const others = otherLayers(translator);
+  if (others) return { positions, ...layers, ...others };
   const heads = [8, 4, 2, 1].find((each) => each <= num_heads);
-  return { residual, norm, norm_placement, positions, feedforward: network, activation, scale, num_heads: heads, encoder_layers: Math.min(2, encoder_layers), decoder_layers: Math.min(2, decoder_layers) };
+  const { state_size: _, attention_every: every, ...chosen } = mixers(translator);
+  return { residual, norm, norm_placement, positions, feedforward: network, activation, scale, num_heads: heads, ...layers, ...chosen, ...(every ? { attention_every: 2 } : {}) };
+}
+
+/** The settings of this page for a preset's model. */
+function fromModel({ recurrent, convolution, ...model }) {
+  if (recurrent) return { ...model, family: "recurrent", cell: recurrent.cell, attends: recurrent.attention };
+  return convolution ? { ...model, family: "convolution", kernel_width: convolution.kernel_width } : model;
 }
 
 export async function mount({ root, side, state }) {
   const { presets } = await call("builder", "presets");
   const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const count = () => Math.max(0, Math.min(steps(state.values.task).length, state.values.parts));
-  const go = (to) => state.set({ parts: to >= steps(state.values.task).length ? COMPLETE : Math.max(0, to) }, { step: true });
+  const count = () => Math.max(0, Math.min(steps(state.values).length, state.values.parts));
+  const go = (to) => state.set({ parts: to >= steps(state.values).length ? COMPLETE : Math.max(0, to) }, { step: true });
   const add = button("Add", () => go(count() + 1));
   const back = button("Take back", () => go(state.values.parts >= COMPLETE ? 0 : count() - 1), { quiet: true });
   const whole = button("Show it complete", () => go(COMPLETE), { quiet: true });
@@ -55,6 +98,8 @@ export async function mount({ root, side, state }) {
   const breaks = h("div", {});
   const runs = figure("The small translator with and without it");
   const beside = figure("Compared with published models");
+  const mixing = h("div", {});
+  const lengths = { operations: figure("Operations by length"), state: figure("What is remembered, by length") };
   const components = h("div", {});
   const tables = h("div", { class: "columns" });
   const file = copyable("Settings of this model");
@@ -72,20 +117,21 @@ export async function mount({ root, side, state }) {
   const body = h("div", {}, h("div", { class: "row walk" }, add, back, whole, moving), route, words, picture, total,
     section("What breaks without a part", breaks, h("div", { class: "columns" }, runs.element, h("div", {}, h("h3", {}, "Train your choice here"),
       h("p", { class: "note" }, "A model of two layers and 64 channels with the parts chosen beside the drawing learns dates and prices, English to German, for a minute at most. Its curve grows beside the recorded ones."), trainer))),
+    section("How tokens exchange information", mixing, h("div", { class: "columns" }, Object.values(lengths).map((each) => each.element))),
     section("Size and cost", beside.element, components, tables),
     section("For your settings file", h("p", {}, "Save it as ", h("code", {}, "model.toml"), " and train with ", command), file.element));
   root.append(body);
   const { fields, element, start } = controls(state, presets);
-  side.append(toggles(state), ...element);
+  const switches = toggles(state);
+  side.append(switches, ...element);
 
   function drawPicture() {
     const { values } = state;
-    assemblyPicture(picture, { values, there: present(values.task, count()), next: upcoming(values.task, count()), counts: countsOf(found, values), layers: layersOf(values), moving: values.flow });
+    assemblyPicture(picture, { values, there: present(values, count()), next: upcoming(values, count()), counts: countsOf(found, values), layers: layersOf(values), states: statesOf(found), moving: values.flow });
   }
 
   function drawSteps() {
-    const { task } = state.values;
-    const all = steps(task);
+    const all = steps(state.values);
     const at = count();
     const next = all[at];
     add.hidden = !next;
@@ -99,7 +145,7 @@ export async function mount({ root, side, state }) {
     map.replaceChildren(...all.map((each, i) => h("li", { class: i < at ? "passed" : null },
       h("button", { type: "button", "data-step": i, "aria-pressed": String(i < at), "aria-current": i === at - 1 ? "step" : null, onclick: () => go(i + 1 === at ? i : i + 1) }, each.name))));
     if (focused !== undefined) map.querySelector(`[data-step="${focused}"]`)?.focus();
-    const { title, does, missing } = told(task, at);
+    const { title, does, missing } = told(state.values, at);
     const lost = leftOut(state.values);
     words.replaceChildren(h("h2", {}, next ? title : "The whole model"), h("p", {}, next ? `${does} ` : "", h("strong", {}, next ? missing : lost.length ? "" : missing),
       ...lost.map((name) => h("span", { class: "lost" }, ` ${TOGGLES[name].lost}`))));
@@ -129,6 +175,7 @@ export async function mount({ root, side, state }) {
     ]));
     drawPicture();
     drawBreaks();
+    drawMixers(mixing, lengths, found, state.values);
     compared(beside.host, presets, found.total, near);
     components.replaceChildren(table("Parameters by component", ["part", "component", "each", "times", "in all"], found.rows.map((row) =>
         [row.part, row.component + (row.note ? ` (${row.note})` : ""), number(row.each), row.count, number(row.total)])));
@@ -142,13 +189,26 @@ export async function mount({ root, side, state }) {
 
   let known = state.values.num_heads;
   const onlyView = new Set(["parts", "flow", "seed"]);
-  const arrange = ({ task, num_experts }) => {
+  const arrange = (values) => {
+    const { task, family, num_experts } = values;
+    const blocks = family === "blocks";
+    const writes = task !== "masked_lm";
+    const used = [writes ? mixerOf(values, true) : "", task === "causal_lm" ? "" : mixerOf(values, false)];
     fields.encoder.hidden = task === "causal_lm";
-    fields.decoder.hidden = task === "masked_lm";
-    fields.experts.hidden = !num_experts;
+    fields.decoder.hidden = !writes;
+    fields.encoder_mixer.hidden = !blocks || task === "causal_lm";
+    fields.mixer.hidden = fields.channel_mix.hidden = !blocks || !writes;
+    fields.features.hidden = !used.includes("linear_attention");
+    fields.attention_every.hidden = !blocks || used.every((each) => !each || each === "attention");
+    fields.state_size.hidden = !used.some((each) => ["s4d", "mamba"].includes(each));
+    fields.cell.hidden = family !== "recurrent";
+    fields.attends.hidden = family !== "recurrent" || task !== "translation";
+    fields.kernel_width.hidden = family !== "convolution";
+    for (const each of [switches, ...fields.ofBlocks]) each.hidden = !blocks;
+    fields.experts.hidden = !blocks || !num_experts;
   };
   state.watch((values, changed) => {
-    const heads = fitting(values, known);
+    const heads = values.family === "blocks" ? fitting(values, known) : values.num_heads;
     known = values.num_heads;
     if (heads !== values.num_heads && !changed.includes("task")) {
       known = heads;
@@ -164,7 +224,7 @@ export async function mount({ root, side, state }) {
     if (!start.value) return;
     const preset = await call("builder", "preset", { name: start.value });
     const { parts, flow, seed } = state.values;
-    const fresh = { ...defaults(), parts, flow, seed, ...preset.model, vocabulary: preset.vocabulary };
+    const fresh = { ...defaults(), parts, flow, seed, ...fromModel(preset.model), vocabulary: preset.vocabulary };
     state.set(Object.fromEntries(Object.entries(fresh).filter(([name]) => name in state.values)), { step: true });
   });
   arrange(state.values);
@@ -194,17 +254,34 @@ function controls(state, presets) {
     encoder: slider(state, "encoder_layers", { label: "Layers of the encoder", min: 1, max: 96 }),
     decoder: slider(state, "decoder_layers", { label: "Layers of the decoder", min: 1, max: 96 }),
     experts: slider(state, "experts_per_token", { label: "Experts that work on a token", min: 1, max: 16 }),
+    encoder_mixer: choice(state, "encoder_mixer", { label: "Words of the encoder meet by", options: MIXERS }),
+    mixer: choice(state, "mixer", { label: "Words of the decoder meet by", options: MIXERS }),
+    features: choice(state, "features", { label: "Feature map of linear attention", options: FEATURES }),
+    attention_every: slider(state, "attention_every", { label: "Attention in every … block (0: none)", stops: [0, 2, 3, 4, 6, 8, 12] }),
+    state_size: slider(state, "state_size", { label: "Numbers that a channel remembers (0: as usual)", stops: [0, 2, 4, 8, 16, 32, 64, 128] }),
+    channel_mix: check(state, "channel_mix", { label: "RWKV's channel mix as the decoder's network" }),
+    cell: choice(state, "cell", { label: "Cell", options: ["lstm", "gru", "rnn"] }),
+    attends: choice(state, "attends", { label: "The decoder reads the text by", options: [["none", "one vector (Sutskever 2014)"], ["additive", "additive attention (Bahdanau 2015)"], ["general", "multiplicative attention (Luong 2015)"]] }),
+    kernel_width: slider(state, "kernel_width", { label: "Words that an output is made of", min: 1, max: 9, step: 2 }),
+    ofBlocks: [
+      slider(state, "num_heads", { label: "Heads", stops: HEADS }),
+      slider(state, "feedforward", { label: "Width of the feed-forward", stops: [64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 49152] }),
+      choice(state, "activation", { label: "Activation", options: ["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"] }),
+      slider(state, "num_kv_heads", { label: "Heads of keys and values (0: as many as queries)", min: 0, max: 64 }),
+      slider(state, "num_experts", { label: "Experts in a layer (0: none)", min: 0, max: 64 }),
+      slider(state, "window", { label: "Window of self-attention (0: none)", stops: [0, 16, 32, 64, 128, 256, 512, 1024] }),
+      choice(state, "norm", { label: "Norm", options: [["layer", "LayerNorm"], ["rms", "RMSNorm"]] }),
+      choice(state, "norm_placement", { label: "Norm placed", options: [["post", "after the sum (2017)"], ["pre", "before each sub-layer"], ["none", "nowhere"]] }),
+      check(state, "bias", { label: "Biases in linear layers" }),
+    ],
   };
+  const [heads, feedforward, activation, kvHeads, experts, window, norm, placement, bias] = fields.ofBlocks;
   const more = h("details", { class: "field wide" }, h("summary", {}, "More dials"), h("div", { class: "panel inner" },
-    slider(state, "num_kv_heads", { label: "Heads of keys and values (0: as many as queries)", min: 0, max: 64 }),
-    slider(state, "num_experts", { label: "Experts in a layer (0: none)", min: 0, max: 64 }), fields.experts,
-    slider(state, "window", { label: "Window of self-attention (0: none)", stops: [0, 16, 32, 64, 128, 256, 512, 1024] }),
-    choice(state, "norm", { label: "Norm", options: [["layer", "LayerNorm"], ["rms", "RMSNorm"]] }),
-    choice(state, "norm_placement", { label: "Norm placed", options: [["post", "after the sum (2017)"], ["pre", "before each sub-layer"], ["none", "nowhere"]] }),
+    kvHeads, experts, fields.experts, window, norm, placement,
     choice(state, "share_embeddings", { label: "Shared embeddings", options: [["all", "source, target, output"], ["target", "target and output"], ["none", "none"]] }),
     slider(state, "dropout", { label: "Dropout", min: 0, max: 0.9, step: 0.05 }),
     slider(state, "max_length", { label: "Longest text, tokens", stops: [32, 64, 128, 256, 512, 1024, 2048, 4096] }),
-    check(state, "bias", { label: "Biases in linear layers" }),
+    bias,
     slider(state, "tokens", { label: "A sentence has, tokens", stops: [5, 10, 25, 50, 100, 250, 500, 1000] }),
     slider(state, "beam", { label: "Beam", min: 1, max: 16 }),
     slider(state, "batch_tokens", { label: "Tokens of a training batch", stops: [512, 1024, 2048, 4096, 8192, 16384, 25000, 65536] }),
@@ -213,9 +290,9 @@ function controls(state, presets) {
     h("div", { class: "field" }, h("label", { for: "preset" }, "Begin with"), start),
     slider(state, "width", { label: "Width", stops: [32, 64, 128, 256, 384, 512, 768, 1024, 1280, 1600, 2048, 3072, 4096, 8192, 12288] }),
     fields.encoder, fields.decoder,
-    slider(state, "num_heads", { label: "Heads", stops: HEADS }),
-    slider(state, "feedforward", { label: "Width of the feed-forward", stops: [64, 128, 256, 512, 1024, 2048, 3072, 4096, 5120, 8192, 11008, 16384, 49152] }),
-    choice(state, "activation", { label: "Activation", options: ["relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu"] }),
+    choice(state, "family", { label: "Layers", options: FAMILIES }),
+    fields.encoder_mixer, fields.mixer, fields.features, fields.attention_every, fields.state_size, fields.channel_mix, fields.cell, fields.attends, fields.kernel_width,
+    heads, feedforward, activation,
     choice(state, "positions", { label: "Positions", options: ["sinusoidal", "learned", "none", "rotary", "alibi", "t5", "relative_keys", "transformer_xl"] }),
     slider(state, "vocabulary", { label: "Pieces of the vocabulary", stops: [600, 1000, 4000, 8000, 10000, 16000, 32000, 37000, 50257, 64000, 100000, 250000] }), more)];
   return { fields, element, start };
@@ -234,24 +311,56 @@ const sum = (values) => values.reduce((all, value) => all + value, 0);
 const layersOf = ({ task, encoder_layers, decoder_layers }) => ({ encoder: task === "causal_lm" ? decoder_layers : encoder_layers, decoder: decoder_layers });
 
 /** The parameters of each box; models of one stack are counted over all layers together. */
-function countsOf({ rows }, values) {
+function countsOf({ rows, mixers: own }, values) {
   const layers = layersOf(values).encoder;
   const of = (...names) => rows.find((row) => names.some((name) => row.component === name || row.component === `blocks.${name}`));
   const one = (row) => (row ? (values.task === "translation" ? row.each : row.each / layers) : 0);
   const output = rows.find((row) => row.part === "output" || row.component === "output projection" || row.part === "output_projection");
+  const mixer = (stack) => own.find((each) => each.stack === stack)?.parameters ?? 0;
+  const only = values.task === "causal_lm" ? "decoder" : "encoder";
   return {
-    embedding: rows[0].each, attention: one(of("self-attention", "self_attention")), feedforward: one(of("feed-forward", "feedforward", "experts")),
-    norm: one(of("norms", "self_attention_norm")), output: output?.count ? output.each : 0,
+    embedding: rows[0].each, self: mixer(only), d_self: mixer("decoder"), cross: one(of("cross-attention")),
+    feedforward: one(of("feed-forward", "feedforward", "experts", "channel-mix", "channel_mix")),
+    norm: one(of("norms", "self_attention_norm", "mixer_norm")), output: output?.count ? output.each : 0,
   };
 }
 
-/** Words for the parts of a training: with everything, or without some of them. */
+/** Bytes of the state of a decoder's layer. */
+function statesOf({ mixers: own }) {
+  const decoder = own.find((each) => each.stack === "decoder");
+  return decoder ? { decoder: decoder.state_here } : {};
+}
+
+/** What the mixers compute, and what they cost by length beside attention. */
+function drawMixers(host, figures, { mixers: own, compared: others }, { tokens }) {
+  const stacks = new Set(own.map((each) => each.stack));
+  const name = (each) => (stacks.size > 1 ? `${each.name}, ${each.stack}` : each.name);
+  host.replaceChildren(
+    ...[...new Map(own.map((each) => [each.name, each.about]))].map(([title, about]) => h("p", {}, h("strong", {}, `${title}: `), about)),
+    table(`A layer, for ${number(tokens)} tokens`, ["mixer", "layers", "parameters", "operations per token", "state of a text"],
+      [...own, ...others.map((each) => ({ ...each, name: "Attention instead", layers: "–" }))].map((each) => [name(each), each.layers, number(each.parameters), engineering(each.operations_here), each.state_here === null ? "none" : engineering(each.state_here, "B")])));
+  const drawn = [...own.map((each) => ({ ...each, label: name(each) })), ...others.map((each) => ({ ...each, label: `attention instead, ${each.stack}`, dashed: true }))];
+  const series = (what) => drawn.map((each, colour) => ({ name: each.label, dashed: each.dashed, colour, points: each[what] })).filter((each) => each.points.length);
+  figures.operations.words.textContent = "Of one layer's mixer for each token: in an encoder of a whole text, in a decoder for one more token. A curve ends where the mixer reads no longer text.";
+  lineChart(figures.operations.host, { series: series("operations"), x: { label: "tokens", log: true, base: 2 }, y: { label: "operations", log: true }, describe: "Operations of a mixer for each token, by the length of the text." });
+  figures.state.element.hidden = series("state").length === 0;
+  if (figures.state.element.hidden) return;
+  figures.state.words.textContent = "Bytes that one layer of the decoder keeps of a text, in float32. What is level costs the same however long the text.";
+  lineChart(figures.state.host, { series: series("state"), x: { label: "tokens", log: true, base: 2 }, y: { label: "bytes", log: true }, describe: "Bytes that a layer remembers, by the length of the text." });
+}
+
+/** Words for the parts of a training: with everything, other mixers, or without some of them. */
 function smallName(parts) {
+  if (parts.recurrent) return `with ${parts.recurrent.cell.toUpperCase()} layers`;
+  if (parts.convolution) return "with gated convolutions";
+  const others = [["encoder", parts.encoder_mixer], ["decoder", parts.mixer]].filter(([, mixer]) => mixer && mixer !== "attention").map(([stack, mixer]) => `${MIXERS.find(([each]) => each === mixer)[1].replace(" (encoders)", "")} in the ${stack}`);
   const lost = Object.entries({ residual: "residual connections", feedforward: "the feed-forward network", scale: "1/√dₖ" }).filter(([name]) => !parts[name]).map(([, name]) => name);
   if (parts.norm_placement === "none") lost.push("norms");
   if (parts.positions === "none") lost.push("positions");
   if (parts.num_heads === 1) lost.push("several heads");
-  return lost.length ? `without ${lost.join(", ")}` : "with all parts";
+  const without = lost.length ? `without ${lost.join(", ")}` : "";
+  if (others.length) return `with ${others.join(" and ")}${without ? `, ${without}` : ""}`;
+  return without || "with all parts";
 }
 
 const apart = (a, b) => Math.abs(Math.log(a / b));

@@ -16,6 +16,12 @@ const EXAMPLES = [
   ["causal | prefix(5)", "Prefix language model"],
   ["window(3) | prefix(2)", "Window and global tokens"],
   ["causal & segment", "Packed texts, causal"],
+  ["causal & strided(4)", "Strided (Sparse Transformer)"],
+  ["causal & fixed(4, 1)", "Fixed (Sparse Transformer)"],
+  ["dilated(3, 2)", "Dilated window"],
+  ["window(2) | global(1)", "Window and global tokens (Longformer)"],
+  ["window(2) | global(1) | random(2, 1, 16, 1)", "With random blocks (BigBird)"],
+  ["window_2d(4, 2, 2)", "Window of an image, 4 columns"],
 ];
 const PACKED = "causal & segment";
 
