@@ -1,4 +1,4 @@
-"""The share of each token in what a layer tells another, for mixers with and without weights.
+"""The influence of tokens on each other in a layer of any mixer, with weights or without.
 
 A token falls silent: in its place the mixer reads zeros. The change of every token's output is what
 it had heard of that token, by all ways at once: through weights, gates and states. This is exact,

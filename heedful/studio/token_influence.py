@@ -1,4 +1,4 @@
-"""The measure of silent tokens in the mixer of a block, for the page Attention."""
+"""The influence of tokens on each other in a block, for the page Attention."""
 
 from __future__ import annotations
 

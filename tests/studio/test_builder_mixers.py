@@ -153,6 +153,7 @@ def test_the_settings_file_makes_the_model(client: TestClient, name: str, task: 
         ("translation", {"recurrent": {}, "positions": "alibi"}, "known by self-attention only"),
         ("translation", {"recurrent": {}, "num_heads": 4}, "is of blocks of attention"),
         ("translation", {"convolution": {"kernel_width": 2}}, "has no middle"),
+        ("translation", {"width": 16_392}, "model.width is at most 16,384 here"),
     ],
 )
 def test_what_makes_no_model_is_said(

@@ -37,6 +37,7 @@ NEEDS_MORE = {
     "attention/overview",
     "tour/walk",
     "attention/show",
+    "attention/influence",
     "attention/labels",
     "attention/picture",
     "block/flow",

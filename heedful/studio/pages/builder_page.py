@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from heedful.config import Config, dump_toml
-from heedful.errors import ConfigError
 from heedful.models.cost import (
-    blocks_of,
     count_parameters,
     decoding_cost,
     decoding_memory,
     encoding_work,
-    numel,
     parameter_table,
     parameters_by_module,
     state_bytes,
@@ -26,21 +23,17 @@ from heedful.models.cost import (
 from heedful.models.cost_memory import training_memory
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
-from heedful.nn.spec import AttentionSpec
 from heedful.nn.work import FLOAT32
+from heedful.studio.mixer_costs import mixer_costs
 from heedful.studio.page import Call, NoSettings, Page
 from heedful.text.tokenizer_spec import TokenizerSpec
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec
-    from heedful.nn.spec import PartSpec
     from heedful.studio.workspace import Workspace
 
 LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
 """Bounds of the settings; the largest published models are below."""
-
-LENGTHS = tuple(2**power for power in range(1, 15))
-"""Tokens of the texts whose costs are drawn."""
 
 Tokens = Annotated[int, Field(ge=1, le=100_000)]
 Task = Literal["translation", "causal_lm", "masked_lm"]
@@ -56,6 +49,13 @@ class BuildRequest(Config):
     beam: Annotated[int, Field(ge=1, le=64)] = 4
     batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
 
+    @model_validator(mode="after")
+    def _is_of_a_known_size(self) -> Self:
+        for name, most in LARGEST.items():
+            if getattr(self.model, name) > most:
+                raise ValueError(f"model.{name} is at most {most:,} here")
+        return self
+
 
 class PresetRequest(Config):
     """A size of translators by name."""
@@ -65,9 +65,6 @@ class PresetRequest(Config):
 
 def build(request: BuildRequest, workspace: Workspace) -> dict[str, Any]:
     """Return parameters by component, operations, memory, and the settings file."""
-    for name, most in LARGEST.items():
-        if getattr(request.model, name) > most:
-            raise ConfigError(f"{name} is at most {most:,} here", where=f"model.{name}")
     costs = _translator(request) if request.task == "translation" else _other(request)
     return {**costs, "toml": settings_file(request)}
 
@@ -128,7 +125,7 @@ def _translator(request: BuildRequest) -> dict[str, Any]:
             "translating a sentence": decoding.total.total,
         },
         "memory": _memory(spec, request),
-        **_mixers_and_attention(spec, request),
+        **mixer_costs(spec, request.model, request.tokens),
     }
 
 
@@ -188,7 +185,7 @@ def _other(request: BuildRequest) -> dict[str, Any]:
         ],
         "operations": operations,
         "memory": memory,
-        **_mixers_and_attention(spec, request),
+        **mixer_costs(spec, request.model, request.tokens),
     }
 
 
@@ -200,115 +197,6 @@ def _family_spec(request: BuildRequest) -> ModelSpec:
     if request.task == "causal_lm":
         return causal_lm_spec(shape, request.vocabulary, length)
     return encoder_spec(shape, request.vocabulary, length, (MaskedLMHeadSpec(),))
-
-
-MIXER_NAMES = {
-    "attention": "Attention",
-    "linear_attention": "Linear attention",
-    "linformer": "Linformer",
-    "average_attention": "Average attention",
-    "ssru": "SSRU",
-    "s4d": "S4D",
-    "mamba": "Mamba",
-    "rwkv": "RWKV",
-    "convolution": "Gated convolution",
-}
-"""By the kind of their spec; recurrent layers are called by their cell."""
-
-_FEATURE_NAMES = {"cosine": "cosFormer", "random": "Performer"}
-
-
-def name_of(part: PartSpec) -> str:
-    """Return the name of a mixer for people."""
-    if part.kind == "recurrent":
-        return part.cell.upper()
-    if part.kind == "recurrent_decoder":  # all layers in one
-        layers = f" of {part.num_layers} layers" if part.num_layers > 1 else ""
-        return f"{part.cell.upper()}{layers}"
-    if part.kind == "linear_attention":
-        return _FEATURE_NAMES.get(part.features.kind, MIXER_NAMES[part.kind])
-    return MIXER_NAMES[part.kind]
-
-
-def _mixers(spec: ModelSpec, request: BuildRequest) -> list[dict[str, Any]]:
-    """Return every mixer of a model with its costs by length, and attention's to compare with."""
-    from heedful.inspect.silent_tokens import mixer_of
-
-    found: list[dict[str, Any]] = []
-    for name, stack in spec.stacks().items():
-        own: dict[str, dict[str, Any]] = {}
-        for (block, layers), block_spec in zip(blocks_of(spec, name), stack.pattern, strict=True):
-            sublayer = mixer_of(block_spec)
-            if sublayer is None:
-                continue
-            part = sublayer.part
-            costs = own.setdefault(
-                part.model_dump_json(),
-                {
-                    "stack": name,
-                    "kind": part.kind,
-                    "name": name_of(part),
-                    "about": part.headline(),
-                    "layers": 0,
-                    **_by_length(getattr(block, sublayer.name), part, name, request),
-                },
-            )
-            costs["layers"] += layers
-        found += own.values()
-    return found
-
-
-def _by_length(module: Any, part: PartSpec, stack: str, request: BuildRequest) -> dict[str, Any]:
-    """Return what one layer of a mixer has and does: numbers, operations, bytes of its state.
-
-    Operations are of one more token in a decoder, and of a token of a whole text in an encoder.
-    """
-    longest = getattr(part, "longest_text", None)
-    reads = hasattr(module, "read")  # a recurrent decoder, whose states do not depend on lengths
-    keeps = stack == "decoder"
-
-    def operations(tokens: int) -> float:
-        if keeps:
-            return float(module.work(1, request.tokens if reads else tokens).total)
-        return float(module.work(tokens, tokens).total / tokens)
-
-    def state(tokens: int) -> int:
-        return int(module.beam_bytes if reads else module.state_bytes(tokens, FLOAT32))
-
-    lengths = [each for each in LENGTHS if longest is None or each <= longest]
-    return {
-        "parameters": numel(module),
-        "operations_here": operations(request.tokens),
-        "state_here": state(request.tokens) if keeps else None,
-        "operations": [[each, operations(each)] for each in lengths],
-        "state": [[each, state(each)] for each in lengths] if keeps else [],
-    }
-
-
-def _attention(request: BuildRequest, stack: str) -> dict[str, Any]:
-    """Return attention in the place of a stack's mixers, to compare with."""
-    from heedful.models.build import on_meta
-    from heedful.models.mixers import attention_spec
-    from heedful.nn.parts import build_part
-
-    shape = request.model
-    part = attention_spec(shape)
-    if shape.recurrent or shape.convolution:  # whose shape has no heads of its own
-        part = AttentionSpec(num_heads=1)
-    with on_meta():
-        module = build_part(shape.width, part)
-    return {"stack": stack, "name": "Attention", **_by_length(module, part, stack, request)}
-
-
-def _mixers_and_attention(spec: ModelSpec, request: BuildRequest) -> dict[str, Any]:
-    mixers = _mixers(spec, request)
-    without = {each["stack"] for each in mixers} - {
-        each["stack"] for each in mixers if each["kind"] == "attention"
-    }
-    return {
-        "mixers": mixers,
-        "compared": [_attention(request, stack) for stack in spec.stacks() if stack in without],
-    }
 
 
 PAGE = Page(
