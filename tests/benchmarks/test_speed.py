@@ -53,6 +53,23 @@ turns = load("turns")
 harness = load("harness")
 
 
+@pytest.fixture
+def run_here(monkeypatch, capsys):
+    """Runs a program in this process, which saves the start of one."""
+    monkeypatch.syspath_prepend(str(SPEED))
+
+    def run_it(name, *words, worker=None):
+        module = load(name)
+        if worker is not None:
+            monkeypatch.setattr(module, "Worker", worker)
+        monkeypatch.setattr(sys, "argv", [str(SPEED / f"{name}.py"), *words])
+        capsys.readouterr()
+        module.main()
+        return capsys.readouterr()
+
+    return run_it
+
+
 def test_all_programs_are_listed():
     shared = {"corpus", "harness", "turns"}
     assert {path.stem for path in SPEED.glob("*.py")} == {*PROGRAMS, *shared}
@@ -71,11 +88,10 @@ def test_a_wrong_flag_is_refused():
     assert "--roundz" in done.stderr
 
 
-def test_every_kernel_is_still_measured(tmp_path):
+def test_every_kernel_is_still_measured(tmp_path, run_here):
     words = ["--quick", "--seconds", "0.0001", "--threads", "1"]
-    done = run("kernels", *words, "--work", str(tmp_path), "--results", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    assert "best tokens" in done.stdout + done.stderr
+    done = run_here("kernels", *words, "--work", str(tmp_path), "--results", str(tmp_path))
+    assert "best tokens" in done.out
 
 
 @pytest.fixture(scope="module")
@@ -187,11 +203,22 @@ def test_limits_and_ratios_are_shown():
     assert " ".join(line.split()) == shown
 
 
-def test_the_cost_curve_of_mixers(tmp_path):
+def test_the_cost_curve_of_mixers(tmp_path, run_here):
     words = ("--quick", "--only", "linear", "--width", "32", "--heads", "2", "--threads", "1")
-    done = run("mixers", *words, "--work", str(tmp_path))
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout.splitlines()[-1])
+    started, closed = [], []
+    process = turns.Worker("mixer_case.py", tmp_path / "worker.log", threads=1)
+
+    def worker(script, log, threads=2):
+        """One process for all: each takes two seconds to start."""
+        started.append(script)
+        return SimpleNamespace(ask=process.ask, close=lambda: closed.append(script))
+
+    try:
+        done = run_here("mixers", *words, "--work", str(tmp_path), worker=worker)
+    finally:
+        process.close()
+    assert started == closed == ["mixer_case.py"] * (1 + 2 * 2 * 2)  # names; mixer, length, pass
+    result = json.loads(done.out.splitlines()[-1])
     assert set(result["curves"]["forward"]) == {"attention", "linear_attention"}
     found = result["curves"]["with gradients"]["linear_attention"]["256"]
     assert found["parameters"] == 4 * (32 * 32 + 32)
