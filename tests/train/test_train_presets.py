@@ -12,6 +12,7 @@ import torch
 from heedful.data.text_file import LONGEST_WORD
 from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Recorder, Warning
+from heedful.models import preset_files
 from heedful.models.preset_files import has_spec, preset_names, preset_tasks, read_preset_spec
 from heedful.train import warm_start
 from heedful.train.run import run_training
@@ -76,7 +77,18 @@ def test_a_preset_gives_the_shape_and_the_tokenizer_the_vocabulary(
         assert spec.heads[0].labels == ("no", "yes")
 
 
-def test_a_run_from_a_preset_trains_and_resumes(tmp_path: Path) -> None:
+def test_a_run_from_a_preset_trains_and_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model of T5's preset, with one layer of a fraction of its width."""
+    text = (preset_files._FOLDER / "t5-small.toml").read_text(encoding="utf-8")
+    for size, less in (("width = 512", 16), ("width = 2048", 24), ("layers = 6", 1)):
+        assert size in text
+        text = text.replace(size, f"{size.split()[0]} = {less}")
+    folder = tmp_path / "presets"
+    folder.mkdir()
+    (folder / "t5-small.toml").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(preset_files, "_FOLDER", folder)
     changes = {"preset": "t5-small", "task": "span_corruption"}
     run_training(tmp_path / "run", settings(tmp_path, **changes, max_steps=1), events=Events([]))
     again = settings_of_run(tmp_path / "run", {"max_steps": 2})
