@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import argparse
 import csv
+import gzip
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+
+from heedful.evaluate.corpus_metrics import corpus_scores
 
 HERE = Path(__file__).resolve().parent
 
@@ -50,6 +54,61 @@ def heedful(words: list[str], log: Path | None = None) -> str:
     with log.open("w", encoding="utf-8") as said:
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=said, text=True)
     return done.stdout
+
+
+def train(
+    run: Path,
+    config: Path,
+    parts: Mapping[str, Sequence[str]],
+    settings: Mapping[str, Any],
+    extra: Sequence[str],
+    log: Path,
+) -> None:
+    """Train a translator; go on with a run that was stopped, and leave one that is done.
+
+    Args:
+        run: its directory.
+        config: of all systems.
+        parts: source and target file of `train` and `valid`.
+        settings: flags of this run and their values.
+        extra: flags, also for a run that goes on.
+        log: where what training says goes.
+    """
+    if any(event.get("event") == "summary" for event in read_events(run)):
+        return
+    words = ["--resume"]
+    if not (run / "config.toml").exists():
+        flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+        words = ["--config", str(config), "--train", *parts["train"]]
+        words += ["--valid", *parts["valid"], *flags]
+    heedful(["train", str(run), *words, *extra], log)
+
+
+def read_events(run: Path) -> list[dict[str, Any]]:
+    """What a run has written of itself so far; nothing before it begins."""
+    metrics = run / "metrics.jsonl"
+    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
+    return [json.loads(line) for line in lines]
+
+
+def multi30k_raw(data: Path) -> dict[str, list[str]]:
+    """English and German file of each part of Multi30k, cased and not tokenized."""
+    files = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
+    raw = data / "multi30k" / "raw"
+    return {p: [str(raw / f"{f}.{s}.gz") for s in ("en", "de")] for p, f in files.items()}
+
+
+def read_lines(file: str | Path) -> list[str]:
+    """The lines of a text, which may be compressed."""
+    data = Path(file).read_bytes()
+    text = gzip.decompress(data) if str(file).endswith(".gz") else data
+    return text.decode("utf-8").splitlines()
+
+
+def translation_scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
+    """BLEU and chrF of translations, in hundredths."""
+    scores = corpus_scores(outputs, references, metrics=("bleu", "chrf"))
+    return {name: round(score.score, 2) for name, score in scores.items()}
 
 
 def write_curve(metrics: Path, curve: Path, scores: Sequence[str]) -> None:

@@ -14,7 +14,6 @@ stay: the same command goes on where it was stopped.
 
 from __future__ import annotations
 
-import gzip
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -25,11 +24,20 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "pretrained")]
 
-from driver import heedful, hide_paths, new_parser, parse, write_curve  # noqa: E402
+from driver import (  # noqa: E402
+    heedful,
+    hide_paths,
+    multi30k_raw,
+    new_parser,
+    parse,
+    read_events,
+    read_lines,
+    train,
+    translation_scores,
+    write_curve,
+)
 from machine import describe_machine  # noqa: E402
 from tatoeba import one_reference_each, split_pairs  # noqa: E402
-
-from heedful.evaluate.corpus_metrics import corpus_scores  # noqa: E402
 
 _LSTM = {
     "model.encoder-layers": 2,
@@ -100,7 +108,9 @@ def main() -> None:
         for name in arguments.systems:
             run = folder / f"{name}-{seed}"
             log = out / f"{name}-{seed}.log"
-            _train(run, name, seed, parts, arguments, log)
+            settings = {"seed": seed, "max-steps": arguments.steps} | SYSTEMS[name]
+            settings["schedule.peak-learning-rate"] = _RATES[name.split("-")[0]]
+            train(run, HERE / "bottleneck.toml", parts, settings, arguments.extra, log)
             hide_paths(log, {folder: "RUNS", arguments.data: "DIR"})
             write_curve(run / "metrics.jsonl", out / f"{name}-{seed}-curve.csv", ("bleu",))
             results.append(_measured(run, name, seed, parts["test"], arguments.corpus))
@@ -130,9 +140,7 @@ def _arguments() -> Any:
 def _corpus(name: str, data: Path, made: Path) -> dict[str, list[str]]:
     """Source and target file of each part."""
     if name == "multi30k":
-        files = {"train": "train", "valid": "val", "test": "test_2016_flickr"}
-        raw = data / "multi30k" / "raw"
-        return {p: [str(raw / f"{f}.{s}.gz") for s in ("en", "de")] for p, f in files.items()}
+        return multi30k_raw(data)
     parts = {part: [str(made / f"{part}.{s}") for s in ("en", "de")] for part in _PARTS}
     if not all(Path(file).exists() for pair in parts.values() for file in pair):
         made.mkdir(parents=True, exist_ok=True)
@@ -148,41 +156,24 @@ def _corpus(name: str, data: Path, made: Path) -> dict[str, list[str]]:
 _PARTS = ("train", "valid", "test")
 
 
-def _train(
-    run: Path, name: str, seed: int, parts: dict[str, list[str]], arguments: Any, log: Path
-) -> None:
-    """Train one system, or go on with a run that was stopped."""
-    if "summary" in {event.get("event") for event in _events(run)}:
-        return
-    words = ["--resume"]
-    if not (run / "config.toml").exists():
-        rate = _RATES[name.split("-")[0]]
-        settings = {"seed": seed, "max-steps": arguments.steps} | SYSTEMS[name]
-        settings["schedule.peak-learning-rate"] = rate
-        flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-        words = ["--config", str(HERE / "bottleneck.toml"), "--train", *parts["train"]]
-        words += ["--valid", *parts["valid"], *flags]
-    heedful(["train", str(run), *words, *arguments.extra], log)
-
-
 def _measured(run: Path, name: str, seed: int, test: Sequence[str], corpus: str) -> dict[str, Any]:
     """What a finished run is worth."""
     output, report = run / "test.txt", run / "test.json"
     if not report.exists():
         command = ["translate", str(run), "-i", test[0], "-o", str(output), "--beam", "5"]
         heedful([*command, "--report", str(report)], run / "translate.log")
-    sources, references = map(_lines, test)
+    sources, references = map(read_lines, test)
     outputs = output.read_text(encoding="utf-8").splitlines()
-    summary = next(e for e in reversed(_events(run)) if e.get("event") == "summary")
+    summary = next(e for e in reversed(read_events(run)) if e.get("event") == "summary")
     facts = json.loads(heedful(["info", str(run), "--json"]))
     return {
         "system": name,
         "seed": seed,
         "parameters": facts["parameters"]["total"],
         "training": summary,
-        "seconds_to_bleu": _seconds_to(_events(run)),
+        "seconds_to_bleu": _seconds_to(read_events(run)),
         "translating": json.loads(report.read_text(encoding="utf-8")),
-        "test": _scores(outputs, references),
+        "test": translation_scores(outputs, references),
         "by_length": list(_by_length(sources, outputs, references)),
         "alignments": [_alignment(run, sentence) for sentence in SENTENCE[corpus]],
     }
@@ -195,13 +186,8 @@ def _by_length(
     for low, high in BINS:
         rows = [i for i, source in enumerate(sources) if low <= len(source.split()) <= high]
         chosen = [outputs[i] for i in rows], [references[i] for i in rows]
-        scores = _scores(*chosen) if len(rows) >= FEWEST else None
+        scores = translation_scores(*chosen) if len(rows) >= FEWEST else None
         yield {"from": low, "to": high, "sentences": len(rows), "scores": scores}
-
-
-def _scores(outputs: Sequence[str], references: Sequence[str]) -> dict[str, float]:
-    scores = corpus_scores(outputs, references, metrics=("bleu", "chrf"))
-    return {name: round(score.score, 2) for name, score in scores.items()}
 
 
 def _seconds_to(events: Sequence[dict[str, Any]]) -> dict[str, float | None]:
@@ -225,18 +211,6 @@ def _alignment(run: Path, sentence: str) -> dict[str, Any]:
     said = heedful(["translate", str(run), "-i", str(source), *flags, "--json"], run / "align.log")
     found: dict[str, Any] = json.loads(said.splitlines()[0])
     return {"source": sentence} | found
-
-
-def _events(run: Path) -> list[dict[str, Any]]:
-    metrics = run / "metrics.jsonl"
-    lines = metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []
-    return [json.loads(line) for line in lines]
-
-
-def _lines(file: str) -> list[str]:
-    data = Path(file).read_bytes()
-    text = gzip.decompress(data) if file.endswith(".gz") else data
-    return text.decode("utf-8").splitlines()
 
 
 def _line(result: dict[str, Any]) -> str:
