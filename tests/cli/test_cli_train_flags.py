@@ -35,6 +35,7 @@ def leaves(settings: type[pydantic.BaseModel], path: str = "") -> Iterator[str]:
             yield path + name
 
 
+@pytest.fixture(scope="module")
 def flags_of_train() -> set[str]:
     arguments = build_app("train")["train"].assemble_argument_collection()
     return {name for argument in arguments for name in argument.names}
@@ -49,11 +50,11 @@ def parsed(*words: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", [n for n in leaves(RunSettings) if n not in ("preset",)])
-def test_every_setting_is_a_flag(name: str) -> None:
+def test_every_setting_is_a_flag(name: str, flags_of_train: set[str]) -> None:
     flag = {"data.train": "--train", "data.valid": "--valid"}.get(
         name, f"--{name.replace('_', '-')}"
     )
-    assert flag in flags_of_train()
+    assert flag in flags_of_train
 
 
 @pytest.mark.parametrize("name", [n for n in leaves(RunSettings) if not n.startswith("data.t")])
