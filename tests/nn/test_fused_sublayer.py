@@ -886,7 +886,7 @@ def test_with_a_cache_self_attention_goes_one_by_one():
 
 
 def test_biases_that_all_blocks_share_are_added():
-    bias = build_bias(AlibiSpec(), 4, 16)
+    bias = build_bias(AlibiSpec(), AttentionSpec(num_heads=4), WIDTH)
     assert calls(passed(Block(WIDTH, block_of()), biases=(bias,))) == 2
 
 
