@@ -213,7 +213,7 @@ def drawn(page: Any) -> dict[str, str]:
 def test_in_a_browser(visit: Visit) -> None:
     page = visit.open("builder?mixer=mamba&attention_every=2&width=128&encoder_layers=2")
     boxes = drawn(page)
-    assert "Mamba (attention in every 2nd)" in boxes["d_self"]
+    assert "Mamba, 1 in 2 attention" in boxes["d_self"]
     assert "state 19.5 kB" in boxes["d_self"]  # 256 channels of 16 numbers, and 3 tokens of them
     assert "Self-attention, 8 heads" in boxes["self"]
     assert page.get_by_role("button", name="Mamba").is_visible()

@@ -105,6 +105,6 @@ def test_an_example_that_goes_wrong_is_named_all_the_same() -> None:
         Precision("fp32", "cpu"),
         seed=1,
     )
-    found, indices = updater.diagnose([batch], 1)
+    found, indices = updater.diagnose([batch], 1, {})
     assert found.rows == (1,)
     assert indices.tolist() == [8]

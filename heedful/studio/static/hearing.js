@@ -4,7 +4,6 @@ import { call, live, StudioError } from "./api.js";
 import { choice } from "./controls.js";
 import { figure, h, number, section } from "./dom.js";
 import { heatMap } from "./draw/heat.js";
-import { lineChart } from "./draw/lines.js";
 import { shownPiece } from "./draw/links.js";
 
 export const hearingDefaults = { stack: "", block: -1 };
@@ -50,10 +49,10 @@ export function hearing(root, state, second) {
     stack.querySelector("select").value = found.stack;
     block.fill(Array.from({ length: found.stacks[found.stack] }, (_, i) => [i, String(i + 1)]));
     block.querySelector("select").value = String(found.block);
-    show(found);
+    return show(found);
   });
 
-  function show(found) {
+  async function show(found) {
     const names = found.pieces.map(shownPiece);
     const sides = { rows: { label: "output of", names }, columns: { label: "silent", names } };
     about.textContent = `Block ${found.block + 1} of the ${found.stack}, ${found.kind}. ${found.about}`;
@@ -71,6 +70,7 @@ export function hearing(root, state, second) {
     const looksAhead = found.after.some((value, distance) => distance && value > 0);
     const looksBack = found.before.some((value, distance) => distance && value > 0);
     fading.words.textContent = "How much of a token is heard so many places away from it, the mean over the text.";
+    const { lineChart } = await import("./draw/lines.js"); // with D3, which the page needs for no more
     lineChart(fading.host, {
       series: [looksBack || !looksAhead ? line("a token before", found.before) : null, looksAhead ? line("a token after", found.after, { colour: 1, dashed: true }) : null].filter(Boolean),
       x: { label: "distance in tokens" }, y: { label: "change", zero: true }, height: 260, describe: "What is heard of a token, by its distance.",

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from heedful.errors import ConfigError
 from heedful.models.shape import TranslatorShape
 from heedful.nn.attention.attend import attend
 from heedful.nn.attention.kernels import chunked
@@ -131,5 +132,5 @@ def test_heads_that_pruning_left_keep_their_scores() -> None:
 
 def test_a_width_without_pairs_is_refused() -> None:
     shape = TranslatorShape(width=15, num_heads=3, positions="transformer_xl")
-    with pytest.raises(ValueError, match="width 15 is odd"):
+    with pytest.raises(ConfigError, match="width 15 is odd"):
         shape.expand(9, 9)

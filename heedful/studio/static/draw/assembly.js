@@ -75,7 +75,7 @@ const attention = (values, count) => ({ count, shape: [values.num_heads, values.
 function mixer(view, masked, count) {
   const { values } = view;
   const kind = mixerOf(values, masked);
-  const every = values.attention_every && kind !== "attention" && values.family === "blocks" ? ` (attention in every ${values.attention_every}${["nd", "rd"][values.attention_every - 2] ?? "th"})` : "";
+  const every = values.attention_every && kind !== "attention" && values.family === "blocks" ? `, 1 in ${values.attention_every} attention` : "";
   const box = { count, name: `${mixerTitle(values, masked)}${every}` };
   if (kind === "attention") return { ...attention(values, count), name: `${masked ? "Masked self" : "Self"}-attention, ${headsOf(values)}`, mixes: masked ? "causal" : "all" };
   if (kind === "convolution") return { ...box, name: `${box.name} of ${values.kernel_width}`, mixes: masked ? "back" : "near", ...noted(view, masked) };

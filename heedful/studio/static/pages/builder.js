@@ -359,7 +359,7 @@ function smallName(parts) {
   if (parts.positions === "none") lost.push("positions");
   if (parts.num_heads === 1) lost.push("several heads");
   const without = lost.length ? `without ${lost.join(", ")}` : "";
-  if (others.length) return `with ${others.join(" and ")}${without ? `, ${without}` : ""}`;
+  if (others.length) return `with ${others.join(" and ")}${parts.attention_every ? ", attention in every second layer" : ""}${without ? `, ${without}` : ""}`;
   return without || "with all parts";
 }
 
