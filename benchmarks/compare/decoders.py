@@ -1,6 +1,6 @@
 """Do decoders without self-attention translate as well, and how much faster?
 
-    python benchmarks/compare/decoders.py --data DIR [--seeds 1 2 3] [--steps 1200]
+    python benchmarks/compare/decoders.py --data DIR [--seeds 1 2 3] [--steps 1000]
     python benchmarks/compare/decoders.py --data DIR --seeds 1 --steps 2    what it costs alone
 
 Three translators that differ in what mixes the tokens of the decoder: attention, average attention
@@ -140,7 +140,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = new_parser(__doc__)
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     return parse(parser)
