@@ -16,12 +16,8 @@ import pytest
 
 import heedful
 from heedful.cli.main import main
-from heedful.comparison import compare_runs
 from heedful.config import dump_toml
-from heedful.events import Events
 from heedful.studio.workspace import Place
-from heedful.train.run import run_training
-from heedful.train.run_config import settings_of_run
 
 TIMED = ("seconds", "tokens_per_second", "peak_memory_bytes")
 
@@ -38,19 +34,11 @@ def words(config: Path, out: Path, seeds: int) -> list[str]:
     return ["sweep", str(config), *over, "--out", str(out)]
 
 
-def train_here(worker: Any, stop: object) -> None:
-    """Train a run in this process, which saves the start of one."""
-    directory = worker.run.directory
-    run_training(directory, settings_of_run(directory), resume=True, events=Events())
-
-
 @pytest.fixture(scope="module")
 def out(config: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished sweep of two values with two seeds; processes of their own do it below."""
+    """A finished sweep of two values with two seeds."""
     folder = tmp_path_factory.mktemp("out") / "positions"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare_runs._Worker, "train", train_here)
-        assert main(words(config, folder, 2)) == 0
+    assert main(words(config, folder, 2)) == 0
     return folder
 
 
@@ -130,7 +118,7 @@ def wait_for_updates(run: Path, process: subprocess.Popen[str]) -> None:
 
 
 def test_a_killed_comparison_ends_as_one_that_was_not(
-    out: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    out: Path, config: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "again"
     first, second = (folder / "runs" / f"model.positions={each}" / "seed-1"
@@ -146,7 +134,6 @@ def test_a_killed_comparison_ends_as_one_that_was_not(
     process.kill()
     process.communicate()
     finished = (first / "metrics.jsonl").stat().st_mtime_ns
-    monkeypatch.setattr(compare_runs._Worker, "train", train_here)
     assert main(["compare", "--out", str(folder)]) == 0
     assert (first / "metrics.jsonl").stat().st_mtime_ns == finished
     whole = {(run["variant"], run["seed"]): run for run in table_of(out)["runs"]}
