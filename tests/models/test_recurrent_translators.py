@@ -57,7 +57,8 @@ def made(options, seed=0, vocabulary=VOCABULARY):
     model = build_model(shape(options).expand(vocabulary, vocabulary)).eval()
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.add_(0.2 * torch.randn_like(parameter))
+            # With 0.2 convolutions have scores that float32 rounds by more than tests allow.
+            parameter.add_(0.1 * torch.randn_like(parameter))
     return model
 
 
