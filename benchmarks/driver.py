@@ -84,6 +84,14 @@ def train(
     heedful(["train", str(run), *words, *extra], log)
 
 
+def compare(words: Sequence[str], run: Path) -> dict[str, Any]:
+    """Let `heedful compare` or `heedful sweep` do what words say into a folder; its table."""
+    run.mkdir(parents=True, exist_ok=True)
+    heedful([*words, "--out", str(run)])
+    table: dict[str, Any] = json.loads((run / "table.json").read_text(encoding="utf-8"))
+    return table
+
+
 def read_events(run: Path) -> list[dict[str, Any]]:
     """What a run has written of itself so far; nothing before it begins."""
     metrics = run / "metrics.jsonl"

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from driver import HERE, heedful, new_parser, parse
+from driver import HERE, compare, heedful, new_parser, parse
 from machine import describe_machine
 
 from heedful.evaluate.seed_intervals import student_interval
@@ -38,9 +38,8 @@ def main() -> None:
     train, valid = _split(arguments.data / "tinyshakespeare" / "input.txt", arguments.run)
     sweep = ["sweep", str(HERE / "compare" / "extrapolation.toml")]
     sweep += ["--over", f"model.positions={','.join(arguments.methods)}"]
-    sweep += ["--out", str(arguments.run), "--train", str(train), "--valid", str(valid)]
-    heedful([*sweep, *arguments.extra])
-    table = json.loads((arguments.run / "table.json").read_text(encoding="utf-8"))
+    sweep += ["--train", str(train), "--valid", str(valid), *arguments.extra]
+    table = compare(sweep, arguments.run)
     rows = _read_all(arguments, valid)
     result = {
         "benchmark": "extrapolation",

@@ -25,7 +25,7 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from driver import heedful, new_parser, parse  # noqa: E402
+from driver import compare, heedful, new_parser, parse  # noqa: E402
 from machine import describe_machine  # noqa: E402
 
 from heedful.evaluate.seed_intervals import student_interval  # noqa: E402
@@ -45,9 +45,8 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
     files = _split(arguments.corpus, arguments.data, run)
     configs = sorted((HERE / "equal_cost").glob("*.toml"))
-    words = ["compare", *map(str, configs), "--out", str(run), "--train", str(files["train"])]
-    heedful([*words, "--valid", str(files["valid"]), *arguments.extra])
-    table = json.loads((run / "table.json").read_text(encoding="utf-8"))
+    words = ["compare", *map(str, configs), "--train", str(files["train"])]
+    table = compare([*words, "--valid", str(files["valid"]), *arguments.extra], run)
     measured = [
         {"variant": each["variant"], "seed": each["seed"], **_measure(run, each, files["test"])}
         for each in table["runs"]

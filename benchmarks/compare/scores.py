@@ -27,7 +27,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import torch  # noqa: E402
-from driver import heedful, new_parser, parse  # noqa: E402
+from driver import compare, multi30k_raw, new_parser, parse  # noqa: E402
 from machine import describe_machine  # noqa: E402
 
 from heedful.config import dump_toml, merge  # noqa: E402
@@ -130,14 +130,10 @@ def main() -> None:
     for name, model in variants():
         configs.append(run / "configs" / f"{name.replace(', ', '-').replace(' ', '-')}.toml")
         configs[-1].write_text(dump_toml(merge(BASE, {"model": model})), encoding="utf-8")
-    raw = arguments.data / "multi30k" / "raw"
-    train, valid = (
-        [str(raw / f"{part}.{s}.gz") for s in ("en", "de")] for part in ("train", "val")
-    )
+    parts = multi30k_raw(arguments.data)
     started = datetime.now(UTC)
-    words = ["compare", *map(str, configs), "--out", str(run), "--train", *train]
-    heedful([*words, "--valid", *valid, *arguments.extra])
-    table = json.loads((run / "table.json").read_text(encoding="utf-8"))
+    words = ["compare", *map(str, configs), "--train", *parts["train"], "--valid", *parts["valid"]]
+    table = compare([*words, *arguments.extra], run)
     names = [name for name, _ in variants()]
     losses = {
         name: row["scores"]["loss"] for name, row in zip(names, table["variants"], strict=True)

@@ -150,7 +150,7 @@ def lower_memory(weights: WeightSource, name: str, spec: BlockSpec, width: int) 
     """The layer that projects a memory to a block's keys and values, side by side."""
     cross = spec.cross_attention
     assert cross is not None
-    out_width = head_counts(cross)[1] * head_width(cross, width)
+    out_width = head_counts(cross)[1] * cross.width_of_heads(width)
     maps = {f"{name}.cross_attention.{part}": out_width for part in ("key", "value")}
     return weights.packed(maps, width, has_bias=cross.bias)
 
@@ -163,7 +163,7 @@ def lower_norm(weights: WeightSource, name: str, spec: NormSpec, width: int) -> 
 
 def lower_rotary(spec: AttentionSpec, width: int) -> RotaryAngles | None:
     """The rotary embedding of an attention; None if it has none."""
-    return None if spec.rotary is None else RotaryAngles(head_width(spec, width), spec.rotary)
+    return None if spec.rotary is None else RotaryAngles(spec.width_of_heads(width), spec.rotary)
 
 
 def stack_rotary(spec: StackSpec, width: int) -> RotaryAngles | None:
@@ -179,11 +179,6 @@ def recurrent_width(spec: BlockSpec, width: int) -> int | None:
     return next((own[part.kind] for part in spec.mixers() if part.kind in own), None)
 
 
-def head_width(spec: AttentionSpec, width: int) -> int:
-    """E of an attention in a model of width D."""
-    return spec.width_of_heads(width)
-
-
 def head_counts(spec: AttentionSpec) -> tuple[int, int]:
     """H and K of an attention, without pruned heads."""
     key_heads = spec.num_kv_heads or spec.num_heads
@@ -196,7 +191,7 @@ def head_counts(spec: AttentionSpec) -> tuple[int, int]:
 def _attention(
     weights: WeightSource, name: str, spec: AttentionSpec, norm: Norm, width: int
 ) -> AttentionLayer:
-    each = head_width(spec, width)
+    each = spec.width_of_heads(width)
     heads, key_heads = head_counts(spec)
     maps = {f"{name}.query": heads * each}
     if spec.over == "input":
@@ -209,7 +204,7 @@ def _attention(
         heads,
         key_heads,
         each,
-        spec.scale or 1 / math.sqrt(each),
+        spec.scale_of_scores(width),
     )
 
 

@@ -25,7 +25,6 @@ from heedful.engines.lowering import (
     aligned,
     empty,
     head_counts,
-    head_width,
     lower_block,
     lower_memory,
     lower_norm,
@@ -117,12 +116,12 @@ class NumpyStack:
     def __init__(self, weights: WeightSource, name: str, spec: StackSpec, width: int) -> None:
         self.spec = spec
         cross = spec.blocks[0].cross_attention  # all are alike in what is read here
-        self.memory_head_width = 0 if cross is None else head_width(cross, width)
+        self.memory_head_width = 0 if cross is None else cross.width_of_heads(width)
         self.state_widths = [recurrent_width(each, width) for each in spec.blocks]
         self.key_heads = self.head_width = 0
         for block in spec.blocks:
             if (own := block.attentions().get("self_attention")) is not None:
-                self.key_heads, self.head_width = head_counts(own)[1], head_width(own, width)
+                self.key_heads, self.head_width = head_counts(own)[1], own.width_of_heads(width)
         layers = [
             lower_block(weights, f"{name}.blocks.{number}", each, width)
             for number, each in enumerate(spec.blocks)

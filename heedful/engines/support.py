@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from heedful.config import Config
-from heedful.engines.lowering import head_counts, head_width
+from heedful.engines.lowering import head_counts
 from heedful.kernels.library import ACTIVATIONS, MIXERS, kernels
 from heedful.models.model_spec import ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec
@@ -320,7 +320,7 @@ def _attentions(block: BlockSpec, where: str) -> Iterator[tuple[str, str, Attent
 
 def _head_refusals(spec: AttentionSpec, width: int, where: str) -> Iterator[Refusal]:
     lanes = kernels().heedful_lanes()
-    if head_width(spec, width) % lanes:
+    if spec.width_of_heads(width) % lanes:
         reason = f"kernels need heads of a multiple of {lanes} numbers"
         yield Refusal(f"{where}.head_width", reason)
     if spec.kept_heads is not None:
@@ -333,4 +333,4 @@ def _head_refusals(spec: AttentionSpec, width: int, where: str) -> Iterator[Refu
 
 def _in_common(spec: AttentionSpec, width: int) -> tuple[object, ...]:
     """Settings that one call has once for all layers."""
-    return spec.mask, spec.rotary, head_counts(spec)[1], head_width(spec, width)
+    return spec.mask, spec.rotary, head_counts(spec)[1], spec.width_of_heads(width)

@@ -208,6 +208,15 @@ def choose(chosen: Sequence[int] | None, count: int, name: str) -> tuple[int, ..
     return tuple(chosen)
 
 
+def choose_layer(layer: int, count: int) -> int:
+    """Return the number of a layer below a count; −1 is the last.
+
+    Raises:
+        ConfigError: when there is no such layer.
+    """
+    return count - 1 if layer == -1 else choose([layer], count, "layer")[0]
+
+
 def with_heads(weights: np.ndarray, count: int) -> np.ndarray:
     """Return weights [B, H, Lq, Lk] with zeros for further heads, up to `count`."""
     missing = count - weights.shape[1]

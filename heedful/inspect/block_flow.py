@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import nn
 
-from heedful.inspect.attention_maps import choose
+from heedful.inspect.attention_maps import choose_layer
 from heedful.inspect.readings import Reading, tensors
 from heedful.inspect.subject import Result, Subject, SubLayer, capture, stack_of, sublayers
 from heedful.models.stack import Stack
@@ -105,8 +105,7 @@ def block_flow(
     """
     name = stack or reading.last_stack
     module = stack_of(subject.model, name)
-    count = len(module.blocks)
-    layer = count - 1 if layer == -1 else choose([layer], count, "layer")[0]
+    layer = choose_layer(layer, len(module.blocks))
     plan = _Plan(module, layer, subject.model.spec.stacks()[name].blocks[layer])
     values = capture(
         subject.model, tensors(subject, [reading]), [step.address for step in plan.steps]

@@ -131,6 +131,7 @@ def next_token(
     writer.check(written)
     scores: list[Tensor] = []
     sizes: list[CacheSize] = []
+    decoder = subject.model.stacks()["decoder"]
     with inference(subject.model):
         state = writer.model.start(*writer.source)
         rules = writer.rules()
@@ -142,11 +143,8 @@ def next_token(
             own = log_probabilities(logits)
             rules.apply(own, Moment(step, torch.zeros(1, dtype=torch.int64, device=device), None))
             scores.append(own[0, 0])
-            slots, blocks = (
-                len(writer.read(written[:step])),
-                subject.model.stacks()["decoder"].blocks,
-            )
-            size, memory_bytes = _sizes(blocks, state, slots)
+            slots = len(writer.read(written[:step]))
+            size, memory_bytes = _sizes(decoder.blocks, state, slots)
             sizes.append(size)
     last = len(writer.read(written)) - 1
     return NextToken(

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.inspect.attention_maps import choose
+from heedful.inspect.attention_maps import choose_layer
 from heedful.inspect.readings import Reading, stack_positions, tensors
 from heedful.inspect.subject import Result, Subject, array, inference, run, stack_of
 from heedful.models.stack_spec import BlockSpec, SubLayerSpec
@@ -82,7 +82,7 @@ def influence(
     """
     name = stack or reading.last_stack
     blocks: Any = stack_of(subject.model, name).blocks
-    number = len(blocks) - 1 if layer == -1 else choose([layer], len(blocks), "layer")[0]
+    number = choose_layer(layer, len(blocks))
     mixer = mixer_of(subject.model.spec.stacks()[name].blocks[number])
     if mixer is None:
         raise ModelError(

@@ -13,7 +13,7 @@ from heedful.models.recurrent_stacks import recurrent_options
 from heedful.models.stack_spec import BlockSpec, StackSpec
 from heedful.nn.mask_spec import MaskSpec, own_rules
 from heedful.nn.mask_text import parse_mask, write_mask
-from heedful.nn.spec import AttentionSpec, EmbeddingSpec, PartSpec, RotarySpec
+from heedful.nn.spec import EmbeddingSpec, PartSpec, RotarySpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
@@ -173,7 +173,7 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
             yield "head_width", attention.width_of_heads(width)
             yield "num_kv_heads", attention.num_kv_heads or attention.num_heads
             yield "bias", attention.bias
-            yield "attention_scale", _scale(attention, width)
+            yield "attention_scale", attention.scale_of_scores(width)
             if attention.over == "input":
                 yield from _seen(attention.mask)
                 yield "global_tokens", attention.global_tokens
@@ -183,11 +183,6 @@ def _of_stack(stack: StackSpec, width: int) -> Iterator[tuple[str, Any]]:
         yield "norm_placement", block.norm_placement
         yield "residual", block.residual
         yield from _network(block)
-
-
-def _scale(attention: AttentionSpec, width: int) -> float:
-    usual = attention.width_of_heads(width) ** -0.5
-    return usual if attention.scale is None else attention.scale
 
 
 def _network(block: BlockSpec) -> Iterator[tuple[str, Any]]:

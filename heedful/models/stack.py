@@ -96,6 +96,7 @@ class Stack(nn.Module):
         self.blocks = nn.ModuleList(Block(width, block) for block in spec.blocks)
         self.final_norm = build_norm(spec.final_norm, width) if spec.final_norm else None
         self.final_dropout = Dropout(spec.final_dropout)
+        self.attends = spec.has_self_attention
         self.position_bias = None
         if spec.shared_position_bias is not None:
             attention = next(
@@ -174,8 +175,7 @@ class Stack(nn.Module):
             _initial_state(block, each, like, make_cache)
             for block, each in zip(self._blocks, read, strict=True)
         )
-        parts = (part for block in self._blocks for part in block.parts())
-        shares_rows = make_cache is None and any(hasattr(each, "read_segment") for each in parts)
+        shares_rows = make_cache is None and self.attends
         lineage = Lineage.empty(len(like), like.device) if shares_rows else None
         return StackState(blocks, lineage, 1, None if memory is None else memory.positions)
 

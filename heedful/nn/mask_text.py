@@ -125,10 +125,8 @@ class _Reader:
         kind = kinds[word.text]
         names = [name for name in kind.model_fields if name != "kind"]
         values = self.arguments(word.text, names)
-        before = "" if self.setting is None else f"{self.setting}: "
-        return typing.cast(
-            MaskSpec, kind.parse(values, where=f"{before}{word.text}({', '.join(names)})")
-        )
+        where = self.in_setting(f"{word.text}({', '.join(names)})")
+        return typing.cast(MaskSpec, kind.parse(values, where=where))
 
     def arguments(self, word: str, names: list[str]) -> dict[str, int]:
         needed = f"{word} needs {', '.join(names) or 'no numbers'}"
@@ -154,7 +152,9 @@ class _Reader:
             raise self.error("'&' or '|' is expected")
 
     def where(self) -> str:
-        place = f"{self.text[: self.next.at]}▸{self.text[self.next.at :]}"
+        return self.in_setting(f"{self.text[: self.next.at]}▸{self.text[self.next.at :]}")
+
+    def in_setting(self, place: str) -> str:
         return place if self.setting is None else f"{self.setting}: {place}"
 
     def error(self, reason: str) -> ConfigError:

@@ -33,6 +33,9 @@ from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec, EmbeddingSpec, FeedForwardSpec, NormSpec, PositionSpec
 
+from . import searches
+from .searches import ids, padded
+
 pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
 IN_ONE = {
     "2017": {},
@@ -82,36 +85,15 @@ def asked(model, *, one_by_one: bool):
         yield
 
 
-def ids(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randint(4, 50, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def padded(lengths: list[int], size: int, side: str) -> torch.Tensor:
-    rows = [
-        [-1] * (size - n) + [*range(n)] if side == "left" else [*range(n)] + [-1] * (size - n)
-        for n in lengths
-    ]
-    return torch.tensor(rows)
-
-
 def searched(model: Translator, source: torch.Tensor, positions: torch.Tensor):
-    """Logits of a search whose sentences and hypotheses come and go, past a store's first room."""
-    state, found = model.start(source, positions), []
-    tokens = torch.full((len(source), 1), 2)
+    """A search past a store's first room."""
     reorders = {
         0: [[s] * 4 for s in range(len(source))],
         2: [[1, 0, 1], [9, 11, 10]],
         5: [[2, 2, 0]],
         9: [[1, 0]],
     }
-    for step in range(24):
-        logits, state = model.step(state, tokens)
-        found.append(logits)
-        if step in reorders:
-            rows = torch.tensor(reorders[step])
-            state, tokens = model.reorder(state, rows), torch.zeros_like(rows)
-        tokens = (tokens + 5 + step + torch.arange(tokens.shape[1])) % 46 + 4
-    return found, state
+    return searches.searched(model, source, positions, reorders, 24)
 
 
 @pytest.mark.usefixtures("level")

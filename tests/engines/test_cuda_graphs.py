@@ -19,7 +19,9 @@ from heedful.nn.attention import beam_cache
 from heedful.nn.attention.beam_cache import Lineage
 from heedful.nn.mixer import Memory
 
-PIECES = 50
+from . import searches
+from .searches import PIECES, ids, padded
+
 KINDS = {
     "2017": {},
     "pre-norm, RMS, SwiGLU, no bias": {
@@ -76,18 +78,8 @@ def graphed(model) -> Recorder:
     return recorder
 
 
-def ids(*size: int, seed: int) -> Tensor:
-    return torch.randint(4, PIECES, size, generator=torch.Generator().manual_seed(seed))
-
-
-def padded(lengths: list[int], size: int) -> Tensor:
-    return torch.tensor([[*range(n)] + [-1] * (size - n) for n in lengths])
-
-
 def searched(model: Translator, source: Tensor, positions: Tensor, steps: int = 24):
-    """Logits of a search whose sentences and hypotheses come and go."""
-    state, found = model.start(source, positions), []
-    tokens = torch.full((len(source), 1), 2)
+    """A search that ends at any step."""
     reorders = {
         0: [[s] * 4 for s in range(len(source))],
         2: [[1, 0, 1], [9, 11, 10]],
@@ -97,14 +89,7 @@ def searched(model: Translator, source: Tensor, positions: Tensor, steps: int = 
         18: [[2, 2]],
         20: [[1, 0]],
     }
-    for step in range(steps):
-        logits, state = model.step(state, tokens)
-        found.append(logits)
-        if step in reorders:
-            rows = torch.tensor(reorders[step])
-            state, tokens = model.reorder(state, rows), torch.zeros_like(rows)
-        tokens = (tokens + 5 + step + torch.arange(tokens.shape[1])) % 46 + 4
-    return found, state
+    return searches.searched(model, source, positions, reorders, steps)
 
 
 def close(found, wanted) -> None:

@@ -21,6 +21,9 @@ from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer_spec import AverageAttentionSpec, SSRUSpec
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
 
+from . import searches
+from .searches import ids, padded
+
 pytestmark = pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here")
 
 WIDTH = 64
@@ -74,32 +77,11 @@ def language_model(name: str) -> CausalLM:
     )
 
 
-def ids(*shape: int, seed: int) -> torch.Tensor:
-    return torch.randint(4, 50, shape, generator=torch.Generator().manual_seed(seed))
-
-
-def padded(lengths: list[int], size: int, side: str) -> torch.Tensor:
-    rows = [
-        [-1] * (size - n) + [*range(n)] if side == "left" else [*range(n)] + [-1] * (size - n)
-        for n in lengths
-    ]
-    return torch.tensor(rows)
-
-
 def searched(model: Translator) -> list[torch.Tensor]:
-    """Logits of a search whose sentences and hypotheses come, go and change places."""
-    source, positions = ids(4, 6, seed=5), padded([6, 4, 1, 5], 6, "right")
-    state, found = model.start(source, positions), []
-    tokens = torch.full((4, 1), 2)
+    """Logits of a search of four sentences."""
+    source, positions = ids(4, 6, seed=5), padded([6, 4, 1, 5], 6)
     reorders = {0: [[0] * 3, [1] * 3, [2] * 3, [3] * 3], 2: [[1, 0, 1], [9, 11, 10]], 4: [[4, 3]]}
-    for step in range(7):
-        logits, state = model.step(state, tokens)
-        found.append(logits)
-        if step in reorders:
-            rows = torch.tensor(reorders[step])
-            state, tokens = model.reorder(state, rows), torch.zeros_like(rows)
-        tokens = (tokens + 5 + step + torch.arange(tokens.shape[1])) % 46 + 4
-    return found
+    return searches.searched(model, source, positions, reorders, 7)[0]
 
 
 def assert_near(found: list[torch.Tensor], expected: list[torch.Tensor]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,16 @@ def write_reversed(directory: Path, name: str, count: int, seed: int) -> dict[st
     paths["source"].write_text("".join(" ".join(line) + "\n" for line in lines))
     paths["target"].write_text("".join(" ".join(line[::-1]) + "\n" for line in lines))
     return {side: str(path) for side, path in paths.items()}
+
+
+def write_text(
+    path: Path, seed: int, lines: int, *, words: Sequence[str] = WORDS[:4], each: int = 6
+) -> str:
+    """A text of random words, some on each line."""
+    draw = random.Random(seed)
+    text = "".join(" ".join(draw.choices(words, k=each)) + "\n" for _ in range(lines))
+    path.write_text(text, encoding="utf-8")
+    return str(path)
 
 
 @pytest.fixture(scope="session")

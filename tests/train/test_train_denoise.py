@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -31,25 +30,20 @@ from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
 
+from .conftest import write_text
+
 FP32 = resolve_precision("fp32", torch.device("cpu"), width=16)
 SHAPE = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "feedforward": 32}
+TEXTS: dict[str, Any] = {"words": ["one", "two", "three", "four", "five."], "each": 12}
 TASKS = ["span_corruption", "denoising"]
-
-
-def write_text(path: Path, seed: int, lines: int) -> str:
-    draw = random.Random(seed)
-    words = ["one", "two", "three", "four", "five."]
-    text = "".join(" ".join(draw.choices(words, k=12)) + "\n" for _ in range(lines))
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("texts")
     return {
-        "train": [{"file": write_text(folder / "train.txt", 1, 60)}],
-        "valid": [{"file": write_text(folder / "valid.txt", 2, 20)}],
+        "train": [{"file": write_text(folder / "train.txt", 1, 60, **TEXTS)}],
+        "valid": [{"file": write_text(folder / "valid.txt", 2, 20, **TEXTS)}],
         "max_length": 32,
         "batch_tokens": 256,
         "cache": str(folder / "cache"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +23,16 @@ from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 
+from .conftest import write_text
+
 SHAPE = {"width": 16, "decoder_layers": 2, "num_heads": 2, "feedforward": 32}
-
-
-def write_text(path: Path, seed: int, lines: int = 200) -> str:
-    draw = random.Random(seed)
-    words = ["one", "two", "three", "four"]
-    text = "".join(" ".join(draw.choices(words, k=6)) + "\n" for _ in range(lines))
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("texts")
     return {
-        "train": [{"file": write_text(folder / "train.txt", 1)}],
+        "train": [{"file": write_text(folder / "train.txt", 1, 200)}],
         "valid": [{"file": write_text(folder / "valid.txt", 2, 20)}],
         "max_length": 32,
         "batch_tokens": 256,

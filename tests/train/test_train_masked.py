@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +21,10 @@ from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
 
+from .conftest import write_text
+
 FP32 = resolve_precision("fp32", torch.device("cpu"), width=16)
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
-
-
-def write_text(path: Path, seed: int, lines: int) -> str:
-    draw = random.Random(seed)
-    words = ["one", "two", "three", "four"]
-    text = "".join(" ".join(draw.choices(words, k=6)) + "\n" for _ in range(lines))
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,8 @@ from heedful.train.tasks import language_model_task
 from heedful.train.training_memory import with_budget
 from heedful.train.update import HandOver, Updater
 from heedful.train.validation import Validator
+
+from .conftest import write_text
 
 SHAPE: dict[str, Any] = {
     "width": 16,
@@ -173,14 +174,6 @@ def test_each_batch_gets_what_all_parts_of_the_one_before_it_hand_on() -> None:
         hand_over.add({"x": torch.tensor([3])})
         assert hand_over.last()["x"].tolist() == [3]
         hand_over.restart()
-
-
-def write_text(path: Path, seed: int, lines: int) -> str:
-    draw = random.Random(seed)
-    words = ["one", "two", "three", "four"]
-    text = "".join(" ".join(draw.choices(words, k=6)) + "\n" for _ in range(lines))
-    path.write_text(text, encoding="utf-8")
-    return str(path)
 
 
 @pytest.fixture(scope="module")

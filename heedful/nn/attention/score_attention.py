@@ -65,15 +65,13 @@ class ScoreFunction(nn.Module):
         inner = spec.width or width
         self.is_additive = spec.score in ("additive", "concat")
         self.query = self.key = self.vector = self.place = self.place_vector = None
-        if self.is_additive:
+        if self.is_additive or (spec.score == "dot" and spec.width is not None):
             self.query = _xavier(Linear(width, inner, bias=False))
             self.key = _xavier(Linear(width, inner, bias=spec.score == "additive"))
-            self.vector = _xavier(Linear(inner, 1, bias=False))
-        elif spec.score == "dot" and spec.width is not None:
-            self.query = _xavier(Linear(width, inner, bias=False))
-            self.key = _xavier(Linear(width, inner, bias=False))
         elif spec.score == "general":
             self.key = _xavier(Linear(width, width, bias=False))
+        if self.is_additive:
+            self.vector = _xavier(Linear(inner, 1, bias=False))
         if spec.embeddings and self.query is None:
             self.query = _xavier(Linear(width, width))
         if spec.window is not None:

@@ -65,8 +65,6 @@ def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
         head = request.head - 1
         weights = attention_weights(inputs, heads=[head])[0, 0]
         added = None if bias is None else bias(query * inputs.scale, zeros, positions)[0, head]
-    real = request.length - request.padding
-    real - 1 if request.segments == 1 else int(positions.query[0, real - 1])
     return {
         "visible": visible.int().tolist(),
         "seen": int(visible.sum()),
