@@ -1,4 +1,4 @@
-"""Parts of the site that are made from the code: the settings, the commands, a chart."""
+"""Parts of the site that are made from the code and from results: settings, commands, tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import contextlib
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,9 +17,12 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.models.shape import ConvolutionShape, RecurrentShape
 from heedful.train.run_settings import RunSettings
 
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in what the pages ask for."""
+    markdown = re.sub(r"<!-- result (\S+) -->", lambda asked: result(asked[1]), markdown)
     if "<!-- settings -->" in markdown:
         return markdown.replace("<!-- settings -->", settings_tables())
     if "<!-- commands -->" in markdown:
@@ -26,6 +30,19 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     if "<!-- attention -->" in markdown:
         return markdown.replace("<!-- attention -->", attention_chart())
     return markdown
+
+
+def result(file: str) -> str:
+    """A table (.md) or chart (.svg) that a benchmark wrote into benchmarks/results."""
+    path = RESULTS / file
+    if path.suffix == ".md":
+        return path.read_text(encoding="utf-8").strip()
+    return _image(path.read_bytes(), file)
+
+
+def _image(svg: bytes, alt: str) -> str:
+    data = base64.b64encode(svg).decode("ascii")
+    return f'<img alt="{alt}" src="data:image/svg+xml;base64,{data}">'
 
 
 def attention_chart() -> str:
@@ -41,9 +58,9 @@ def attention_chart() -> str:
         *(tuple(found[name]) for name in ("layers", "heads", "rows", "columns")),
         np.array(found["weights"], np.float32),
     )
-    picture = base64.b64encode(charts.draw(charts.matrix(attention), "svg")).decode("ascii")
     text = f"{found['text']} → {found['target']}"
-    return f'<img alt="Attention as a matrix: {text}" src="data:image/svg+xml;base64,{picture}">'
+    picture = charts.draw(charts.matrix(attention), "svg")
+    return _image(picture, f"Attention as a matrix: {text}")
 
 
 def command_help() -> str:

@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE.parent), str(HERE.parent / "pretrained")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "pretrained")]
 
+from bottleneck_report import draw_alignments, write_report  # noqa: E402
 from driver import (  # noqa: E402
     heedful,
     hide_paths,
@@ -90,8 +91,8 @@ GOALS = (5, 10, 15, 20, 25, 30, 35)
 """BLEU of validation; seconds until each is reached."""
 
 SENTENCE = {
-    "multi30k": ("A man in a blue shirt is standing on a ladder cleaning a window.",),
-    "tatoeba": ("I don't know why he came home so late last night.",),
+    "multi30k": "A man in a blue shirt is standing on a ladder cleaning a window.",
+    "tatoeba": "I don't know why he came home so late last night.",
 }
 
 
@@ -124,7 +125,14 @@ def main() -> None:
                 "runs": results,
             }
             (out / "result.json").write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            write_report(result, out)
             print(_line(results[-1]), file=sys.stderr)
+    attending = {
+        name: folder / f"{name}-{arguments.seeds[0]}"
+        for name in arguments.systems
+        if name != "lstm-fixed"
+    }
+    draw_alignments(attending, SENTENCE[arguments.corpus], out)
     print(json.dumps(result))
 
 
@@ -175,7 +183,7 @@ def _measured(run: Path, name: str, seed: int, test: Sequence[str], corpus: str)
         "translating": json.loads(report.read_text(encoding="utf-8")),
         "test": translation_scores(outputs, references),
         "by_length": list(_by_length(sources, outputs, references)),
-        "alignments": [_alignment(run, sentence) for sentence in SENTENCE[corpus]],
+        "alignment": _alignment(run, SENTENCE[corpus]),
     }
 
 
@@ -187,7 +195,14 @@ def _by_length(
         rows = [i for i, source in enumerate(sources) if low <= len(source.split()) <= high]
         chosen = [outputs[i] for i in rows], [references[i] for i in rows]
         scores = translation_scores(*chosen) if len(rows) >= FEWEST else None
-        yield {"from": low, "to": high, "sentences": len(rows), "scores": scores}
+        words = sum(len(sources[row].split()) for row in rows) / max(len(rows), 1)
+        yield {
+            "from": low,
+            "to": high,
+            "sentences": len(rows),
+            "words": round(words, 2),
+            "scores": scores,
+        }
 
 
 def _seconds_to(events: Sequence[dict[str, Any]]) -> dict[str, float | None]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from harness import Row, finish, new_parser, parse, say
@@ -39,6 +40,17 @@ FORMS: Mapping[str, tuple[str, Options]] = {
     "LSTM": ("recurrent", lambda n: {"cell": "lstm"}),
 }
 """Mixers that options make of those in the registry, and the cell of 1997."""
+
+ORDERS: Mapping[str, float] = {
+    "attention": 2,
+    "relative keys": 2,
+    "strided": 1.5,
+    "fixed": 1.5,
+}
+"""Powers of the length that tables of the field give; of all others 1."""
+
+DRAWN = ("attention", "window", "BigBird", "strided", "linear_attention", "mamba", "rwkv", "LSTM")
+"""Lines that one chart holds."""
 
 Curve = dict[int, dict[str, Any]]
 """What was measured, by length."""
@@ -126,6 +138,48 @@ def table_rows(name: str, pass_name: str, curve: Curve) -> list[Row]:
     return rows
 
 
+def markdown(facts: Mapping[str, Any]) -> str:
+    """A table for each pass: exponents beside those of the literature, times and memory."""
+    parts = []
+    for pass_name, curves in facts["curves"].items():
+        head = ["mixer", "O(n^)", "time ^", "memory ^"]
+        head += ["ms, 1,024", "ms, 8,192", "ms, 32,768", "MB, 32,768", "faster than attention from"]
+        lines = [head, [":--", *["--:"] * (len(head) - 1)]]
+        for name, curve in curves.items():
+            powers = facts["exponents"][f"{name}, {pass_name}"]
+            times = [
+                f"{1000 * _figure(curve[n], 'seconds'):,.0f}" if n in curve else "–"
+                for n in (1024, 8192, 32_768)
+            ]
+            memory = f"{curve[32_768]['memory_mb']:,.0f}" if 32_768 in curve else "–"
+            crossing = facts["faster_from"][f"{name}, {pass_name}"]
+            order = f"{ORDERS.get(name, 1):g}"
+            cells = [name.replace("_", " "), order, *(_shown(each) for each in powers.values())]
+            lines.append([*cells, *times, memory, f"{crossing:,}" if crossing else "–"])
+        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        parts.append(f"**{pass_name.capitalize()}**\n\n{table}")
+    return "\n".join(parts)
+
+
+def _shown(power: float | None) -> str:
+    return "–" if power is None else f"{power:.2f}"
+
+
+def draw(curves: Mapping[str, Curve], folder: Path) -> None:
+    """Seconds and memory by length, on axes that are both logarithmic."""
+    from heedful.inspect.charts import Estimate, bands, save
+
+    for value, title in (("seconds", "seconds"), ("memory_mb", "MB at the peak")):
+        series = {}
+        for name in DRAWN:
+            found = sorted(curves.get(name, {}).items())
+            points = [(n, max(_figure(each, value), 1e-6)) for n, each in found]
+            if points:
+                series[name.replace("_", " ")] = [Estimate(n, y, y, y) for n, y in points]
+        chart = bands(series, x="tokens", y=title, log=True, log_y=True)
+        save(chart, folder / f"{value}.svg")
+
+
 def main() -> None:
     """Measure all of them; write curves, exponents and crossings."""
     parser = new_parser(__doc__)
@@ -161,6 +215,9 @@ def main() -> None:
             say(f"{name}, {pass_name}: {powers}")
     facts["curves"] = curves
     finish(arguments, "speed-mixers", rows, facts)
+    folder = arguments.results / "speed-mixers"
+    (folder / "table.md").write_text(markdown(facts), encoding="utf-8")
+    draw(curves["with gradients"], folder)
 
 
 if __name__ == "__main__":

@@ -224,6 +224,12 @@ def test_the_cost_curve_of_mixers(tmp_path, run_here):
     assert found["parameters"] == 4 * (32 * 32 + 32)
     assert found["causal"]
     assert len(found["seconds"]) == 1
+    folder = tmp_path / "results" / "speed-mixers"
+    table = (folder / "table.md").read_text(encoding="utf-8")
+    assert [line.split(" | ")[0] for line in table.splitlines() if "attention" in line] == [
+        *["| mixer", "| attention", "| linear attention"] * 2
+    ]
+    assert all((folder / f"{value}.svg").stat().st_size for value in ("seconds", "memory_mb"))
 
 
 def test_exponents_and_crossings_of_curves():

@@ -20,6 +20,7 @@ from heedful import inspect
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.inspect import charts
 from heedful.inspect.attention_maps import AttentionMap
+from heedful.inspect.charts.frame import SERIES
 
 ODD = (
     "a\nb",
@@ -357,3 +358,20 @@ def test_without_altair_it_is_said_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "vl_convert", None)
     with pytest.raises(ConfigError, match=r"Charts need vl-convert-python.*heedful\[studio\]"):
         import heedful.inspect.charts  # noqa: F401
+
+
+def test_bands_can_be_logarithmic_on_both_axes_and_tell_many_names_apart() -> None:
+    """Colours come round again after some names; the next round is dashed."""
+    series = {
+        f"name {i}": [charts.Estimate(2.0**x, y, y, y) for x, y in ((1, 1.0), (9, 10.0 + i))]
+        for i in range(len(SERIES) + 1)
+    }
+    layers = charts.bands(series, x="tokens", y="seconds", log=True, log_y=True).to_dict()["layer"]
+    for layer in layers:
+        axes = layer["encoding"]
+        assert axes["x"]["scale"]["type"] == axes["y"]["scale"]["type"] == "log"
+    dashes = layers[1]["encoding"]["strokeDash"]["scale"]["range"]
+    assert dashes[0] == dashes[-2] == [1, 0]
+    assert dashes[-1] != dashes[0]
+    few = dict(list(series.items())[:2])
+    assert "strokeDash" not in charts.bands(few, x="x", y="y").to_dict()["layer"][1]["encoding"]

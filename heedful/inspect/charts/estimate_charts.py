@@ -43,6 +43,7 @@ def bands(
     title: str = "",
     more: str = "",
     log: bool = False,
+    log_y: bool = False,
     mark: float | None = None,
     mark_label: str = "",
 ) -> alt.LayerChart:
@@ -54,6 +55,7 @@ def bands(
         y: title of the vertical axis.
         title, more: of the chart, and the smaller line below it.
         log: whether the horizontal axis is logarithmic; places are above 0.
+        log_y: whether the vertical axis is; estimates and their intervals are above 0.
         mark: a place where a line goes from top to bottom.
         mark_label: the words at that line.
 
@@ -65,10 +67,12 @@ def bands(
     base = alt.Chart(data, width=_WIDE, height=_TALL).encode(
         x=alt.X("x:Q", scale=scale, axis=_axis(x, format="~s")), color=_colour(series)
     )
-    domain = _domain(series)
-    band = base.mark_area(opacity=0.16, clip=True).encode(y=_y(y, "low:Q", domain), y2="high:Q")
+    vertical = {"type": "log", "nice": False} if log_y else {"domain": _domain(series)}
+    band = base.mark_area(opacity=0.16, clip=True).encode(y=_y(y, "low:Q", **vertical), y2="high:Q")
     line = base.mark_line(strokeWidth=2, point=count <= _FEW * len(series)).encode(
-        y=_y(y, "y:Q", domain), tooltip=_tooltip(alt.Tooltip("x:Q", title=x, format=".4~s"), y)
+        strokeDash=_dashes(series),
+        y=_y(y, "y:Q", **vertical),
+        tooltip=_tooltip(alt.Tooltip("x:Q", title=x, format=".4~s"), y),
     )
     layers: list[alt.Chart] = [band, line]
     if mark is not None:
@@ -175,6 +179,17 @@ def _colour(series: Series, **settings: Any) -> alt.Color:
     return alt.Color("name:N", scale=alt.Scale(domain=names, range=colours), **settings)
 
 
+def _dashes(series: Series) -> Any:
+    """Whole lines for the first round of colours, dashed ones for the next."""
+    names = labels(list(series))
+    if len(names) <= len(SERIES):
+        return alt.Undefined
+    patterns = [[1, 0], [6, 4], [2, 3]]
+    dashes = [patterns[number // len(SERIES) % len(patterns)] for number in range(len(names))]
+    key = alt.Legend(title=None, labelLimit=300, symbolType="stroke", symbolStrokeWidth=2.5)
+    return alt.StrokeDash("name:N", scale=alt.Scale(domain=names, range=dashes), legend=key)
+
+
 def _domain(series: Series) -> list[float]:
     """The range of an axis: intervals of two seeds, often huge, must not press the lines flat."""
     points = [each for several in series.values() for each in several]
@@ -186,9 +201,8 @@ def _domain(series: Series) -> list[float]:
     ]
 
 
-def _y(title: str, field: str, domain: list[float] | None = None) -> alt.Y:
-    scale = alt.Scale(zero=False, **({} if domain is None else {"domain": domain}))
-    return alt.Y(field, scale=scale, axis=_axis(title))
+def _y(title: str, field: str, **scale: Any) -> alt.Y:
+    return alt.Y(field, scale=alt.Scale(zero=False, **scale), axis=_axis(title))
 
 
 def _tooltip(place: alt.Tooltip | None, figure: str) -> list[alt.Tooltip]:
