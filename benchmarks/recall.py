@@ -34,10 +34,10 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 
-TASKS = ("copy", "recall")
-TRAINED = (4, 8, 16, 32)
-READ = (4, 8, 16, 32, 64)
-SYMBOLS = 64
+TRAINED = {"copy": (4, 8, 16, 32), "recall": (2, 4, 8)}
+READ = {task: (*lengths, 2 * lengths[-1]) for task, lengths in TRAINED.items()}
+LONGEST = max(map(max, READ.values()))
+SYMBOLS = 16
 """Of the alphabet, and as many values; the sign before the answers is one more."""
 
 BATCH_TOKENS = 4096
@@ -74,7 +74,7 @@ def make_model(system: str) -> CausalLM:
     options = tomllib.loads(file.read_text(encoding="utf-8"))["model"] | SMALL
     options |= {} if "recurrent" in options else BLOCK
     shape = TranslatorShape.parse(options | CHANGES.get(system, {}))
-    model = build_model(causal_lm_spec(shape, 2 * SYMBOLS + 1, 4 * max(READ) + 1))
+    model = build_model(causal_lm_spec(shape, 2 * SYMBOLS + 1, 4 * LONGEST + 1))
     assert isinstance(model, CausalLM)
     return model
 
@@ -92,13 +92,13 @@ def learn(system: str, task: str, seed: int, steps: int) -> dict[str, Any]:
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(1000 + seed)
     model = make_model(system)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.003, weight_decay=0.01)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.004, weight_decay=0.01)
     rate = torch.optim.lr_scheduler.LambdaLR(
         optimizer, lambda step: min(1, (step + 1) / 50) * (1 + math.cos(math.pi * step / steps)) / 2
     )
     began = time.perf_counter()
     for step in range(steps):
-        n = TRAINED[step % len(TRAINED)]
+        n = TRAINED[task][step % len(TRAINED[task])]
         length = (2 if task == "copy" else 4) * n + 1
         loss, _ = answer(model, *texts(task, n, BATCH_TOKENS // length, draw))
         optimizer.zero_grad()
@@ -110,7 +110,7 @@ def learn(system: str, task: str, seed: int, steps: int) -> dict[str, Any]:
     draw.manual_seed(0)
     model.eval()
     with torch.inference_mode():
-        right = {n: float(answer(model, *texts(task, n, TEST_TEXTS, draw))[1]) for n in READ}
+        right = {n: float(answer(model, *texts(task, n, TEST_TEXTS, draw))[1]) for n in READ[task]}
     return {
         "system": system,
         "task": task,
@@ -123,12 +123,12 @@ def learn(system: str, task: str, seed: int, steps: int) -> dict[str, Any]:
 
 def table(runs: list[dict[str, Any]], task: str) -> str:
     """Shares of right symbols in percent, a line for each system: mean and half an interval."""
-    lines = [["symbols" if task == "copy" else "pairs", *map(str, READ)]]
-    lines.append([":--", *["--:"] * len(READ)])
+    lines = [["symbols" if task == "copy" else "pairs", *map(str, READ[task])]]
+    lines.append([":--", *["--:"] * len(READ[task])])
     for system in dict.fromkeys(run["system"] for run in runs):
         mine = [run for run in runs if (run["system"], run["task"]) == (system, task)]
         cells = []
-        for n in READ if mine else ():
+        for n in READ[task] if mine else ():
             mean = student_interval([100 * run["right"][str(n)] for run in mine])
             spread = f" ± {(mean.high - mean.low) / 2:.1f}" if len(mine) > 1 else ""
             cells.append(f"{mean.score:.1f}{spread}")
@@ -144,9 +144,9 @@ def main() -> None:
     )
     parser.add_argument("--results", type=Path, default=HERE / "results")
     parser.add_argument("--systems", nargs="+", choices=systems, default=systems)
-    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--tasks", nargs="+", choices=[*TRAINED], default=[*TRAINED])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--steps", type=int, default=1200)
+    parser.add_argument("--steps", type=int, default=500)
     arguments = parser.parse_args()
     out = arguments.results / "recall"
     out.mkdir(parents=True, exist_ok=True)
@@ -173,7 +173,7 @@ def main() -> None:
                 result["runs"].append(learn(system, task, seed, arguments.steps))
                 print(json.dumps(result["runs"][-1]), file=sys.stderr)
                 file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    tables = "".join(f"{task}\n\n{table(result['runs'], task)}\n" for task in TASKS)
+    tables = "".join(f"{task}\n\n{table(result['runs'], task)}\n" for task in TRAINED)
     (out / "table.md").write_text(tables, encoding="utf-8")
     print(tables)
 
