@@ -174,17 +174,21 @@ def _measured(run: Path, name: str, seed: int, test: Sequence[str], corpus: str)
     outputs = output.read_text(encoding="utf-8").splitlines()
     summary = next(e for e in reversed(read_events(run)) if e.get("event") == "summary")
     facts = json.loads(heedful(["info", str(run), "--json"]))
+    translated = json.loads(report.read_text(encoding="utf-8"))
     return {
         "system": name,
         "seed": seed,
         "parameters": facts["parameters"]["total"],
         "training": summary,
         "seconds_to_bleu": _seconds_to(read_events(run)),
-        "translating": json.loads(report.read_text(encoding="utf-8")),
+        "translating": {name: translated[name] for name in _TRANSLATING},
         "test": translation_scores(outputs, references),
         "by_length": list(_by_length(sources, outputs, references)),
         "alignment": _alignment(run, SENTENCE[corpus]),
     }
+
+
+_TRANSLATING = ("lines", "tokens", "seconds", "lines_per_second", "peak_memory_bytes")
 
 
 def _by_length(

@@ -54,9 +54,7 @@ def _main_rows(result: Result) -> list[list[str]]:
     for name, runs in _systems(result).items():
         trained = [run["training"]["target_tokens"] / run["training"]["seconds"] for run in runs]
         reached = [[run["seconds_to_bleu"][goal] for run in runs] for goal in goals]
-        sentences = [
-            run["translating"]["sentences"] / run["translating"]["seconds"] for run in runs
-        ]
+        sentences = [run["translating"]["lines_per_second"] for run in runs]
         cells = [name, f"{runs[0]['parameters']:,}"]
         cells += [_mean([run["test"][metric] for run in runs]) for metric in ("bleu", "chrf")]
         cells += [f"{statistics.median(trained):,.0f}"]

@@ -16,7 +16,6 @@ import argparse
 import gzip
 import itertools
 import json
-import shutil
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -64,7 +63,6 @@ def main() -> None:
     text = json.dumps(result, indent=1, ensure_ascii=False) + "\n"
     (out / "result.json").write_text(text, encoding="utf-8")
     (out / "table.md").write_text(_markdown(table["variants"], measured), encoding="utf-8")
-    shutil.copyfile(run / "page.html", out / "page.html")
     print(_markdown(table["variants"], measured))
 
 
