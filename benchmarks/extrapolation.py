@@ -20,6 +20,7 @@ from typing import Any
 
 from driver import HERE, compare, heedful, new_parser, parse
 from machine import describe_machine
+from tables import markdown_table
 
 from heedful.evaluate.seed_intervals import student_interval
 
@@ -117,12 +118,12 @@ def _markdown(rows: dict[str, list[dict[str, Any]]]) -> str:
     # Learned positions have rows of their own where the table ends.
     usual = next((v for k, v in rows.items() if k != "learned"), next(iter(rows.values())))
     ends = [row["last"] for row in usual]
-    lines = [["positions to", *map(str, ends)], [":--", *["--:"] * len(ends)]]
+    table = [["positions to", *map(str, ends)]]
     for method, several in rows.items():
         by_end = {row["last"]: row.get("loss") for row in several}
         cells = [f"{loss:.3f}" if (loss := by_end.get(end)) is not None else "–" for end in ends]
-        lines.append([method, *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        table.append([method, *cells])
+    return markdown_table(table)
 
 
 def _draw(rows: dict[str, list[dict[str, Any]]], path: Path) -> None:

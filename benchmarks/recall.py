@@ -26,9 +26,9 @@ from typing import Any
 import torch
 from driver import HERE
 from machine import describe_machine
+from tables import markdown_table, mean_cell
 from torch import Tensor, nn
 
-from heedful.evaluate.seed_intervals import student_interval
 from heedful.models.build import build_model
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
@@ -123,17 +123,13 @@ def learn(system: str, task: str, seed: int, steps: int) -> dict[str, Any]:
 
 def table(runs: list[dict[str, Any]], task: str) -> str:
     """Shares of right symbols in percent, a line for each system: mean and half an interval."""
-    lines = [["symbols" if task == "copy" else "pairs", *map(str, READ[task])]]
-    lines.append([":--", *["--:"] * len(READ[task])])
+    rows = [["symbols" if task == "copy" else "pairs", *map(str, READ[task])]]
     for system in dict.fromkeys(run["system"] for run in runs):
         mine = [run for run in runs if (run["system"], run["task"]) == (system, task)]
-        cells = []
-        for n in READ[task] if mine else ():
-            mean = student_interval([100 * run["right"][str(n)] for run in mine])
-            spread = f" ± {(mean.high - mean.low) / 2:.1f}" if len(mine) > 1 else ""
-            cells.append(f"{mean.score:.1f}{spread}")
-        lines.append([system, *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        lengths = READ[task] if mine else ()
+        cells = [mean_cell([100 * run["right"][str(n)] for run in mine], 1) for n in lengths]
+        rows.append([system, *cells])
+    return markdown_table(rows)
 
 
 def main() -> None:

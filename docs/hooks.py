@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,15 +22,15 @@ RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in what the pages ask for."""
-    markdown = re.sub(r"<!-- result (\S+) -->", lambda asked: result(asked[1]), markdown)
-    if "<!-- settings -->" in markdown:
-        return markdown.replace("<!-- settings -->", settings_tables())
-    if "<!-- commands -->" in markdown:
-        return markdown.replace("<!-- commands -->", command_help())
-    if "<!-- attention -->" in markdown:
-        return markdown.replace("<!-- attention -->", attention_chart())
-    return markdown
+    """Fill in what the pages ask for, such as `<!-- settings -->` and `<!-- result FILE -->`."""
+    fillers: dict[str, Callable[..., str]] = {
+        "attention": attention_chart,
+        "commands": command_help,
+        "result": result,
+        "settings": settings_tables,
+    }
+    asked = re.compile(rf"<!-- ({'|'.join(fillers)})(?: (\S+))? -->")
+    return asked.sub(lambda m: fillers[m[1]](*filter(None, [m[2]])), markdown)
 
 
 def result(file: str) -> str:

@@ -130,7 +130,7 @@ def main() -> None:
     attending = {
         name: folder / f"{name}-{arguments.seeds[0]}"
         for name in arguments.systems
-        if name != "lstm-fixed"
+        if _attends(name)
     }
     draw_alignments(attending, SENTENCE[arguments.corpus], out)
     print(json.dumps(result))
@@ -184,7 +184,7 @@ def _measured(run: Path, name: str, seed: int, test: Sequence[str], corpus: str)
         "translating": {name: translated[name] for name in _TRANSLATING},
         "test": translation_scores(outputs, references),
         "by_length": list(_by_length(sources, outputs, references)),
-        "alignment": _alignment(run, SENTENCE[corpus]),
+        "alignment": _alignment(run, SENTENCE[corpus], attends=_attends(name)),
     }
 
 
@@ -221,11 +221,15 @@ def _seconds_to(events: Sequence[dict[str, Any]]) -> dict[str, float | None]:
     return reached
 
 
-def _alignment(run: Path, sentence: str) -> dict[str, Any]:
+def _attends(name: str) -> bool:
+    """Whether a system looks at its source while it writes."""
+    return name != "lstm-fixed"
+
+
+def _alignment(run: Path, sentence: str, *, attends: bool) -> dict[str, Any]:
     """The translation of a sentence, and its attention where there is any."""
     source = run / "sentence.txt"
     source.write_text(f"{sentence}\n", encoding="utf-8")
-    attends = not run.name.startswith("lstm-fixed")
     flags = ["--alignment"] if attends else []
     said = heedful(["translate", str(run), "-i", str(source), *flags, "--json"], run / "align.log")
     found: dict[str, Any] = json.loads(said.splitlines()[0])

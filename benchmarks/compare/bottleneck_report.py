@@ -11,6 +11,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from driver import heedful
+from tables import markdown_table, mean_cell
 
 from heedful.evaluate.seed_intervals import student_interval
 from heedful.inspect import charts
@@ -20,8 +21,8 @@ Result = Mapping[str, Any]
 
 def write_report(result: Result, out: Path) -> None:
     """Write table.md, by-length.md and by-length.svg beside a result."""
-    (out / "table.md").write_text(_table(_main_rows(result)), encoding="utf-8")
-    (out / "by-length.md").write_text(_table(_length_rows(result)), encoding="utf-8")
+    (out / "table.md").write_text(markdown_table(_main_rows(result)), encoding="utf-8")
+    (out / "by-length.md").write_text(markdown_table(_length_rows(result)), encoding="utf-8")
     charts.save(_length_chart(result), out / "by-length.svg")
 
 
@@ -56,7 +57,9 @@ def _main_rows(result: Result) -> list[list[str]]:
         reached = [[run["seconds_to_bleu"][goal] for run in runs] for goal in goals]
         sentences = [run["translating"]["lines_per_second"] for run in runs]
         cells = [name, f"{runs[0]['parameters']:,}"]
-        cells += [_mean([run["test"][metric] for run in runs]) for metric in ("bleu", "chrf")]
+        cells += [
+            mean_cell([run["test"][metric] for run in runs], 1) for metric in ("bleu", "chrf")
+        ]
         cells += [f"{statistics.median(trained):,.0f}"]
         cells += ["–" if None in each else f"{statistics.median(each):,.0f}" for each in reached]
         rows.append([*cells, f"{statistics.median(sentences):,.0f}"])
@@ -68,7 +71,9 @@ def _length_rows(result: Result) -> list[list[str]]:
     rows = [["words of the source", *result["bins"]]]
     rows += [["sentences", *(f"{count:,}" for count in counts)]]
     for name, runs in _systems(result).items():
-        rows.append([name, *(_mean(each) if each else "–" for each in _bleu_by_length(runs))])
+        rows.append(
+            [name, *(mean_cell(each, 1) if each else "–" for each in _bleu_by_length(runs))]
+        )
     return rows
 
 
@@ -86,15 +91,3 @@ def _length_chart(result: Result) -> Any:
         means = [(place, student_interval(values)) for place, values in points if values]
         series[name] = [charts.Estimate(place, m.score, m.low, m.high) for place, m in means]
     return charts.bands(series, x="words of the source, mean of each bin", y="BLEU")
-
-
-def _mean(values: Sequence[float]) -> str:
-    """The mean over seeds, and half of its interval."""
-    mean = student_interval(values)
-    spread = f" ± {(mean.high - mean.low) / 2:.1f}" if len(values) > 1 else ""
-    return f"{mean.score:.1f}{spread}"
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    lines = [rows[0], [":--", *["--:"] * (len(rows[0]) - 1)], *rows[1:]]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

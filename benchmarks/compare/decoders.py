@@ -45,6 +45,7 @@ from driver import (  # noqa: E402
     write_curve,
 )
 from machine import describe_machine  # noqa: E402
+from tables import markdown_table  # noqa: E402
 from turns import alternate, ratio, summary  # noqa: E402
 
 from heedful.pipelines.translation import TranslationPipeline  # noqa: E402
@@ -131,7 +132,7 @@ def main() -> None:
             done.write_text(found, encoding="utf-8")
         result["speed"][mode.name] = json.loads(done.read_text(encoding="utf-8"))
         _write(result, out)
-    table = "".join(f"{line}\n" for line in _table(result))
+    table = markdown_table([["", *SYSTEMS], *_rows(result)])
     (out / "table.md").write_text(table, encoding="utf-8")
     _say(table)
     print(json.dumps(result))
@@ -215,10 +216,8 @@ class Bench:
             )
 
 
-def _table(result: Mapping[str, Any]) -> Iterator[str]:
-    """Scores, then sentences a processor second, as Markdown."""
-    yield f"| | {' | '.join(SYSTEMS)} |"
-    yield f"|:--|{'--:|' * len(SYSTEMS)}"
+def _rows(result: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Scores, then sentences a processor second."""
     for precision in PRECISIONS:
         for metric in ("bleu", "chrf"):
             cells = []
@@ -227,7 +226,7 @@ def _table(result: Mapping[str, Any]) -> Iterator[str]:
                 found = summary([each[precision][metric] for each in runs])
                 spread = f" ({found['lowest']:.1f}-{found['highest']:.1f})"
                 cells.append(f"{found['median']:.1f}{spread if len(runs) > 1 else ''}")
-            yield f"| {metric}, {precision} | {' | '.join(cells)} |"
+            yield [f"{metric}, {precision}", *cells]
     for mode, found in result["speed"].items():
         speeds = found["per_processor_second"]
         for precision in PRECISIONS:
@@ -237,7 +236,7 @@ def _table(result: Mapping[str, Any]) -> Iterator[str]:
                 times = speeds["to attention"].get(key)
                 share = f" (×{times['median']:.2f})" if times else ""
                 cells.append(f"{speeds[key]['median']:,.1f}{share}")
-            yield f"| {mode}, {precision} | {' | '.join(cells)} |"
+            yield [f"{mode}, {precision}", *cells]
 
 
 def _write(result: Mapping[str, Any], out: Path) -> None:

@@ -16,6 +16,7 @@ import argparse
 import gzip
 import itertools
 import json
+import statistics
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +27,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from driver import compare, heedful, new_parser, parse  # noqa: E402
 from machine import describe_machine  # noqa: E402
-
-from heedful.evaluate.seed_intervals import student_interval  # noqa: E402
+from tables import markdown_table, mean_cell  # noqa: E402
 
 PARTS = ("train", "valid", "test")
 MOST = {"train": None, "valid": 100_000, "test": 300_000}
@@ -102,15 +102,13 @@ def _markdown(variants: list[dict[str, Any]], measured: list[dict[str, Any]]) ->
     lines = []
     for variant in variants:
         mine = [m["scores"] for m in measured if m["variant"] == variant["name"]]
-        bits = student_interval([each["bits_per_character"] for each in mine])
-        spread = f" ± {(bits.high - bits.low) / 2:.3f}" if len(mine) > 1 else ""
+        bits = [each["bits_per_character"] for each in mine]
         numbers = f"{variant['parameters']:,}"
         update = 1000 * variant["seconds"] / variant["steps"]
-        cells = [variant["name"], f"{bits.score:.3f}{spread}", numbers, f"{update:.0f}"]
-        lines.append((bits.score, cells))
-    rows = [["system", "bits per character", "numbers", "ms an update"], [":--", *["--:"] * 3]]
-    rows += [cells for _, cells in sorted(lines)]
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+        cells = [variant["name"], mean_cell(bits, 3), numbers, f"{update:.0f}"]
+        lines.append((statistics.fmean(bits), cells))
+    head = ["system", "bits per character", "numbers", "ms an update"]
+    return markdown_table([head, *(cells for _, cells in sorted(lines))])
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 import torch  # noqa: E402
 from driver import compare, multi30k_raw, new_parser, parse  # noqa: E402
 from machine import describe_machine  # noqa: E402
+from tables import markdown_table  # noqa: E402
 
 from heedful.config import dump_toml, merge  # noqa: E402
 from heedful.nn.attention.score_attention import ScoreAttention  # noqa: E402
@@ -103,20 +104,19 @@ def cell(found: dict[str, Any]) -> str:
 
 def markdown(rows: dict[str, dict[str, Any]], speed: dict[str, dict[int, float]]) -> str:
     """Two tables: losses, and milliseconds."""
-    lines = []
+    tables = []
     for model, scores, widths in (
         ("GRU", SCORES, KEY_WIDTHS),
         ("Transformer", SCORES[1:], HEAD_WIDTHS),
     ):
-        lines += [[f"{model}: loss, width of keys", *map(str, widths)], [":--"] + ["--:"] * 3]
+        table = [[f"{model}: loss, width of keys", *map(str, widths)]]
         for score in scores:
             found = [rows[f"{model}, {score}, {width}"] for width in widths]
-            cells = [cell(each) for each in found]
-            lines.append([score, *cells])
-        lines.append([])
-    lines += [["milliseconds, width of keys", *map(str, KEY_WIDTHS)], [":--"] + ["--:"] * 3]
-    lines += [[k, *[f"{1000 * v[w]:.1f}" for w in KEY_WIDTHS]] for k, v in speed.items()]
-    return "".join(f"| {' | '.join(line)} |\n" if line else "\n" for line in lines)
+            table.append([score, *map(cell, found)])
+        tables.append(markdown_table(table))
+    table = [["milliseconds, width of keys", *map(str, KEY_WIDTHS)]]
+    table += [[k, *[f"{1000 * v[w]:.1f}" for w in KEY_WIDTHS]] for k, v in speed.items()]
+    return "\n".join([*tables, markdown_table(table)])
 
 
 def main() -> None:

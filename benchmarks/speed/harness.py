@@ -15,6 +15,7 @@ from typing import Any
 BENCHMARKS = Path(__file__).resolve().parents[1]
 ROOT = BENCHMARKS.parent
 BUILD = ROOT / "build" / "bench"
+sys.path.append(str(BENCHMARKS))  # what all benchmarks share, behind what these do
 
 Row = Mapping[str, Any]
 """A line of the table: `work`, `unit`, summaries `ours`, `theirs` and `ratio`, `least`, `aim`."""
@@ -104,7 +105,6 @@ def finish(
         facts: what else belongs to the result, as JSON types.
         peers: versions of the other projects, or why one is missing.
     """
-    sys.path.append(str(BENCHMARKS))
     from machine import describe_machine  # the other benchmarks' too; loads torch
 
     result = {

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Row, finish, new_parser, parse, say
+from tables import markdown_table
 from turns import Worker, WorkerError, summary
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
@@ -93,7 +94,7 @@ def measure(
 def exponent(curve: Curve, value: str) -> float | None:
     """The slope of log value over log length, by least squares, of the longer half."""
     points = [
-        (math.log(length), math.log(max(_figure(found, value), 1e-6)))
+        (math.log(length), math.log(_positive(found, value)))
         for length, found in sorted(curve.items())
     ]
     points = points[len(points) // 2 :] if len(points) > 3 else points
@@ -128,6 +129,11 @@ def _figure(found: Mapping[str, Any], value: str) -> float:
     return float(found[value])
 
 
+def _positive(found: Mapping[str, Any], value: str) -> float:
+    """A figure that has a logarithm: memory may not have grown at all."""
+    return max(_figure(found, value), 1e-6)
+
+
 def table_rows(name: str, pass_name: str, curve: Curve) -> list[Row]:
     """Seconds and MB of one mixer at every length."""
     rows: list[Row] = []
@@ -144,7 +150,7 @@ def markdown(facts: Mapping[str, Any]) -> str:
     for pass_name, curves in facts["curves"].items():
         head = ["mixer", "O(n^)", "time ^", "memory ^"]
         head += ["ms, 1,024", "ms, 8,192", "ms, 32,768", "MB, 32,768", "faster than attention from"]
-        lines = [head, [":--", *["--:"] * (len(head) - 1)]]
+        table = [head]
         for name, curve in curves.items():
             powers = facts["exponents"][f"{name}, {pass_name}"]
             times = [
@@ -155,9 +161,8 @@ def markdown(facts: Mapping[str, Any]) -> str:
             crossing = facts["faster_from"][f"{name}, {pass_name}"]
             order = f"{ORDERS.get(name, 1):g}"
             cells = [name.replace("_", " "), order, *(_shown(each) for each in powers.values())]
-            lines.append([*cells, *times, memory, f"{crossing:,}" if crossing else "–"])
-        table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-        parts.append(f"**{pass_name.capitalize()}**\n\n{table}")
+            table.append([*cells, *times, memory, f"{crossing:,}" if crossing else "–"])
+        parts.append(f"**{pass_name.capitalize()}**\n\n{markdown_table(table)}")
     return "\n".join(parts)
 
 
@@ -173,7 +178,7 @@ def draw(curves: Mapping[str, Curve], folder: Path) -> None:
         series = {}
         for name in DRAWN:
             found = sorted(curves.get(name, {}).items())
-            points = [(n, max(_figure(each, value), 1e-6)) for n, each in found]
+            points = [(n, _positive(each, value)) for n, each in found]
             if points:
                 series[name.replace("_", " ")] = [Estimate(n, y, y, y) for n, y in points]
         chart = bands(series, x="tokens", y=title, log=True, log_y=True)
