@@ -180,16 +180,18 @@ class LinearAttention(nn.Module):
         Returns:
             [B, H, L, E], and the state after these tokens.
         """
+        if not q.shape[2]:
+            return v, state
         products, keys = state.products[:, 0], state.keys[:, 0]
         outputs = []
         last = None if segments is None else segments[:, 0]
-        for first in range(0, q.shape[2], _CHUNK):
-            part = slice(first, first + _CHUNK)
-            query, key, value = q[:, :, part], k[:, :, part], v[:, :, part]
+        # Split, not sliced: the gradient of a slice is as long as the whole text.
+        parts = zip(*(each.split(_CHUNK, 2) for each in (q, k, v)), strict=True)
+        for number, (query, key, value) in enumerate(parts):
             weights = (query @ key.transpose(2, 3)).tril()
             before = query
             if segments is not None and last is not None:
-                here = segments[:, part]
+                here = segments[:, number * _CHUNK : (number + 1) * _CHUNK]
                 weights = weights * (here[:, None, :, None] == here[:, None, None, :])
                 before = query * (here == last[:, None])[:, None, :, None]
             above = weights @ value + before @ products
@@ -200,8 +202,7 @@ class LinearAttention(nn.Module):
                 products, keys, last = products * goes_on[..., None], keys * goes_on, here[:, -1]
                 key = key * (here == last[:, None])[:, None, :, None]
             products, keys = products + key.transpose(2, 3) @ value, keys + key.sum(2)
-        mixed = torch.cat(outputs, 2) if outputs else v
-        return mixed, LinearState(products[:, None], keys[:, None])
+        return torch.cat(outputs, 2), LinearState(products[:, None], keys[:, None])
 
     def _weights(self, q: Tensor, k: Tensor, context: Context) -> Tensor:
         """Return the weight of every key for every query, [B, H, L, L]."""

@@ -198,8 +198,9 @@ def fading_average(
     else:
         sums = _Sums(*(each[:, None] for each in sums))
     outputs = []
-    for token in range(size):
-        key, value, is_real = k[:, token], v[:, token], real[:, token]
+    for token, (key, value, is_real) in enumerate(
+        zip(k.unbind(1), v.unbind(1), real.unbind(1), strict=True)
+    ):
         if begins is not None:
             sums = sums._replace(top=torch.where(begins[:, token], _NOTHING, sums.top))
         here = sums.add(sums.top, value, 1.0, key + bonus)
@@ -233,12 +234,14 @@ def _chunk_starts(
     values, weights = (shares * v).sum(1), shares.sum(1)
     faded = real.sum(1) * decay  # [B, n, D]
     starts = []
-    for chunk in range(k.shape[2]):
+    # Unbound, not indexed: the gradient of an index is as long as the whole text.
+    chunks = zip(*(each.unbind(1) for each in (faded, values, weights, top)), strict=True)
+    for chunk, (fading, value, weight, largest) in enumerate(chunks):
         starts.append(sums)
-        kept = sums.top + faded[:, chunk]
+        kept = sums.top + fading
         if begins is not None:
             kept = torch.where(begins[:, :, chunk].any(1), _NOTHING, kept)
-        sums = sums.add(kept, values[:, chunk], weights[:, chunk], top[:, chunk])
+        sums = sums.add(kept, value, weight, largest)
     return _Sums(*(torch.stack(each, 1) for each in zip(*starts, strict=True)))
 
 

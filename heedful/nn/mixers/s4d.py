@@ -171,12 +171,13 @@ class S4D(ScanMixer):
     ) -> Tensor:
         """Return the states before each chunk, [D, B, n, N/2]."""
         current, before = state.transpose(0, 1), []
-        for chunk in range(written.shape[2]):
+        # Unbound, not indexed: the gradient of an index is as long as the whole text.
+        for chunk, added in enumerate(written.unbind(2)):
             before.append(current)
             kept = factor[:, None] * current
             if texts is not None:
                 kept = kept * (texts[:, chunk, -1] == 0)[:, None]
-            current = kept + written[:, :, chunk]
+            current = kept + added
         return torch.stack(before, 2)
 
     def _after(
