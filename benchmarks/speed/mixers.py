@@ -1,6 +1,7 @@
 """The cost curve: every attention and every rival by the length of a text, in time and memory.
 
-    python benchmarks/speed/mixers.py        about 40 minutes; --only Mamba for one of them
+    python benchmarks/speed/mixers.py --width 256 --heads 4 --rounds 3 --most 4    25 minutes
+    python benchmarks/speed/mixers.py … --only rwkv,s4d    measure these anew
 
 One layer's mixer over one text in float32, from 512 to 32,768 tokens, forward and with gradients.
 The mixers are those of the registry `heedful.models.mixers`, and of some the forms that options
@@ -13,6 +14,7 @@ at the rate of matrix products.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -21,6 +23,8 @@ from typing import Any
 from harness import Row, finish, new_parser, parse, say
 from tables import markdown_table
 from turns import Worker, WorkerError, summary
+
+NAME = "speed-mixers"
 
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16_384, 32_768)
 Options = Callable[[int], Mapping[str, Any]]
@@ -191,7 +195,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=512, help="D (512)")
     parser.add_argument("--heads", type=int, default=8, help="of mixers that have some (8)")
     parser.add_argument("--most", type=float, default=20.0, help="seconds of a run (20)")
-    parser.add_argument("--only", default="", help="a word in the names of mixers")
+    parser.add_argument(
+        "--only", default="", help="names of mixers, with commas: measure these anew"
+    )
     arguments = parse(parser)
     lengths = (128, 256) if arguments.quick else LENGTHS
     log = arguments.work / "mixers" / "worker.log"
@@ -200,29 +206,43 @@ def main() -> None:
     rate = asking.ask("rate", width=arguments.width, repeats=20)["operations_per_second"]
     kinds = {name: (name, lambda n: {"max_length": n}) for name in registered} | dict(FORMS)
     asking.close()
+    folder = arguments.results / NAME
+    chosen = [word.lower() for word in arguments.only.split(",")]
+    curves = _stored(folder) if arguments.only else {}
     rows: list[Row] = []
-    curves: dict[str, dict[str, Curve]] = {}
     facts: dict[str, Any] = {"width": arguments.width, "operations_per_second": rate}
-    facts |= {"exponents": {}, "faster_from": {}, "times_arithmetic": {}}
+    facts |= {"exponents": {}, "faster_from": {}, "times_arithmetic": {}, "curves": curves}
     for backward in (False, True):
         pass_name = "with gradients" if backward else "forward"
-        mine = curves[pass_name] = {}
+        mine = curves.setdefault(pass_name, {})
         for name, (mixer, options) in kinds.items():
-            if arguments.only.lower() not in name.lower() and name != "attention":
-                continue
-            mine[name] = measure(arguments, mixer, options, lengths, backward=backward)
-            rows += table_rows(name, pass_name, mine[name])
-            powers = {value: exponent(mine[name], value) for value in ("seconds", "memory_mb")}
+            if name.lower() in chosen or not arguments.only:
+                mine[name] = measure(arguments, mixer, options, lengths, backward=backward)
+                say(f"{name}, {pass_name}: {exponent(mine[name], 'seconds')}")
+        for name, curve in mine.items():
+            rows += table_rows(name, pass_name, curve)
+            powers = {value: exponent(curve, value) for value in ("seconds", "memory_mb")}
             facts["exponents"][f"{name}, {pass_name}"] = powers
             if backward:
-                facts["times_arithmetic"][name] = times_arithmetic(mine[name], rate)
-            facts["faster_from"][f"{name}, {pass_name}"] = overtakes(mine[name], mine["attention"])
-            say(f"{name}, {pass_name}: {powers}")
-    facts["curves"] = curves
-    finish(arguments, "speed-mixers", rows, facts)
-    folder = arguments.results / "speed-mixers"
+                facts["times_arithmetic"][name] = times_arithmetic(curve, rate)
+            faster = overtakes(curve, mine["attention"]) if "attention" in mine else None
+            facts["faster_from"][f"{name}, {pass_name}"] = faster
+    finish(arguments, NAME, rows, facts)
     (folder / "table.md").write_text(markdown(facts), encoding="utf-8")
     draw(curves["with gradients"], folder)
+
+
+def _stored(folder: Path) -> dict[str, dict[str, Curve]]:
+    """The curves of an earlier run, of which some are measured anew."""
+    file = folder / "result.json"
+    stored = json.loads(file.read_text(encoding="utf-8"))["curves"] if file.exists() else {}
+    return {
+        pass_name: {
+            name: {int(length): found for length, found in curve.items()}
+            for name, curve in curves.items()
+        }
+        for pass_name, curves in stored.items()
+    }
 
 
 if __name__ == "__main__":

@@ -204,7 +204,7 @@ def test_limits_and_ratios_are_shown():
 
 
 def test_the_cost_curve_of_mixers(tmp_path, run_here):
-    words = ("--quick", "--only", "linear", "--width", "32", "--heads", "2", "--threads", "1")
+    words = ("--quick", "--width", "32", "--heads", "2", "--threads", "1", "--only")
     started, closed = [], []
     process = turns.Worker("mixer_case.py", tmp_path / "worker.log", threads=1)
 
@@ -213,11 +213,23 @@ def test_the_cost_curve_of_mixers(tmp_path, run_here):
         started.append(script)
         return SimpleNamespace(ask=process.ask, close=lambda: closed.append(script))
 
+    def measured(names):
+        done = run_here("mixers", *words, names, "--work", str(tmp_path), worker=worker)
+        return json.loads(done.out.splitlines()[-1])["curves"]["with gradients"]
+
     try:
-        done = run_here("mixers", *words, "--work", str(tmp_path), worker=worker)
+        done = run_here(
+            "mixers", *words, "attention,linear_attention", "--work", str(tmp_path), worker=worker
+        )
+        assert (
+            started == closed == ["mixer_case.py"] * (1 + 2 * 2 * 2)
+        )  # names; mixer, length, pass
+        before = json.loads(done.out.splitlines()[-1])["curves"]["with gradients"]
+        again = measured("linear_attention")
     finally:
         process.close()
-    assert started == closed == ["mixer_case.py"] * (1 + 2 * 2 * 2)  # names; mixer, length, pass
+    assert again["attention"] == before["attention"]
+    assert again["linear_attention"] != before["linear_attention"]
     result = json.loads(done.out.splitlines()[-1])
     assert set(result["curves"]["forward"]) == {"attention", "linear_attention"}
     found = result["curves"]["with gradients"]["linear_attention"]["256"]
