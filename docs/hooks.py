@@ -26,6 +26,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     fillers: dict[str, Callable[..., str]] = {
         "attention": attention_chart,
         "commands": command_help,
+        "http": http_tables,
         "result": result,
         "settings": settings_tables,
     }
@@ -131,3 +132,57 @@ def show(value: Any) -> str:
     if isinstance(value, tuple):
         return ", ".join(show(item) for item in value) or "none"
     return f"`{value}`"
+
+
+def http_tables() -> str:
+    """A heading and tables of values for each address of the server."""
+    from heedful.search.search_settings import SearchSettings
+    from heedful.serve.application import ServerParts, all_endpoints
+    from heedful.serve.limits import GateSettings, Limits
+    from heedful.serve.metrics import Metrics
+    from heedful.serve.openapi import describe
+    from heedful.serve.scheduler import Scheduler
+    from heedful.serve.served_models import ServedModels
+    from heedful.serve.service import Service
+
+    scheduler = Scheduler(threads=0, positions=1, most_waiting=1)
+    service = Service(ServedModels([]), scheduler, Limits(), SearchSettings())
+    parts = ServerParts(service, Metrics(), GateSettings())
+    spec = describe(all_endpoints(parts), needs_key=False)
+    schemas = spec["components"]["schemas"]
+    pages = []
+    for path, operations in spec["paths"].items():
+        methods = " or ".join(method.upper() for method in operations)
+        operation = list(operations.values())[-1]
+        page = [f"## {methods} {path}", f"{operation['summary']}."]
+        for title, content in (
+            ("Request", operation.get("requestBody", {}).get("content", {})),
+            ("Answer", operation["responses"]["200"]["content"]),
+        ):
+            reference = content.get("application/json", {}).get("schema", {}).get("$ref")
+            fields = schemas[reference.rpartition("/")[2]] if reference else {}
+            if fields.get("properties"):
+                page += [f"**{title}**", fields_table(fields)]
+        pages.append("\n\n".join(page))
+    return "\n\n".join(pages)
+
+
+def fields_table(schema: dict[str, Any]) -> str:
+    """Names, types and descriptions of the fields of a JSON schema."""
+    rows = ["| value | type | |", "|---|---|---|"]
+    for name, field in schema["properties"].items():
+        rows.append(f"| `{name}` | {json_type(field)} | {field.get('description', '')} |")
+    return "\n".join(rows)
+
+
+def json_type(field: dict[str, Any]) -> str:
+    """A type of a JSON schema in words."""
+    if "anyOf" in field:
+        kinds = [json_type(each) for each in field["anyOf"] if each.get("type") != "null"]
+        return " or ".join(dict.fromkeys(kinds)) or "nothing"
+    if "enum" in field or "const" in field:
+        return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
+    if field.get("type") == "array":
+        return f"list of {json_type(field.get('items', {}))}"
+    words = {"string": "text", "boolean": "true or false", "null": "nothing"}
+    return words.get(field.get("type", "object"), field.get("type", "object"))

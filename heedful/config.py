@@ -49,7 +49,7 @@ class Config(pydantic.BaseModel):
             current = json.dumps(dict(cls.upgrade(values)), default=str)
             return cls.model_validate_json(current, strict=True)
         except pydantic.ValidationError as error:
-            raise _explain(cls, error, where) from None
+            raise validation_error(cls, error, where) from None
 
     @classmethod
     def upgrade(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -82,7 +82,7 @@ def explained(where: str, *, remedy: str) -> Iterator[None]:
     try:
         yield
     except pydantic.ValidationError as error:
-        what = _explain(Config, error, where).what
+        what = validation_error(Config, error, where).what
         raise ConfigError(what, where=where, remedy=remedy) from None
 
 
@@ -158,9 +158,16 @@ def merge(*layers: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
-def _explain(
+def validation_error(
     cls: type[pydantic.BaseModel], error: pydantic.ValidationError, where: str | None
 ) -> ConfigError:
+    """Return pydantic's error in words, with a suggestion for an unknown key.
+
+    Args:
+        cls: whose values were checked.
+        error: of the check.
+        where: the file, flag or request that the values came from.
+    """
     problems: list[str] = []
     remedy: str | None = None
     for item in error.errors():
@@ -209,6 +216,7 @@ _WORDS = {
     "string_too_long": "has more than {max_length} characters",
     "string_too_short": "has fewer than {min_length} characters",
     "string_type": "must be a text",
+    "string_unicode": "must be Unicode text, without halves of characters",
     "too_long": "has {actual_length} values; at most {max_length} are taken",
     "too_short": "has {actual_length} values; at least {min_length} are needed",
     "tuple_type": "must be a list",

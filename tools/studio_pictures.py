@@ -19,8 +19,9 @@ from typing import Any
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from heedful.listening import address_of, listen
 from heedful.pretrained.catalogue import models_at_hand
-from heedful.studio.app import address_of, build_app, listen
+from heedful.studio.app import build_app
 from heedful.studio.pages import PAGES
 from heedful.studio.workspace import Workspace
 

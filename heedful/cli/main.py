@@ -51,6 +51,7 @@ VERBS = {
     "presets": "List the named model sizes.",
     "models": "List the trained models that come with Heedful.",
     "studio": "Explore models, runs and ideas in a browser.",
+    "serve": "Serve translators and language models over HTTP.",
     "doctor": "Check this machine: versions, devices and speed of each precision.",
 }
 

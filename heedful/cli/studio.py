@@ -48,8 +48,8 @@ def studio(
         )
     flags = {"models": [str(path) for path in models], "host": host, "port": port}
     report = Report("studio", output, flags)
-    from heedful.studio.app import address_of, listen, outside_address, serve
-    from heedful.studio.guard import is_loopback
+    from heedful.listening import address_of, is_loopback, listen, outside_address
+    from heedful.studio.app import serve
     from heedful.studio.workspace import Workspace
 
     given = [directory_of(path) for path in models]

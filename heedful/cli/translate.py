@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.search.alignment import Alignment
 
 CHUNK = 4096
 """Lines that are in memory at a time."""
@@ -90,6 +89,15 @@ def translate(
         Path | None,
         Parameter(help="A prefix for each input line; an empty line is none."),
     ] = None,
+    stream: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Answer each line before the next is read. Without it lines that have come are "
+            "translated together, which is faster, and none waits for lines still to come.",
+        ),
+    ] = False,
     continuous_batching: Annotated[
         bool,
         Parameter(
@@ -132,6 +140,7 @@ def translate(
         **running.plain(),
         "scores": scores,
         "alignment": alignment,
+        "stream": stream,
         "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
     }
@@ -153,12 +162,12 @@ def translate(
     writer = _Writer(
         json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
     )
-    with closing(terminal()) as events, output_to(output_file) as stream:
-        for texts in chunks(input, CHUNK):
+    with closing(terminal()) as events, output_to(output_file) as writable:
+        for texts in chunks(input, 1 if stream else CHUNK):
             translations = translator.translate(
                 texts, prefixes.take(len(texts)), counts["lines"] + 1, events.warn
             )
-            writer.write(translations, stream)
+            writer.write(translations, writable)
             counts["lines"] += len(translations)
             counts["tokens"] += sum(len(translation.tokens) for translation in translations)
             counts["cut"] += sum(not translation.finished for translation in translations)
@@ -302,7 +311,8 @@ class _Writer:
     def _fields(self, translation: Translation) -> dict[str, Any]:
         fields: dict[str, Any] = {"text": str(translation), "score": translation.score}
         if self.alignment:
-            fields["alignment"] = _alignment_fields(translation.alignment)
+            alignment = translation.alignment
+            fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()
         return fields
 
     def _columns(self, translation: Translation) -> str:
@@ -319,15 +329,8 @@ class _Writer:
         return "\t".join(columns)
 
 
-def _alignment_fields(alignment: Alignment | None) -> dict[str, Any]:
-    if alignment is None:
-        return {"source": [], "target": [], "links": [], "weights": []}
-    return {
-        "source": list(alignment.source_words),
-        "target": list(alignment.target_words),
-        "links": [[source, target] for source, target, _ in alignment.links],
-        "weights": [[round(weight, 4) for weight in row] for row in alignment.matrix],
-    }
+_NO_ALIGNMENT: Mapping[str, Any] = {"source": [], "target": [], "links": [], "weights": []}
+"""Of the empty translation of an empty line."""
 
 
 class _Prefixes:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal, Unpack
 
@@ -28,6 +28,9 @@ from heedful.text.tokenizer import TextTokenizer, Tokenizer
 BATCH_TOKENS = 16_384
 """Positions of a batch: prompts × longest, new tokens counted, × continuations."""
 
+Ended = Literal["end", "stop", "length"]
+"""By the model's end token, at a stop string, or at the longest length."""
+
 
 @dataclass(frozen=True)
 class Generation:
@@ -39,7 +42,7 @@ class Generation:
         score: natural-log probability, summed over the tokens and, where the model ended, its end.
         normalized_score: what continuations are ranked by.
         token_scores: of each token.
-        ended: by the model's end token, by a stop string, or at the longest length.
+        ended: the reason of its end.
         others: the next-best continuations, or other samples.
     """
 
@@ -48,7 +51,7 @@ class Generation:
     score: float
     normalized_score: float
     token_scores: tuple[float, ...]
-    ended: Literal["end", "stop", "length"]
+    ended: Ended
     others: tuple[Generation, ...] = ()
 
     @property
@@ -130,8 +133,9 @@ def stream(
     ends: Sequence[int] = (),
     settings: GenerationSettings | None = None,
     name: int = 0,
+    within: Callable[[], AbstractContextManager[object]] = nullcontext,
     **options: Unpack[GenerationOptions],
-) -> Iterator[str]:
+) -> TextStream:
     """Continue a prompt, giving text as soon as it is certain.
 
     The pieces together are the text that `generate` gives. None ends inside a character, and none
@@ -141,6 +145,7 @@ def stream(
         model, tokenizer, ends, settings, **options: as for `generate`.
         prompt: ids.
         name: the prompt's number, which its random draws depend on.
+        within: a further context that each token is computed in.
 
     Raises:
         ConfigError, DataError, ModelError: as `generate` does, and for a beam or several samples.
@@ -153,38 +158,75 @@ def stream(
             remedy="Stream with beam = 1 and n_best = 1",
         )
     _check(model, [prompt], tokenizer, ends, settings)
-    return _stream(model, prompt, tokenizer, ends, settings, name)
-
-
-def _stream(
-    model: CausalLM,
-    prompt: Sequence[int],
-    tokenizer: Decoder,
-    ends: Sequence[int],
-    settings: GenerationSettings,
-    name: int,
-) -> Iterator[str]:
     text = RunningText(tokenizer, prompt, settings.stop)
     continuation = _continuation(model, [prompt], [text], ends, settings)
-    tokens: list[int] = []
-    shown = 0
-    with _evaluating(model):
-        drawn = stream_tokens(
-            continuation,
-            *_tensors([prompt], model),
-            settings,
-            specials=continuation.specials,
-            name=name,
-            limit=continuation.limit,
-        )
-        for token in drawn:
-            tokens.append(token)
-            ready = text.ready(tokens)
-            if len(ready) > shown:
-                yield ready[shown:]
-                shown = len(ready)
-    if rest := text.text(tokens)[shown:]:
-        yield rest
+    drawn = stream_tokens(
+        continuation,
+        *_tensors([prompt], model),
+        settings,
+        specials=continuation.specials,
+        name=name,
+        limit=continuation.limit,
+    )
+
+    @contextmanager
+    def computing() -> Iterator[None]:
+        with _evaluating(model), within():
+            yield
+
+    return TextStream(drawn, text, continuation.limit, computing)
+
+
+class TextStream(Iterator[str]):
+    """The text of a continuation, a piece as soon as it is certain.
+
+    Args:
+        drawn: its tokens, computed as they are asked for.
+        text: of the tokens.
+        limit: most tokens.
+        within: the context that each token is computed in.
+
+    Attributes:
+        tokens: ids so far.
+    """
+
+    def __init__(
+        self,
+        drawn: Generator[int, None, None],
+        text: RunningText,
+        limit: int,
+        within: Callable[[], AbstractContextManager[object]],
+    ) -> None:
+        self.tokens: list[int] = []
+        self._drawn = drawn
+        self._text = text
+        self._limit = limit
+        self._within = within
+        self._shown = 0
+
+    def __next__(self) -> str:
+        """Return the next piece."""
+        with self._within():  # not while whoever reads the pieces is at work
+            for token in self._drawn:
+                self.tokens.append(token)
+                if piece := self._new(self._text.ready(self.tokens)):
+                    return piece
+        if piece := self._new(self._text.text(self.tokens)):
+            return piece
+        raise StopIteration
+
+    def close(self) -> None:
+        """Compute no further tokens."""
+        self._drawn.close()
+
+    @property
+    def ended(self) -> Ended:
+        """The reason of its end, once it has ended."""
+        return _reason(self.tokens, self._text, self._limit)
+
+    def _new(self, text: str) -> str:
+        piece, self._shown = text[self._shown :], max(self._shown, len(text))
+        return piece
 
 
 def _continuation(
@@ -279,17 +321,20 @@ def _assemble(hypotheses: Sequence[Hypothesis], text: RunningText | None, limit:
 
 def _generation(hypothesis: Hypothesis, text: RunningText | None, limit: int) -> Generation:
     tokens = hypothesis.tokens
-    ended: Literal["end", "stop", "length"] = "length" if len(tokens) == limit else "end"
-    if text is not None and text.stopped(tokens):
-        ended = "stop"
     return Generation(
         tokens=tokens,
         text="" if text is None else text.text(tokens),
         score=hypothesis.score,
         normalized_score=hypothesis.normalized_score,
         token_scores=hypothesis.token_scores[: len(tokens)],
-        ended=ended,
+        ended=_reason(tokens, text, limit),
     )
+
+
+def _reason(tokens: Sequence[int], text: RunningText | None, limit: int) -> Ended:
+    if text is not None and text.stopped(tokens):
+        return "stop"
+    return "length" if len(tokens) == limit else "end"
 
 
 @contextmanager
@@ -354,22 +399,17 @@ class GenerationPipeline(TextPipeline[CausalLM]):
         *,
         settings: GenerationSettings | None = None,
         **options: Unpack[GenerationOptions],
-    ) -> Iterator[str]:
+    ) -> TextStream:
         """Continue one prompt, giving text as soon as it is certain; arguments as `generate`."""
-        pieces = stream(
+        return stream(
             self.model,
             prompt_ids(self.tokenizer, prompt),
             self.tokenizer,
             ends=(self.tokenizer.eos,),
             settings=settings,
+            within=self.computing,
             **options,
         )
-        while True:
-            with self.computing():  # not while whoever reads the pieces is at work
-                piece = next(pieces, None)
-            if piece is None:
-                return
-            yield piece
 
 
 def prompt_ids(tokenizer: TextTokenizer, prompt: str) -> list[int]:

@@ -6,7 +6,7 @@ import itertools
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,6 +47,15 @@ class Alignment:
             for target, source in enumerate(best)
             if source is not None and self.matrix[target][source] > 0.0
         )
+
+    def plain(self) -> dict[str, Any]:
+        """Words, links between them and weights as JSON data."""
+        return {
+            "source": list(self.source_words),
+            "target": list(self.target_words),
+            "links": [[source, target] for source, target, _ in self.links],
+            "weights": [[round(weight, 4) for weight in row] for row in self.matrix],
+        }
 
 
 def join_alignments(parts: Sequence[Alignment]) -> Alignment:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import torch
@@ -105,7 +105,7 @@ def stream_tokens(
     specials: Specials,
     name: int,
     limit: int,
-) -> Iterator[int]:
+) -> Generator[int, None, None]:
     """Sample one sequence, or take the best token at every step; yield each token as it is known.
 
     Args:

@@ -5,7 +5,6 @@ A call takes and returns JSON; an error is what, where and remedy.
 
 from __future__ import annotations
 
-import errno
 import json
 import socket
 import sys
@@ -274,59 +273,6 @@ def _check_type(request: Request, wanted: str, otherwise: str) -> None:
         raise UserError(f"The request is {otherwise}", where=f"Content-Type: {kind[:80]}")
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """Open a socket that listens.
-
-    Args:
-        host: a name or address of this machine.
-        port: 0 takes a free one.
-
-    Raises:
-        UserError: when the port is taken, or the address is not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # Named as TCP: only then does asyncio send small answers at once (TCP_NODELAY), where
-    # otherwise each waits 40 ms for the acknowledgement of the one before.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.bind((host, port))
-        listening.listen(128)
-    except (OSError, OverflowError) as error:
-        listening.close()
-        taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
-        reason = getattr(error, "strerror", None) or str(error)
-        raise UserError(
-            "Another program listens on this port" if taken else f"Cannot listen: {reason}",
-            where=f"{host}:{port}",
-            remedy="Choose another one: --port 0 takes any that is free",
-        ) from None
-    return listening
-
-
-def address_of(listening: socket.socket, host: str | None = None) -> str:
-    """Return the address to open in a browser.
-
-    Args:
-        listening: from `listen`.
-        host: an address of this machine; that of the socket if None.
-    """
-    own, port = listening.getsockname()[:2]
-    host = host or {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(own, own)
-    return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
-
-
-def outside_address() -> str | None:
-    """Return the address under which other machines reach this one; None without a network."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # of the documentation's block: nothing is sent
-        except OSError:
-            return None
-        host: str = probe.getsockname()[0]
-    return None if host.startswith("127.") else host
-
-
 def serve(
     workspace: Workspace,
     host: str,
@@ -339,7 +285,7 @@ def serve(
     Args:
         workspace: the models and runs that pages may look at.
         host: the address it was told to listen on.
-        listening: from `listen`.
+        listening: from `heedful.listening.listen`.
         ready: called as soon as requests are answered.
         token: the key that requests must have; see `Guard`.
     """

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import hmac
 import html
-import ipaddress
 import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote, urlencode, urlsplit
 
 from heedful.errors import UserError
+from heedful.listening import is_own_host
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -138,7 +138,7 @@ class Guard:
 
     def _foreign(self, headers: dict[bytes, str], path: str) -> UserError | None:
         host = headers.get(b"host", "")
-        if not self._is_ours(host):
+        if not is_own_host(host, self.host):
             return UserError(
                 f"The studio does not answer for the host {host[:80]!r}",
                 where="Host",
@@ -155,21 +155,6 @@ class Guard:
             )
         return None
 
-    def _is_ours(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname
-        except ValueError:
-            return False
-        if name is None:
-            return False
-        if name in ("localhost", self.host):
-            return True
-        try:  # a rebound name is a name: a numeric address is where the browser really went
-            address = ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return address.is_loopback or not is_loopback(self.host)
-
 
 def _too_large(limit: int) -> UserError:
     return UserError(
@@ -177,16 +162,6 @@ def _too_large(limit: int) -> UserError:
         where="the request's body",
         remedy="Send less at a time; files are for the command line",
     )
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach an address to listen on."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 LONGEST_WORDS = 600

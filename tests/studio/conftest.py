@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from heedful.config import dump_toml
+from heedful.listening import address_of, listen
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.studio.app import address_of, listen
 from heedful.studio.workspace import Workspace
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair

@@ -157,7 +157,8 @@ def test_it_ends_with_the_studio(given: Any, scratch: Path, ending: int) -> None
 _STUDIO = """
 import sys
 from pathlib import Path
-from heedful.studio.app import listen, serve
+from heedful.listening import listen
+from heedful.studio.app import serve
 from heedful.studio.small_translator import Components
 from heedful.studio.workspace import Workspace
 

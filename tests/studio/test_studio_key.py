@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from heedful.studio.app import address_of, build_app, listen, outside_address
+from heedful.listening import address_of, listen, outside_address
+from heedful.studio.app import build_app
 from heedful.studio.pages import PAGES
 from heedful.studio.workspace import Workspace
 

@@ -1,0 +1,234 @@
+"""`heedful serve`: translators and language models over HTTP."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+
+from heedful.cli.flags import DeviceFlag, PrecisionFlag, SearchFlags, search_settings
+from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
+from heedful.errors import ConfigError
+from heedful.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from heedful.serve.limits import GateSettings, Limits
+
+_NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart")
+
+
+@Parameter(name="*", group=Group("Access", sort_key=20))
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """Flags of the address, of those who may ask, and of the log."""
+
+    host: Annotated[str, Parameter(help="Address to listen on; 0.0.0.0 is open to others.")] = (
+        "127.0.0.1"
+    )
+    port: Annotated[int, Parameter(help="Port to listen on; 0 takes a free one.")] = 5000
+    keys: Annotated[
+        Path | None, Parameter(help="File of API keys; without it nobody needs one.")
+    ] = None
+    new_key: Annotated[
+        str | None,
+        Parameter(help="Make a key for this name, add it to the file of keys, print it and stop."),
+    ] = None
+    without_keys: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Let everybody who reaches a public address ask.",
+        ),
+    ] = False
+    cors: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Origin of pages whose scripts may ask, such as https://example.org, or *.",
+        ),
+    ] = ()
+    access_log: Annotated[
+        str,
+        Parameter(
+            help="File of requests, a line of JSON each, without texts; - is standard error, none "
+            "is none."
+        ),
+    ] = "-"
+
+    def check(self) -> None:
+        """Refuse a file of keys that cannot be used, and a public address without one.
+
+        Raises:
+            ConfigError: for both.
+        """
+        from heedful.listening import is_loopback
+        from heedful.serve.keys import Keys
+
+        if self.keys is not None:
+            Keys.read(self.keys)
+        elif not is_loopback(self.host) and not self.without_keys:
+            raise ConfigError(
+                "Everybody who reaches this address could use the server",
+                where=f"--host {self.host}",
+                remedy="Give a file of keys (--keys), or say --without-keys as well",
+            )
+
+
+@Parameter(name="*", group=Group("Load", sort_key=30))
+@dataclass(frozen=True, kw_only=True)
+class Load:
+    """Flags of the work done at a time, and of the limits of a request."""
+
+    workers: Annotated[int, Parameter(help="Processes that share the cores.")] = 1
+    memory: Annotated[
+        float | None,
+        Parameter(help="Most GB of model files in memory; the model used longest ago makes room."),
+    ] = None
+    queue: Annotated[int, Parameter(help="Texts that may wait; further requests get 429.")] = 1000
+    deadline: Annotated[float, Parameter(help="Seconds after which a request is given up.")] = 60.0
+    batch_tokens: Annotated[
+        int, Parameter(help="Positions in a batch: texts x longest x beam.")
+    ] = 4096
+    max_texts: Annotated[int, Parameter(help="Texts of a request.")] = 1000
+    max_characters: Annotated[int, Parameter(help="Characters of a request.")] = 100_000
+    max_body: Annotated[float, Parameter(help="MB of the body of a request.")] = 2.0
+
+    def check(self) -> None:
+        """Refuse numbers of which nothing could be done.
+
+        Raises:
+            ConfigError: naming the flag.
+        """
+        for name, value in dataclasses.asdict(self).items():
+            least = 0 if name in ("memory", "max_body", "deadline") else 1
+            if value is not None and (value < least or value == 0):
+                flag = name.replace("_", "-")
+                raise ConfigError(f"It must be positive: {value}", where=f"--{flag}")
+
+
+_ACCESS = Access()
+_LOAD = Load()
+
+
+def serve(
+    *models: Annotated[
+        str,
+        Parameter(
+            help="Models: a directory, the name of a model at hand, or LANGUAGES=DIRECTORY such as "
+            "en-de=run."
+        ),
+    ],
+    access: Access = _ACCESS,
+    load: Load = _LOAD,
+    device: DeviceFlag = "auto",
+    precision: PrecisionFlag = "auto",
+    search: SearchFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Serve translators and language models over HTTP.
+
+    Clients of LibreTranslate and of OpenAI work with it unchanged; /v1/translate gives all that is
+    known about a translation, and /spec describes the interface. Sentences of many requests are
+    translated together. Without a key file the server listens on this machine only.
+
+    SIGHUP loads the models anew, SIGTERM and Ctrl-C stop the server; neither loses a request.
+
+    For example:
+
+        heedful serve en-de
+        heedful serve en-de=run de-fr=other-run --precision int8 --port 8000
+        heedful serve --new-key alice --keys keys.txt
+        heedful serve en-de --host 0.0.0.0 --keys keys.txt --workers 2
+    """
+    if access.new_key is not None:
+        _make_key(access.new_key, access.keys)
+        return
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ConfigError(
+            f"The server needs {' and '.join(missing)}",
+            where="heedful serve",
+            remedy="Install it with: pip install 'heedful[serve]'",
+        )
+    settings = search_settings(search)
+    flags = {"models": list(models), "device": device, "precision": precision}
+    flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
+    report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
+    from heedful.listening import address_of, is_loopback, listen, outside_address
+    from heedful.serve.served_models import ServedModels, parse_model
+    from heedful.serve.server import serve as run
+    from heedful.serve.server_settings import ServerSettings
+
+    load.check()
+    if not models:
+        raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
+    ServedModels([parse_model(word) for word in models])  # mistakes are said before workers start
+    access.check()
+    listening = listen(access.host, access.port)
+    address = address_of(listening)
+
+    def ready() -> None:
+        if output.json:
+            print_json({"address": address, "models": list(models)})
+        say(f"Serving at {address} (Ctrl-C stops it)")
+        if is_loopback(access.host):
+            say("Only this machine can reach it")
+        elif (outside := outside_address()) is not None:
+            say(f"From other machines: {address_of(listening, outside)}")
+
+    run(
+        ServerSettings(
+            models=models,
+            device=device,
+            precision=precision,
+            search=settings,
+            limits=_limits(load, settings),
+            gate=_gate(access, load),
+            most_bytes=None if load.memory is None else int(load.memory * 1e9),
+            most_waiting=load.queue,
+            positions=load.batch_tokens,
+            workers=load.workers,
+            keys=access.keys,
+            access_log=None if access.access_log == "none" else access.access_log,
+        ),
+        listening,
+        ready,
+    )
+    report.finish({"address": address}, summary=False)
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Path) else value
+
+
+def _limits(load: Load, settings: SearchSettings) -> Limits:
+    from heedful.serve.limits import Limits
+
+    width = settings.n_best if settings.sampling else settings.beam
+    beam = max(Limits().beam, width)
+    return Limits(load.max_texts, load.max_characters, load.deadline, beam)
+
+
+def _gate(access: Access, load: Load) -> GateSettings:
+    from heedful.serve.limits import GateSettings
+
+    return GateSettings(access.host, int(load.max_body * 1e6), origins=access.cors)
+
+
+def _make_key(name: str, file: Path | None) -> None:
+    """Add a key to the file of keys, and print it."""
+    from heedful.serve.keys import add_key
+
+    if file is None:
+        raise ConfigError("Where to?", where="--new-key", remedy="Name the file: --keys FILE")
+    key = secrets.token_urlsafe(32)
+    add_key(file, name, key)
+    print(key)
+    say(f"The key of {name}. It is not stored: {file} has only its hash")

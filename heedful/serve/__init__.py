@@ -1,0 +1,1 @@
+"""A server of translators and language models over HTTP."""

@@ -1,0 +1,109 @@
+"""API keys from a file: only their hashes are stored.
+
+A line of the file is `NAME SHA256`, the hash of the key in hexadecimal digits; empty lines and
+lines that begin with # count for nothing. A key is a long random string, so a fast hash is as safe
+as a slow one, and is checked in microseconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from heedful.errors import ConfigError
+
+_LINE = re.compile(r"(\S+)\s+([0-9a-fA-F]{64})")
+
+
+class Keys:
+    """The keys that a server knows.
+
+    Args:
+        hashes: SHA-256 of each key, in hexadecimal digits, by the name of its owner.
+    """
+
+    def __init__(self, hashes: Mapping[str, str]) -> None:
+        self._hashes = {name: digest.lower() for name, digest in hashes.items()}
+
+    @classmethod
+    def read(cls, path: Path) -> Keys:
+        """Read a file of keys.
+
+        Raises:
+            ConfigError: when it cannot be read, a line is none of a name and a hash, a name comes
+                twice, or there is no key at all.
+        """
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"The file of keys cannot be read: {error}", where=str(path)
+            ) from None
+        hashes: dict[str, str] = {}
+        for number, line in enumerate(text.splitlines(), start=1):
+            line = line.strip()
+            if not line or line.startswith("#"):
+                continue
+            match = _LINE.fullmatch(line)
+            if match is None or match[1] in hashes:
+                raise ConfigError(
+                    "A name comes twice" if match else "A line is no name and hash",
+                    where=f"{path}, line {number}",
+                    remedy="Make a line with: heedful serve --new-key NAME",
+                )
+            hashes[match[1]] = match[2]
+        if not hashes:
+            raise ConfigError(
+                "There is no key in the file",
+                where=str(path),
+                remedy="Make one with: heedful serve --new-key NAME",
+            )
+        return cls(hashes)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of all owners."""
+        return frozenset(self._hashes)
+
+    def owner(self, key: str | None) -> str | None:
+        """Return the name of a key's owner; None for a key that is not known."""
+        digest = key_hash(key or "")
+        # All are compared, so that the time says nothing.
+        owners = [name for name, own in self._hashes.items() if hmac.compare_digest(own, digest)]
+        return owners[0] if owners else None
+
+
+def key_hash(key: str) -> str:
+    """Return the hash of a key as it stands in a file of keys."""
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+
+
+def add_key(path: Path, name: str, key: str) -> None:
+    """Append a key to a file of keys; make the file, for its owner alone, if there is none.
+
+    Args:
+        path: of the file.
+        name: of the key's owner.
+        key: the key.
+
+    Raises:
+        ConfigError: when the name has white space, or is there already; when the file is none of
+            keys, or cannot be written.
+    """
+    if not re.fullmatch(r"[^\s#]\S*", name):
+        raise ConfigError("A name of a key has no white space", where=repr(name))
+    if path.exists() and path.stat().st_size and name in Keys.read(path).names:
+        raise ConfigError(
+            f"There is a key of {name} already", where=str(path), remedy="Delete its line first"
+        )
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as stream:
+            stream.write(f"{name} {key_hash(key)}\n")
+    except OSError as error:
+        raise ConfigError(
+            f"The file of keys cannot be written: {error.strerror}", where=str(path)
+        ) from None

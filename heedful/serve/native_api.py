@@ -1,0 +1,115 @@
+"""Heedful's own interface: all that is known about a translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pydantic
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heedful.pipelines.text_splitting import Translation
+from heedful.search.search_settings import SearchSettings
+from heedful.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
+from heedful.serve.service import Service
+
+
+class TranslateTexts(Body):
+    """A request for translations, with settings of the search."""
+
+    texts: list[str] = Field(description="each is translated line by line")
+    source: str = Field("", description="language code; needs a target")
+    target: str = Field("", description="language code; needs a source")
+    model: str = Field("", description="a model's name, instead of languages")
+    search: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the search, such as beam and n_best"
+    )
+    alignment: bool = Field(False, description="also give alignments of words")
+
+
+class Line(pydantic.BaseModel):
+    """The translation of a line."""
+
+    text: str
+    score: float = Field(description="natural-log probability, summed over tokens")
+    finished: bool = Field(description="false if it was cut at its longest length")
+    tokens: list[str]
+    token_scores: list[float]
+    n_best: list[dict[str, Any]] = Field(description="next-best translations")
+    alignment: dict[str, Any] | None
+
+
+class TranslatedTexts(pydantic.BaseModel):
+    """Translations, line by line."""
+
+    translations: list[dict[str, Any]]
+    models: list[str] = Field(description="that the texts went through")
+
+
+def error_body(refusal: Refusal) -> Mapping[str, Any]:
+    """Return an error with its place."""
+    return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
+
+
+class NativeApi:
+    """The endpoint `/v1/translate`.
+
+    Args:
+        service: of the server.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the paths that are answered."""
+        return [
+            Endpoint(
+                "/v1/translate",
+                "Translate texts, with scores, tokens, next-best translations and alignments",
+                TranslateTexts,
+                self.translate,
+                error_body,
+                result=TranslatedTexts,
+            )
+        ]
+
+    async def translate(self, request: Request, body: TranslateTexts) -> Response:
+        """Answer `/v1/translate`."""
+        plain = self.service.search.plain() | body.search
+        settings = SearchSettings.parse(plain, where="search")
+        if body.model:
+            route = [self.service.models.find(body.model).name]
+        elif body.source and body.target:
+            models = self.service.models.route(body.source, body.target)
+            route = [model.name for model in models]
+        else:
+            raise Refusal(400, "Give source and target, or a model", "invalid", where="source")
+        translated = await while_connected(
+            request,
+            self.service.translate(body.texts, route, settings=settings, alignment=body.alignment),
+        )
+        request.state.texts = len(body.texts)
+        return json_response(
+            {
+                "translations": [
+                    {"text": text.text, "lines": [_line(line) for line in text.lines]}
+                    for text in translated
+                ],
+                "models": route,
+            }
+        )
+
+
+def _line(line: Translation) -> dict[str, Any]:
+    return {
+        "text": str(line),
+        "score": line.score,
+        "finished": line.finished,
+        "tokens": list(line.tokens),
+        "token_scores": list(line.token_scores),
+        "n_best": [{"text": str(other), "score": other.score} for other in line.others],
+        "alignment": None if line.alignment is None else line.alignment.plain(),
+    }

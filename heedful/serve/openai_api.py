@@ -1,0 +1,478 @@
+"""OpenAI's interface: models, completions and chats, as its clients know them.
+
+A language model continues a prompt; a translator translates it, a chat's last message. Fields and
+shapes are those of https://platform.openai.com/docs/api-reference (completions, chat). What would
+change an answer and is not there is refused, not ignored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from heedful.pipelines.text_generation import Generation
+from heedful.pipelines.text_splitting import Translation
+from heedful.search.search_settings import GenerationSettings, SearchSettings
+from heedful.serve.exchange import (
+    Body,
+    Endpoint,
+    Refusal,
+    json_response,
+    refusal_of,
+    while_connected,
+)
+from heedful.serve.libretranslate import NoBody
+from heedful.serve.service import Service, TranslatedText
+
+MOST_SAMPLES = 16
+
+_TOKENS_OF_A_COMPLETION = 16
+_TOKENS_OF_A_CHAT = 256
+
+Zero = Annotated[float | None, Field(ge=0, le=0)]
+Texts = str | list[str] | None
+
+
+class Sampling(Body):
+    """Settings that completions and chats share."""
+
+    model: str = Field(min_length=1, description="a name that /v1/models lists")
+    temperature: float | None = Field(
+        None,
+        ge=0,
+        le=2,
+        description="0: the most probable. A translator searches unless it is more than 0",
+    )
+    top_p: float | None = Field(None, gt=0, le=1)
+    n: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="answers to each prompt")
+    stream: bool | None = None
+    stream_options: dict[str, Any] | None = None
+    stop: Texts = Field(None, description="texts that end an answer")
+    seed: int | None = Field(None, ge=0, lt=2**63)
+    presence_penalty: Zero = None
+    frequency_penalty: Zero = None
+    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end an answer."""
+        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return tuple(text for text in stop if text)
+
+    @property
+    def samples(self) -> int:
+        """Answers to each prompt."""
+        return self.n or 1
+
+    @property
+    def wants_usage(self) -> bool:
+        """True if a stream ends with the number of tokens."""
+        return bool((self.stream_options or {}).get("include_usage"))
+
+    @model_validator(mode="after")
+    def _one_stream(self) -> Self:
+        if self.stream and self.samples > 1:
+            raise ValueError("One answer can be streamed: n = 1")
+        return self
+
+
+class CompletionBody(Sampling):
+    """A request for completions."""
+
+    prompt: str | list[str] = Field("", description="text to continue or translate, or several")
+    max_tokens: int | None = Field(None, ge=1)
+    logprobs: int | None = Field(None, ge=0, le=5, description="give those of chosen tokens")
+    echo: bool | None = None
+    best_of: int | None = Field(None, ge=1, le=MOST_SAMPLES)
+    suffix: None = None
+
+    @property
+    def prompts(self) -> list[str]:
+        """The prompts."""
+        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.stream and len(self.prompts) != 1:
+            raise ValueError("One prompt can be streamed")
+        if self.best_of is not None and self.best_of != self.samples:
+            raise ValueError("best_of: all answers are returned; it must be n")
+        if self.stream and self.echo:
+            raise ValueError("echo: a prompt is not streamed")
+        return self
+
+
+class Part(Body):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class Message(Body):
+    """A message of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[Part] | None = None
+
+    @property
+    def text(self) -> str:
+        """Its words."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
+
+
+class ChatBody(Sampling):
+    """A request for the answer of a chat."""
+
+    messages: list[Message] = Field(min_length=1)
+    max_tokens: int | None = Field(None, ge=1)
+    max_completion_tokens: int | None = Field(None, ge=1)
+    logprobs: bool | None = None
+    top_logprobs: int | None = Field(None, ge=0, le=0)
+    tools: None = None
+    response_format: None = None
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a prompt.
+
+    Args:
+        text: of it.
+        tokens: the vocabulary's pieces.
+        token_scores: natural-log probability of each.
+        is_cut: it was cut at its longest length.
+    """
+
+    text: str
+    tokens: Sequence[str]
+    token_scores: Sequence[float]
+    is_cut: bool
+
+    @property
+    def finish_reason(self) -> str:
+        """The reason of its end, in OpenAI's words."""
+        return "length" if self.is_cut else "stop"
+
+
+def error_body(refusal: Refusal) -> Mapping[str, Any]:
+    """Return an error as OpenAI says it."""
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    code = "invalid_api_key" if refusal.reason == "key" else refusal.reason
+    return {
+        "error": {"message": refusal.message, "type": kind, "param": refusal.where, "code": code}
+    }
+
+
+class OpenAI:
+    """The endpoints of a service.
+
+    Args:
+        service: of the server.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.created = int(time.time())
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the paths of OpenAI that are answered here."""
+        return [
+            Endpoint(
+                "/v1/models", "List the models", NoBody, self.models, error_body, method="GET"
+            ),
+            Endpoint(
+                "/v1/models/{name}",
+                "Describe a model",
+                NoBody,
+                self.model,
+                error_body,
+                method="GET",
+            ),
+            Endpoint(
+                "/v1/completions",
+                "Continue prompts, or translate them",
+                CompletionBody,
+                self.complete,
+                error_body,
+            ),
+            Endpoint(
+                "/v1/chat/completions",
+                "Answer a chat: continue it, or translate its last message",
+                ChatBody,
+                self.chat,
+                error_body,
+            ),
+        ]
+
+    async def models(self, request: Request, body: NoBody) -> Response:
+        """Answer `/v1/models`."""
+        data = [self._model(name) for name in self.service.models.by_name]
+        return json_response({"object": "list", "data": data})
+
+    async def model(self, request: Request, body: NoBody) -> Response:
+        """Answer `/v1/models/{name}`."""
+        return json_response(
+            self._model(self.service.models.find(request.path_params["name"]).name)
+        )
+
+    async def complete(self, request: Request, body: CompletionBody) -> Response:
+        """Answer `/v1/completions`."""
+        reply = _Reply("text_completion", "cmpl", body.model)
+        longest = body.max_tokens or _TOKENS_OF_A_COMPLETION
+        request.state.texts = len(body.prompts)
+        if body.stream:
+            return self._stream(request, body, body.prompts[0], longest, reply)
+        answers = await while_connected(request, self._answers(body, body.prompts, longest))
+        choices: list[dict[str, Any]] = []
+        for prompt, several in zip(body.prompts, answers, strict=True):
+            before = prompt if body.echo else ""
+            for answer in several:
+                choice = {"index": len(choices), "text": before + answer.text}
+                choice["logprobs"] = None if body.logprobs is None else _log_probs(answer)
+                choices.append(choice | {"finish_reason": answer.finish_reason})
+        usage = await self._usage(body.model, body.prompts, answers)
+        return json_response(reply.whole(choices, usage))
+
+    async def chat(self, request: Request, body: ChatBody) -> Response:
+        """Answer `/v1/chat/completions`."""
+        reply = _Reply("chat.completion", "chatcmpl", body.model)
+        longest = body.max_completion_tokens or body.max_tokens or _TOKENS_OF_A_CHAT
+        prompt = self._prompt(body)
+        request.state.texts = 1
+        if body.stream:
+            return self._stream(request, body, prompt, longest, reply)
+        answers = await while_connected(request, self._answers(body, [prompt], longest))
+        choices = [
+            {
+                "index": number,
+                "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                "logprobs": _chat_log_probs(answer) if body.logprobs else None,
+                "finish_reason": answer.finish_reason,
+            }
+            for number, answer in enumerate(answers[0])
+        ]
+        return json_response(reply.whole(choices, await self._usage(body.model, [prompt], answers)))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
+
+    def _prompt(self, body: ChatBody) -> str:
+        """Return what a model reads of a chat."""
+        if self.service.models.find(body.model).is_translator:
+            return body.messages[-1].text
+        return "\n".join(message.text for message in body.messages)
+
+    async def _answers(
+        self, body: Sampling, prompts: Sequence[str], longest: int
+    ) -> list[list[Answer]]:
+        """Return as many answers to each prompt as are wanted."""
+        if self.service.models.find(body.model).is_translator:
+            settings = self._search(body)
+            texts = await self.service.translate(prompts, [body.model], settings=settings)
+            return [[_translated(t, rank, body) for rank in range(body.samples)] for t in texts]
+        settings = self._generation(body, longest)
+        pipeline = await self.service.generator(body.model)
+        generations = await self.service.generate(body.model, prompts, settings)
+        return [
+            [_continued(each, pipeline.tokenizer.pieces(each.tokens)) for each in best.n_best]
+            for best in generations
+        ]
+
+    def _search(self, body: Sampling) -> SearchSettings:
+        """Return the settings of a translation: a search, or draws above temperature 0."""
+        changes: dict[str, Any] = {"n_best": body.samples}
+        if body.temperature:
+            changes |= {"sampling": True, "temperature": body.temperature}
+            changes |= {"top_p": body.top_p or 1.0, "seed": body.seed or 1}
+        else:
+            changes["beam"] = max(self.service.search.beam, body.samples)
+        return SearchSettings.parse(self.service.search.plain() | changes, where="the request")
+
+    def _generation(self, body: Sampling, longest: int) -> GenerationSettings:
+        """Return the settings of a continuation: draws, as OpenAI's default is."""
+        if longest > self.service.limits.tokens:
+            raise Refusal(
+                400,
+                f"At most {self.service.limits.tokens:,} tokens are given",
+                "invalid",
+                where="max_tokens",
+            )
+        values: dict[str, Any] = {"max_length": longest, "stop": body.stops}
+        temperature = 1.0 if body.temperature is None else body.temperature
+        if temperature == 0 and body.samples == 1:
+            return GenerationSettings.parse(values)
+        drawn = {"sampling": True, "temperature": temperature, "n_best": body.samples}
+        # Without a seed every request draws anew, as clients expect.
+        seed = uuid.uuid4().int >> 66 if body.seed is None else body.seed
+        return GenerationSettings.parse(values | drawn | {"top_p": body.top_p or 1.0, "seed": seed})
+
+    async def _usage(
+        self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[Answer]]
+    ) -> dict[str, int]:
+        read = sum(await self.service.lengths(name, prompts))
+        written = sum(len(answer.tokens) for several in answers for answer in several)
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
+
+    def _stream(
+        self, request: Request, body: Sampling, prompt: str, longest: int, reply: _Reply
+    ) -> Response:
+        pieces = self._pieces(body, prompt, longest)
+        events = self._events(body, prompt, pieces, reply)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+    async def _events(
+        self, body: Sampling, prompt: str, pieces: AsyncIterator[Answer], reply: _Reply
+    ) -> AsyncIterator[bytes]:
+        """Yield server-sent events: pieces, the reason of the end, usage, and the end mark."""
+        written: list[Answer] = []
+        try:
+            yield _event(reply.begin())
+            async for piece in pieces:
+                written.append(piece)
+                if piece.text:
+                    yield _event(reply.piece(piece.text))
+            yield _event(reply.piece(None, written[-1].finish_reason))
+            if body.wants_usage:
+                usage = await self._usage(body.model, [prompt], [written])
+                yield _event(reply.whole([], usage) | {"object": reply.chunk})
+        except Exception as error:  # the status has been sent
+            refusal = refusal_of(error)
+            if refusal is None:
+                raise
+            yield _event(dict(error_body(refusal)))
+        yield b"data: [DONE]\n\n"
+
+    async def _pieces(self, body: Sampling, prompt: str, longest: int) -> AsyncIterator[Answer]:
+        """Yield pieces of an answer as they become certain, and at the end its tokens.
+
+        A translation comes at once: a beam search changes its mind until the end.
+        """
+        if self.service.models.find(body.model).is_translator:
+            for answer in (await self._answers(body, [prompt], longest))[0]:
+                yield answer
+            return
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+        is_read = True
+
+        def emit(piece: str) -> None:
+            if not is_read:
+                raise ClientDisconnect
+            loop.call_soon_threadsafe(queue.put_nowait, piece)
+
+        settings = self._generation(body, longest)
+        work = asyncio.ensure_future(self.service.stream(body.model, prompt, settings, emit))
+        work.add_done_callback(lambda done: queue.put_nowait(None))
+        try:
+            while (piece := await queue.get()) is not None:
+                yield Answer(piece, (), (), is_cut=False)
+            stream = await work
+            pipeline = await self.service.generator(body.model)
+            tokens = pipeline.tokenizer.pieces(stream.tokens)
+            yield Answer("", tokens, (), is_cut=stream.ended == "length")
+        finally:
+            is_read = False
+            work.cancel()
+
+
+class _Reply:
+    """The parts of an answer that all its pieces have.
+
+    Args:
+        kind: of object.
+        prefix: of its id.
+        model: name.
+    """
+
+    def __init__(self, kind: str, prefix: str, model: str) -> None:
+        self.kind = kind
+        self.is_chat = prefix == "chatcmpl"
+        self.chunk = "chat.completion.chunk" if self.is_chat else kind
+        self.head = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(
+        self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Return a complete answer."""
+        return {**self.head, "object": self.kind, "choices": list(choices), "usage": usage}
+
+    def begin(self) -> dict[str, Any]:
+        """Return the first event of a stream."""
+        first: dict[str, Any] = {"role": "assistant", "content": ""}
+        return self._part({"delta": first} if self.is_chat else {"text": ""}, None)
+
+    def piece(self, text: str | None, reason: str | None = None) -> dict[str, Any]:
+        """Return an event with a piece of text, or with the reason of the end."""
+        if self.is_chat:
+            return self._part({"delta": {} if text is None else {"content": text}}, reason)
+        return self._part({"text": text or ""}, reason)
+
+    def _part(self, words: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+        choice = {"index": 0, **words, "logprobs": None, "finish_reason": reason}
+        return {**self.head, "object": self.chunk, "choices": [choice]}
+
+
+def _event(content: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
+
+
+def _translated(text: TranslatedText, rank: int, body: Sampling) -> Answer:
+    lines = [_ranked(line, rank) for line in text.lines]
+    whole = "\n".join(lines)
+    ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
+    return Answer(
+        whole[: min(ends, default=len(whole))],
+        [piece for line in lines for piece in line.tokens],
+        [score for line in lines for score in line.token_scores[: len(line.tokens)]],
+        is_cut=not all(line.finished for line in lines),
+    )
+
+
+def _ranked(line: Translation, rank: int) -> Translation:
+    return line.n_best[min(rank, len(line.n_best) - 1)]
+
+
+def _continued(generation: Generation, pieces: Sequence[str]) -> Answer:
+    is_cut = generation.ended == "length"
+    return Answer(generation.text, pieces, generation.token_scores, is_cut)
+
+
+def _log_probs(answer: Answer) -> dict[str, Any]:
+    """Return the log-probabilities of a completion's tokens."""
+    return {"tokens": list(answer.tokens), "token_logprobs": list(answer.token_scores)} | {
+        "top_logprobs": None,
+        "text_offset": None,
+    }
+
+
+def _chat_log_probs(answer: Answer) -> dict[str, Any]:
+    """Return the log-probabilities of an answer's tokens."""
+    pairs = zip(answer.tokens, answer.token_scores, strict=True)
+    return {
+        "content": [
+            {"token": token, "logprob": score, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, score in pairs
+        ],
+        "refusal": None,
+    }

@@ -1,0 +1,256 @@
+"""Batches across requests: texts of many clients that wait are computed together.
+
+A job is one text. A free thread takes the most urgent job and, with it, those that can share its
+batch and are nearest to it in length, as many as the batch has room for. Short jobs overtake long
+ones, but each for a limited time only, so that none waits for ever. A job whose client has gone or
+whose deadline has passed is dropped before it costs anything.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from heedful.errors import RunError, UserError
+
+SECONDS_OF_A_TOKEN = 0.01
+"""How much later a job may start for each of its tokens, so that shorter ones go before it."""
+
+MOST_OVERTAKEN = 2.0
+"""Seconds after which no younger job goes before a waiting one, however long it is."""
+
+_REMEMBERED = 0.9
+"""Weight of the past in the running rate of tokens a second."""
+
+
+class Work(Protocol):
+    """A model with its settings. Jobs of equal works share batches."""
+
+    @property
+    def width(self) -> int:
+        """Hypotheses of a text that are computed at a time."""
+
+    def run(self, texts: Sequence[str]) -> Sequence[Any]:
+        """Compute a batch: a result for each text."""
+
+
+class QueueFull(Exception):
+    """The queue has no room.
+
+    Args:
+        retry_after: seconds until there is likely to be room.
+    """
+
+    def __init__(self, retry_after: int) -> None:
+        super().__init__(retry_after)
+        self.retry_after = retry_after
+
+
+class DeadlinePassed(Exception):
+    """A job waited longer than its deadline."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch that was computed, for metrics.
+
+    Args:
+        texts: how many.
+        tokens: of all texts.
+        seconds: of computation.
+        waited: seconds that its oldest job waited.
+    """
+
+    texts: int
+    tokens: int
+    seconds: float
+    waited: float
+
+
+@dataclass(eq=False)
+class Job:
+    """A text that waits.
+
+    Args:
+        work: what is to be done with it.
+        text: a line, or a prompt.
+        tokens: its length.
+        deadline: seconds of the monotonic clock at which it is dropped if it still waits.
+    """
+
+    work: Work
+    text: str
+    tokens: int
+    deadline: float = math.inf
+    arrival: float = field(default_factory=time.monotonic)
+    future: Future[Any] = field(default_factory=Future)
+
+    @property
+    def urgency(self) -> float:
+        """The time by which it would like to start; the smallest goes first."""
+        return self.arrival + min(self.tokens * SECONDS_OF_A_TOKEN, MOST_OVERTAKEN)
+
+
+class Scheduler:
+    """Threads that compute jobs in batches.
+
+    Args:
+        threads: batches computed at the same time.
+        positions: of a batch: texts × longest × hypotheses of a text.
+        most_waiting: jobs that may wait; further ones are refused.
+        begin_thread: called in each thread before its first batch, such as to set its number of
+            cores.
+        observe: called after each batch.
+    """
+
+    def __init__(
+        self,
+        *,
+        threads: int,
+        positions: int,
+        most_waiting: int,
+        begin_thread: Callable[[], None] = lambda: None,
+        observe: Callable[[Batch], None] = lambda batch: None,
+    ) -> None:
+        self.positions = positions
+        self.most_waiting = most_waiting
+        self._begin_thread = begin_thread
+        self._observe = observe
+        self._waiting: list[Job] = []
+        self._computing = 0
+        self._tokens_per_second = 0.0
+        self._stopped = False
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"compute-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that wait."""
+        return len(self._waiting)
+
+    @property
+    def computing(self) -> int:
+        """Jobs that are computed now."""
+        return self._computing
+
+    def submit(self, jobs: Sequence[Job]) -> None:
+        """Queue the jobs of a request: all of them or none.
+
+        Raises:
+            QueueFull: when there is no room for all. A request larger than the whole queue is taken
+                when the queue is empty.
+            RunError: when the scheduler has stopped.
+        """
+        with self._changed:
+            if self._stopped:
+                raise RunError("The server is stopping", remedy="Ask again in a few seconds")
+            if self._waiting and len(self._waiting) + len(jobs) > self.most_waiting:
+                raise QueueFull(self._seconds_of_waiting())
+            self._waiting.extend(jobs)
+            self._changed.notify(len(jobs))
+
+    def forget(self, jobs: Sequence[Job]) -> None:
+        """Drop the jobs of a client that has gone; those being computed are computed to the end."""
+        with self._changed:
+            gone = set(map(id, jobs))
+            self._waiting = [job for job in self._waiting if id(job) not in gone]
+        for job in jobs:
+            job.future.cancel()
+
+    def stop(self) -> None:
+        """Compute what waits, then end the threads; what comes later is refused."""
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _seconds_of_waiting(self) -> int:
+        tokens = sum(job.tokens for job in self._waiting)
+        return min(60, max(1, math.ceil(tokens / max(self._tokens_per_second, 1.0))))
+
+    def _serve(self) -> None:
+        self._begin_thread()
+        while (jobs := self._take()) is not None:
+            if jobs:
+                self._compute(jobs)
+
+    def _take(self) -> list[Job] | None:
+        """Wait for jobs and take a batch of them; None when the scheduler has stopped."""
+        with self._changed:
+            while not self._waiting:
+                if self._stopped:
+                    return None
+                self._changed.wait()
+            now = time.monotonic()
+            late = [job for job in self._waiting if job.deadline <= now]
+            batch = self._choose([job for job in self._waiting if job.deadline > now])
+            taken = set(map(id, [*late, *batch]))
+            self._waiting = [job for job in self._waiting if id(job) not in taken]
+            # A job that is cancelled from here on is computed all the same.
+            batch = [job for job in batch if job.future.set_running_or_notify_cancel()]
+            self._computing += len(batch)
+        for job in late:
+            if job.future.set_running_or_notify_cancel():
+                job.future.set_exception(DeadlinePassed())
+        return batch
+
+    def _choose(self, jobs: Sequence[Job]) -> list[Job]:
+        """Return the most urgent job and the nearest in length of its kind, up to a batch."""
+        if not jobs:
+            return []
+        first = min(jobs, key=lambda job: job.urgency)
+        alike = [job for job in jobs if job.work == first.work and job is not first]
+        alike.sort(key=lambda job: (abs(job.tokens - first.tokens), job.arrival))
+        batch, longest = [first], first.tokens
+        for job in alike:
+            longest = max(longest, job.tokens)
+            if (len(batch) + 1) * (longest + 1) * first.work.width > self.positions:
+                break
+            batch.append(job)
+        return batch
+
+    def _compute(self, jobs: Sequence[Job]) -> None:
+        start = time.monotonic()
+        try:
+            self._answer(jobs)
+        finally:
+            seconds = time.monotonic() - start
+            tokens = sum(job.tokens for job in jobs)
+            rate = tokens / max(seconds, 1e-6) * len(self._threads)
+            with self._changed:
+                self._computing -= len(jobs)
+                past = self._tokens_per_second or rate
+                self._tokens_per_second = _REMEMBERED * past + (1 - _REMEMBERED) * rate
+            waited = start - min(job.arrival for job in jobs)
+            self._observe(Batch(len(jobs), tokens, seconds, waited))
+
+    def _answer(self, jobs: Sequence[Job]) -> None:
+        """Compute a batch; where one text fails, the others are computed without it."""
+        try:
+            results = jobs[0].work.run([job.text for job in jobs])
+        except UserError as error:
+            if len(jobs) == 1:
+                jobs[0].future.set_exception(error)
+                return
+            for job in jobs:
+                self._answer([job])
+        except BaseException as error:  # a defect: nobody may wait for ever because of it
+            for job in jobs:
+                job.future.set_exception(error)
+            if not isinstance(error, Exception):
+                raise
+        else:
+            assert len(results) == len(jobs)
+            for job, result in zip(jobs, results, strict=True):
+                job.future.set_result(result)

@@ -1,0 +1,242 @@
+"""The models of a server: their names, languages and places, in memory or not.
+
+A model is loaded at the start or when it is first asked for. Where memory is limited, the one that
+was used longest ago makes room.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heedful.errors import ConfigError, ModelError, suggest
+from heedful.pretrained.catalogue import CARD_FILE, directory_of, models_at_hand
+
+if TYPE_CHECKING:
+    from heedful.device import RunningPrecision
+    from heedful.models.build import AnyModel
+    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+    Pipeline = TranslationPipeline | GenerationPipeline
+
+_CODE = "[a-z]{2,3}(?:_[A-Za-z]{2,4})?"
+_PAIR = re.compile(f"({_CODE})-({_CODE})")
+_PAIR_AT_END = re.compile(f"(?:.*[-_.])?({_CODE})-({_CODE})")
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model by its name.
+
+    Args:
+        name: that requests say.
+        path: its directory.
+        source, target: language codes of a translator; empty for a language model.
+    """
+
+    name: str
+    path: Path
+    source: str = ""
+    target: str = ""
+    pipeline: Pipeline | None = None
+    used: float = 0.0
+    loading: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_translator(self) -> bool:
+        """True if it has languages."""
+        return bool(self.source)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, which is about what its weights take in memory in float32."""
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+
+
+def parse_model(word: str) -> ServedModel:
+    """Read an argument of `heedful serve`: `MODEL`, `SOURCE-TARGET=MODEL` or `NAME=MODEL`.
+
+    Without languages a translator has those of its card, or those its folder's name ends in.
+
+    Raises:
+        ModelError: when there is no such directory.
+    """
+    name, separator, place = word.partition("=")
+    if not separator or Path(word).exists():
+        name, place = "", word
+    path = directory_of(Path(place))
+    if not path.is_dir():
+        raise ModelError(
+            "No such model",
+            where=place,
+            remedy=suggest(place, models_at_hand()) or "Give the directory of a model or a run",
+        )
+    folder = path.resolve().name
+    languages = _PAIR.fullmatch(name) or _PAIR_AT_END.fullmatch(folder)
+    if languages is None and not name and (path / CARD_FILE).is_file():
+        codes = models_at_hand()[path.name].card().languages
+        languages = _PAIR.fullmatch("-".join(codes))
+    source, target = languages.groups() if languages else ("", "")
+    return ServedModel(name or folder, path, source, target)
+
+
+class ServedModels:
+    """The models of a server.
+
+    Args:
+        models: one of each name.
+        device: where they run.
+        precision: they run in.
+        most_bytes: of the models in memory together; None for all of them.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        most_bytes: int | None = None,
+    ) -> None:
+        self.by_name: dict[str, ServedModel] = {}
+        for model in models:
+            if model.name in self.by_name:
+                raise ConfigError(
+                    f"Two models have the name {model.name!r}",
+                    where=f"{self.by_name[model.name].path} and {model.path}",
+                    remedy="Give one of them another: NAME=MODEL",
+                )
+            self.by_name[model.name] = model
+        self.device = device
+        self.precision: RunningPrecision = precision
+        self.most_bytes = most_bytes
+        self._choosing = threading.Lock()
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self.by_name.values())
+
+    def load_all(self) -> None:
+        """Load models in the order given, as many as may be in memory together.
+
+        Raises:
+            ModelError, ConfigError: when one cannot be loaded, or is a translator without
+                languages.
+        """
+        for model in self:
+            if self._fits(model, ()):
+                self.get(model.name)
+
+    def get(self, name: str) -> Pipeline:
+        """Return a model's pipeline; load it if it is not in memory.
+
+        Raises:
+            ModelError: when there is no model of this name, or it cannot be loaded any more.
+        """
+        model = self.find(name)
+        model.used = time.monotonic()
+        pipeline = model.pipeline
+        if pipeline is not None:
+            return pipeline
+        with model.loading:
+            if model.pipeline is None:
+                self._make_room(model)
+                model.pipeline = self._load(model)
+            return model.pipeline
+
+    def find(self, name: str) -> ServedModel:
+        """Return the model of a name.
+
+        Raises:
+            ModelError: when there is none.
+        """
+        model = self.by_name.get(name)
+        if model is None:
+            raise ModelError(
+                f"There is no model {name[:80]!r} here",
+                where="model",
+                remedy=suggest(name[:80], self.by_name),
+            )
+        return model
+
+    def pairs(self) -> dict[tuple[str, str], ServedModel]:
+        """Return the translators by source and target language; the first of a pair counts."""
+        pairs: dict[tuple[str, str], ServedModel] = {}
+        for model in self:
+            if model.is_translator:
+                pairs.setdefault((model.source, model.target), model)
+        return pairs
+
+    def route(self, source: str, target: str) -> list[ServedModel]:
+        """Return the translators from a language to another: one, or two over a pivot.
+
+        Raises:
+            ModelError: when there is no way.
+        """
+        pairs = self.pairs()
+        if (source, target) in pairs:
+            return [pairs[source, target]]
+        for first, pivot in pairs:
+            if first == source and (pivot, target) in pairs:
+                return [pairs[source, pivot], pairs[pivot, target]]
+        known = ", ".join(f"{a}-{b}" for a, b in pairs) or "none"
+        raise ModelError(
+            f"No model translates from {source[:20]} to {target[:20]}",
+            where="source and target",
+            remedy=f"Language pairs here: {known}",
+        )
+
+    def targets(self, source: str) -> list[str]:
+        """Return the languages that a language can be translated to, pivots and all."""
+        pairs = self.pairs()
+        direct = [b for a, b in pairs if a == source]
+        over = [c for pivot in direct for b, c in pairs if b == pivot and c != source]
+        return sorted({*direct, *over})
+
+    def _load(self, model: ServedModel) -> Pipeline:
+        # Here, since the parent of the workers only reads names.
+        from heedful.interop.model_loading import load_any
+        from heedful.pipelines.text_generation import GenerationPipeline
+        from heedful.pipelines.translation import TranslationPipeline
+
+        loaded = load_any(model.path)
+
+        def read(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
+            return loaded
+
+        kind = loaded[0].spec.kind
+        if kind == "causal_lm":
+            model.source = model.target = ""
+            return GenerationPipeline.load(
+                model.path, device=self.device, precision=self.precision, read=read
+            )
+        if kind == "translator" and not model.is_translator:
+            raise ConfigError(
+                "The languages of this translator are not known",
+                where=str(model.path),
+                remedy="Name them before it, as in en-de=MODEL",
+            )
+        return TranslationPipeline.load(
+            model.path, device=self.device, precision=self.precision, read=read
+        )
+
+    def _fits(self, model: ServedModel, without: Sequence[ServedModel]) -> bool:
+        if self.most_bytes is None:
+            return True
+        others = [m for m in self if m.pipeline is not None and m is not model and m not in without]
+        return sum(m.size for m in others) + model.size <= self.most_bytes
+
+    def _make_room(self, model: ServedModel) -> None:
+        """Unload the models used longest ago until another one fits."""
+        with self._choosing:
+            oldest = sorted((m for m in self if m.pipeline is not None), key=lambda m: m.used)
+            for other in oldest:
+                if self._fits(model, ()):
+                    return
+                other.pipeline = None

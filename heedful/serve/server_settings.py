@@ -1,0 +1,43 @@
+"""Settings of a server, as its parent sends them to its workers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from heedful.device import RunningPrecision
+from heedful.search.search_settings import SearchSettings
+from heedful.serve.limits import GateSettings, Limits
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerSettings:
+    """Settings of a server, which can be sent to a new process.
+
+    Args:
+        models: as the command line names them.
+        device: where models run.
+        precision: they run in.
+        search: settings of translations.
+        limits: of requests.
+        gate: limits of their transport.
+        most_bytes: of models in memory; None for all of them.
+        most_waiting: texts that may wait.
+        positions: of a batch.
+        workers: processes; they share the cores.
+        keys: file of API keys; anybody may ask if None.
+        access_log: file of requests, - for standard error; none if None.
+    """
+
+    models: tuple[str, ...]
+    device: str = "auto"
+    precision: RunningPrecision = "auto"
+    search: SearchSettings = field(default_factory=SearchSettings)
+    limits: Limits = field(default_factory=Limits)
+    gate: GateSettings = field(default_factory=GateSettings)
+    most_bytes: int | None = None
+    most_waiting: int = 1000
+    positions: int = 4096
+    workers: int = 1
+    keys: Path | None = None
+    access_log: str | None = "-"

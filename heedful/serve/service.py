@@ -1,0 +1,319 @@
+"""The work of a server for its interfaces: translate, continue a text, detect a language."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from anyio import to_thread
+
+from heedful.errors import ConfigError, DataError
+from heedful.pipelines.text_generation import (
+    Generation,
+    GenerationPipeline,
+    TextStream,
+    prompt_ids,
+)
+from heedful.pipelines.text_splitting import Translation
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.search_settings import GenerationSettings, SearchSettings
+from heedful.serve.language_detection import detect_languages
+from heedful.serve.limits import Limits
+from heedful.serve.scheduler import DeadlinePassed, Job, Scheduler
+from heedful.serve.served_models import ServedModels
+
+
+@dataclass(frozen=True)
+class TranslationWork:
+    """Lines to translate with the same model and settings."""
+
+    pipeline: TranslationPipeline
+    settings: SearchSettings
+    alignment: bool
+
+    @property
+    def width(self) -> int:
+        """See `Work`."""
+        return self.settings.n_best if self.settings.sampling else self.settings.beam
+
+    def run(self, texts: Sequence[str]) -> Sequence[Translation]:
+        """See `Work`."""
+        # Draws depend on the number of a line, and each is the first of its own request.
+        parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
+        return [
+            translation
+            for part in parts
+            for translation in self.pipeline.translate(
+                part, settings=self.settings, alignment=self.alignment, batch_size=len(part)
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class GenerationWork:
+    """Prompts to continue with the same model and settings."""
+
+    pipeline: GenerationPipeline
+    settings: GenerationSettings
+
+    @property
+    def width(self) -> int:
+        """See `Work`."""
+        return self.settings.n_best if self.settings.sampling else self.settings.beam
+
+    def run(self, texts: Sequence[str]) -> Sequence[Generation]:
+        """See `Work`."""
+        parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
+        return [
+            generation
+            for part in parts
+            for generation in self.pipeline.generate(
+                part, settings=self.settings, batch_size=len(part)
+            )
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamWork:
+    """A prompt whose continuation is given piece by piece.
+
+    Args:
+        pipeline: the language model.
+        settings: of the search.
+        emit: called with each piece, in the thread that computes.
+    """
+
+    pipeline: GenerationPipeline
+    settings: GenerationSettings
+    emit: Callable[[str], None]
+
+    @property
+    def width(self) -> int:
+        """See `Work`."""
+        return 1
+
+    def run(self, texts: Sequence[str]) -> Sequence[TextStream]:
+        """See `Work`; return the stream at its end."""
+        (text,) = texts  # works are equal only to themselves
+        stream = self.pipeline.stream(text, settings=self.settings)
+        for piece in stream:
+            self.emit(piece)
+        return [stream]
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """A text and its translation, line by line.
+
+    Args:
+        lines: translations of its lines, empty ones included.
+        models: names of the models it went through.
+    """
+
+    lines: tuple[Translation, ...]
+    models: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The translation."""
+        return "\n".join(self.lines)
+
+    def alternative(self, rank: int) -> str:
+        """Return the translation made of each line's next-best, from 1."""
+        return "\n".join(line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines)
+
+    @property
+    def ranks(self) -> int:
+        """The number of next-best translations."""
+        return max((len(line.others) for line in self.lines), default=0)
+
+
+class Service:
+    """Models, and the queue before them.
+
+    Args:
+        models: that are served.
+        scheduler: computes batches.
+        limits: of requests.
+        search: settings of translations where a request does not say.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        scheduler: Scheduler,
+        limits: Limits,
+        search: SearchSettings,
+    ) -> None:
+        self.models = models
+        self.scheduler = scheduler
+        self.limits = limits
+        self.search = search
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        route: Sequence[str],
+        *,
+        settings: SearchSettings | None = None,
+        alignment: bool = False,
+    ) -> list[TranslatedText]:
+        """Translate texts line by line, through one model or over a pivot.
+
+        Args:
+            texts: any.
+            route: names of the models they go through.
+            settings: of the search; the server's if unset. Next-best translations are those of the
+                last model.
+            alignment: also give alignments, of the last model.
+
+        Raises:
+            ConfigError, DataError, ModelError: when the request is wrong.
+            QueueFull, DeadlinePassed: when there is too much to do.
+        """
+        self._check(texts)
+        settings = settings or self.search
+        deadline = time.monotonic() + self.limits.seconds
+        lines = [text.split("\n") for text in texts]
+        for name in route:
+            is_last = name == route[-1]
+            used = settings if is_last else settings.model_copy(update={"n_best": 1})
+            work = await self._translation_work(name, used, alignment and is_last)
+            lines = await self._translate_lines(work, lines, deadline)
+        return [TranslatedText(tuple(map(_translation, each)), tuple(route)) for each in lines]
+
+    async def generate(
+        self, name: str, prompts: Sequence[str], settings: GenerationSettings
+    ) -> list[Generation]:
+        """Continue prompts with a language model.
+
+        Raises:
+            as for `translate`.
+        """
+        self._check(prompts)
+        pipeline = await self.generator(name)
+        work = GenerationWork(pipeline, settings)
+        tokens = await to_thread.run_sync(self._prompt_lengths, pipeline, prompts)
+        deadline = time.monotonic() + self.limits.seconds
+        longest = settings.max_length
+        jobs = [
+            Job(work, prompt, count + longest, deadline)
+            for prompt, count in zip(prompts, tokens, strict=True)
+        ]
+        return await self._results(jobs, deadline)
+
+    async def stream(
+        self, name: str, prompt: str, settings: GenerationSettings, emit: Callable[[str], None]
+    ) -> TextStream:
+        """Continue a prompt, giving text as soon as it is certain.
+
+        Args:
+            name: of a language model.
+            prompt: its beginning.
+            settings: of the search.
+            emit: called with each piece, in another thread; raises an error to end the stream.
+
+        Returns:
+            The stream at its end.
+
+        Raises:
+            as for `translate`.
+        """
+        self._check([prompt])
+        pipeline = await self.generator(name)
+        (count,) = await to_thread.run_sync(self._prompt_lengths, pipeline, [prompt])
+        deadline = time.monotonic() + self.limits.seconds
+        work = StreamWork(pipeline, settings, emit)
+        (stream,) = await self._results([Job(work, prompt, count, deadline)], deadline)
+        assert isinstance(stream, TextStream)
+        return stream
+
+    async def detect(self, text: str, among: Sequence[str] = ()) -> list[tuple[str, float]]:
+        """Return the languages that a text may be in, the most probable first."""
+        return await to_thread.run_sync(detect_languages, text[: self.limits.characters], among)
+
+    async def generator(self, name: str) -> GenerationPipeline:
+        """Return a language model, loaded.
+
+        Raises:
+            ConfigError: when it is a translator.
+        """
+        pipeline = await to_thread.run_sync(self.models.get, name)
+        if self.models.find(name).is_translator:
+            raise ConfigError("This model is a translator", where=f"model = {name}")
+        return cast(GenerationPipeline, pipeline)
+
+    async def lengths(self, name: str, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens a model reads of each text."""
+        if not self.models.find(name).is_translator:
+            return await to_thread.run_sync(self._prompt_lengths, await self.generator(name), texts)
+        encode = (await self._translator(name)).tokenizers.source.encode_batch
+        return list(map(len, await to_thread.run_sync(encode, list(texts))))
+
+    def _check(self, texts: Sequence[str]) -> None:
+        limits = self.limits
+        if len(texts) > limits.texts:
+            raise DataError(f"{len(texts):,} texts; at most {limits.texts:,} are taken at once")
+        characters = sum(map(len, texts))
+        if characters > limits.characters:
+            raise DataError(
+                f"{characters:,} characters; at most {limits.characters:,} are taken at once",
+                remedy="Send less at a time",
+            )
+
+    async def _translation_work(
+        self, name: str, settings: SearchSettings, alignment: bool
+    ) -> TranslationWork:
+        width = settings.n_best if settings.sampling else settings.beam
+        if width > self.limits.beam:
+            raise ConfigError(
+                f"{width} hypotheses of a text; at most {self.limits.beam} are taken",
+                where="n_best" if settings.sampling else "beam",
+            )
+        return TranslationWork(await self._translator(name), settings, alignment)
+
+    async def _translator(self, name: str) -> TranslationPipeline:
+        pipeline = await to_thread.run_sync(self.models.get, name)
+        if not self.models.find(name).is_translator:
+            raise ConfigError("This model is a language model", where=f"model = {name}")
+        return cast(TranslationPipeline, pipeline)
+
+    async def _translate_lines(
+        self, work: TranslationWork, lines: Sequence[Sequence[str]], deadline: float
+    ) -> list[list[str]]:
+        flat = [line for text in lines for line in text if line.strip()]
+        encode = work.pipeline.tokenizers.source.encode_batch
+        lengths = map(len, await to_thread.run_sync(encode, flat)) if flat else ()
+        jobs = [
+            Job(work, line, length, deadline) for line, length in zip(flat, lengths, strict=True)
+        ]
+        results = iter(await self._results(jobs, deadline))
+        return [
+            [next(results) if line.strip() else Translation() for line in text] for text in lines
+        ]
+
+    async def _results(self, jobs: Sequence[Job], deadline: float) -> list[Any]:
+        """Queue jobs and wait for all of them, or give them up."""
+        if not jobs:
+            return []
+        self.scheduler.submit(jobs)
+        futures = [asyncio.wrap_future(job.future) for job in jobs]
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return list(await asyncio.gather(*futures))
+        except TimeoutError:
+            raise DeadlinePassed from None
+        finally:
+            if not all(job.future.done() for job in jobs):
+                self.scheduler.forget(jobs)
+
+    @staticmethod
+    def _prompt_lengths(pipeline: GenerationPipeline, prompts: Iterable[str]) -> list[int]:
+        return [len(prompt_ids(pipeline.tokenizer, prompt)) for prompt in prompts]
+
+
+def _translation(line: str) -> Translation:
+    return line if isinstance(line, Translation) else Translation(line)

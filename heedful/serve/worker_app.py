@@ -1,0 +1,73 @@
+"""The application of a worker process, with its models and threads."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+import torch
+from starlette.applications import Starlette
+
+from heedful.serve.application import ServerParts, build_app
+from heedful.serve.gate import AccessLog
+from heedful.serve.keys import Keys
+from heedful.serve.metrics import Metrics
+from heedful.serve.scheduler import Scheduler
+from heedful.serve.served_models import ServedModels, parse_model
+from heedful.serve.server_settings import ServerSettings
+from heedful.serve.service import Service
+
+MOST_THREADS = 4
+"""Batches computed at a time: each needs memory of its own."""
+
+
+def build_worker(settings: ServerSettings) -> Starlette:
+    """Load models and build the application.
+
+    Args:
+        settings: of the server.
+
+    Raises:
+        UserError: and its kinds, when a model or a file cannot be used.
+    """
+    models = ServedModels(
+        [parse_model(word) for word in settings.models],
+        device=settings.device,
+        precision=settings.precision,
+        most_bytes=settings.most_bytes,
+    )
+    models.load_all()
+    metrics = Metrics()
+    cores = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+    threads = min(MOST_THREADS, cores)
+    # Batches side by side use cores better than one batch on all of them.
+    scheduler = Scheduler(
+        threads=threads,
+        positions=settings.positions,
+        most_waiting=settings.most_waiting,
+        begin_thread=lambda: torch.set_num_threads(max(1, cores // threads)),
+        observe=metrics.observe,
+    )
+    metrics.watch(lambda: scheduler.waiting, lambda: scheduler.computing)
+    log = _open_log(settings.access_log)
+    return build_app(
+        ServerParts(
+            service=Service(models, scheduler, settings.limits, settings.search),
+            metrics=metrics,
+            gate=settings.gate,
+            keys=None if settings.keys is None else Keys.read(settings.keys),
+            log=None if log is None else AccessLog(log),
+        )
+    )
+
+
+def _open_log(place: str | None) -> TextIO | None:
+    """Open the log of requests.
+
+    Args:
+        place: a file, which is appended to; - for standard error; None for no log.
+    """
+    if place is None or place == "-":
+        return sys.stderr if place else None
+    return open(place, "a", encoding="utf-8")
