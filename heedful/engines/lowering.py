@@ -291,6 +291,15 @@ class PackedWeight:
         parts = self.packed, bias, self.scale, self.correction
         self.struct = Linear(*map(address, parts), in_width, out_width)
 
+    def move(self, place: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> None:
+        """Keep the packed weight elsewhere, before kernels have its address.
+
+        Args:
+            place: returns an array of equal content, which begins at a cache line.
+        """
+        self.packed = place(self.packed)
+        self.struct.packed_weight = address(self.packed)
+
 
 def quantize_rows(weight: Floats) -> tuple[npt.NDArray[np.int8], Floats]:
     """Round a weight to 8 bits, each row by its largest magnitude.

@@ -17,6 +17,7 @@ from heedful.device import Precision, RunningPrecision, resolve_precision
 from heedful.engines.cpu_model import use_kernels
 from heedful.engines.cuda_graphs import GraphedStack, record_on_gpu
 from heedful.engines.engine_parts import copy_model, replace_module
+from heedful.engines.mapped_weights import map_weights
 from heedful.engines.packed_linear import (
     Int8NativeLinear,
     MakeLayer,
@@ -32,6 +33,8 @@ from heedful.kernels import library
 from heedful.memory import reuse_freed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from heedful.models.build import AnyModel
     from heedful.models.causal_lm import CausalLM
     from heedful.models.translator import Translator
@@ -45,6 +48,7 @@ def prepare(
     device: torch.device | None = None,
     *,
     donate: bool = False,
+    shared: Path | None = None,
 ) -> M:
     """Make an engine of a finished model: another object with the model's calls.
 
@@ -58,6 +62,7 @@ def prepare(
         device: where it runs; the model's own if None.
         donate: take the parameters of the model, which cannot be used any more. Each is freed as
             soon as it is packed.
+        shared: folder in which processes share weights, see `map_weights`; they do not if None.
 
     Returns:
         A model in eval mode; `precision_of` says in which precision it runs.
@@ -71,7 +76,7 @@ def prepare(
         precision = _choose_precision(model, precision, device)
     engine = copy_model(model, donate=donate)
     engine.to(device).eval()
-    vars(engine)["precision"] = _convert(engine, precision)
+    vars(engine)["precision"] = _convert(engine, precision, shared)
     return engine
 
 
@@ -87,7 +92,7 @@ def _choose_precision(model: AnyModel, name: RunningPrecision, device: torch.dev
     return resolve_precision(name, device, width=model.spec.width, exact=True)
 
 
-def _convert(engine: AnyModel, precision: Precision) -> Precision:
+def _convert(engine: AnyModel, precision: Precision, shared: Path | None) -> Precision:
     """Put the parts of an engine in place; return the precision it runs in."""
     generates = engine.spec.generates
     if generates and precision.device == "cpu":
@@ -100,7 +105,7 @@ def _convert(engine: AnyModel, precision: Precision) -> Precision:
                 where="precision = int8",
                 remedy="Use auto, fp32 or bf16",
             )
-        _pack(engine, linear)
+        _pack(engine, linear, shared)
         use_kernels(engine, native=linear is Int8NativeLinear)
         return replace(precision, stored=True)
     if not generates or precision.device not in ("cpu", "cuda"):
@@ -113,18 +118,18 @@ def _convert(engine: AnyModel, precision: Precision) -> Precision:
         stack = cast("Translator | CausalLM", engine).decoder
         replace_module(engine, stack, GraphedStack.of(stack, record))
     elif precision.name == "fp32" and library.kernels() is not None:
-        _pack(engine, NativeLinear)
+        _pack(engine, NativeLinear, shared)
         use_kernels(engine, native=True)
     elif packs(torch.bfloat16 if precision.name == "bf16" else torch.float32):
-        _pack(engine, PackedLinear)
+        _pack(engine, PackedLinear, shared)
     elif precision.name == "bf16" and library.kernels() is not None:
-        _pack(engine, NativeLinear)
+        _pack(engine, NativeLinear, shared)
         reason = "no bfloat16 products here: numbers are rounded to it, products are of float32"
         precision = replace(precision, reason=reason)
     return precision
 
 
-def _pack(engine: AnyModel, linear: MakeLayer) -> None:
+def _pack(engine: AnyModel, linear: MakeLayer, shared: Path | None) -> None:
     """Replace all linear layers by packed ones, and the output projection of a decoder."""
     pack_linear(engine, linear)
     if engine.spec.generates:
@@ -132,3 +137,5 @@ def _pack(engine: AnyModel, linear: MakeLayer) -> None:
         decoder.output_projection = PackedProjection(
             decoder.output_projection, decoder.output_bias, linear
         )
+    if shared is not None:
+        map_weights(engine, shared)

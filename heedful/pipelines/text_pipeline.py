@@ -50,6 +50,7 @@ class TextPipeline(Generic[M]):
         device: str = "auto",
         precision: RunningPrecision = "auto",
         read: ReadModel = load_model,
+        shared: Path | None = None,
     ) -> Self:
         """Load a model directory.
 
@@ -59,6 +60,7 @@ class TextPipeline(Generic[M]):
             precision: auto (float32, on the fastest route that is as exact), fp32, bf16, fp16
                 or int8.
             read: what reads a directory.
+            shared: folder in which processes share weights; they do not if None.
 
         Raises:
             ModelError: when there is no model, or one of another kind.
@@ -72,7 +74,7 @@ class TextPipeline(Generic[M]):
                 where=str(path),
                 remedy=cls.remedy,
             )
-        engine = prepare(model, precision, where, donate=True)
+        engine = prepare(model, precision, where, donate=True, shared=shared)
         return cls(cast(M, engine), tokenizers.source, precision=precision_of(engine))
 
     @contextmanager

@@ -67,6 +67,7 @@ class TranslationPipeline:
         precision: RunningPrecision = "auto",
         shortlist: bool | str | Path = False,
         read: ReadModel = load_model,
+        shared: Path | None = None,
     ) -> Self:
         """Load a model directory, or several as an ensemble.
 
@@ -77,6 +78,7 @@ class TranslationPipeline:
                 fp16 or int8.
             shortlist: whether to use the (first) model's own, or the file of another.
             read: what reads a directory.
+            shared: folder in which processes share weights; they do not if None.
 
         Raises:
             ModelError: when there is no model, or models of an ensemble do not fit together.
@@ -96,7 +98,9 @@ class TranslationPipeline:
                     remedy="An ensemble needs models trained with the same tokenizers",
                 )
         short = load_shortlist(shortlist, paths[0], tokenizers)
-        engines = [prepare(model, precision, where, donate=True) for model, _ in loaded]
+        engines = [
+            prepare(model, precision, where, donate=True, shared=shared) for model, _ in loaded
+        ]
         return cls(engines, tokenizers, precision=precision_of(engines[0]), shortlist=short)
 
     @property

@@ -95,6 +95,7 @@ class ServedModels:
         device: where they run.
         precision: they run in.
         most_bytes: of the models in memory together; None for all of them.
+        shared: folder in which workers share weights; they do not if None.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class ServedModels:
         device: str = "auto",
         precision: RunningPrecision = "auto",
         most_bytes: int | None = None,
+        shared: Path | None = None,
     ) -> None:
         self.by_name: dict[str, ServedModel] = {}
         for model in models:
@@ -117,6 +119,7 @@ class ServedModels:
         self.device = device
         self.precision: RunningPrecision = precision
         self.most_bytes = most_bytes
+        self.shared = shared
         self._choosing = threading.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -214,7 +217,11 @@ class ServedModels:
         if kind == "causal_lm":
             model.source = model.target = ""
             return GenerationPipeline.load(
-                model.path, device=self.device, precision=self.precision, read=read
+                model.path,
+                device=self.device,
+                precision=self.precision,
+                read=read,
+                shared=self.shared,
             )
         if kind == "translator" and not model.is_translator:
             raise ConfigError(
@@ -223,7 +230,11 @@ class ServedModels:
                 remedy="Name them before it, as in en-de=MODEL",
             )
         return TranslationPipeline.load(
-            model.path, device=self.device, precision=self.precision, read=read
+            model.path,
+            device=self.device,
+            precision=self.precision,
+            read=read,
+            shared=self.shared,
         )
 
     def _fits(self, model: ServedModel, without: Sequence[ServedModel]) -> bool:

@@ -11,7 +11,9 @@ import os
 import socket
 import sys
 import tempfile
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors.multiprocess import Multiprocess
@@ -31,10 +33,12 @@ class Worker:
 
     Args:
         settings: of the server.
+        shared: folder in which workers share weights; None for one worker.
     """
 
-    def __init__(self, settings: ServerSettings) -> None:
+    def __init__(self, settings: ServerSettings, shared: Path | None) -> None:
         self.settings = settings
+        self.shared = shared
 
     def __call__(self) -> object:
         """Load the models and build the application; uvicorn calls it.
@@ -44,7 +48,7 @@ class Worker:
         from heedful.serve.worker_app import build_worker
 
         try:
-            return build_worker(self.settings)
+            return build_worker(self.settings, self.shared)
         except UserError as error:
             print(f"heedful serve: {error}", file=sys.stderr)
             sys.exit(STARTUP_FAILURE)
@@ -57,11 +61,19 @@ class Supervisor(Multiprocess):
         config: of uvicorn.
         listening: the socket that workers share.
         ready: called once when all workers serve.
+        shared: folder in which they share weights; None for one worker.
     """
 
-    def __init__(self, config: Config, listening: socket.socket, ready: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        listening: socket.socket,
+        ready: Callable[[], None],
+        shared: Path | None,
+    ) -> None:
         super().__init__(config, [listening])
         self._ready: Callable[[], None] | None = ready
+        self._shared = shared
 
     @property
     def has_failed(self) -> bool:
@@ -72,6 +84,14 @@ class Supervisor(Multiprocess):
         """Start the workers."""
         super().init_processes()
         self._leave_ends()
+
+    def restart_all(self) -> None:
+        """Replace the workers, then remove weights that the new ones do not use."""
+        start = time.time()
+        super().restart_all()
+        for file in [] if self._shared is None else self._shared.iterdir():
+            if file.stat().st_mtime < start:  # who still maps it keeps it
+                file.unlink(missing_ok=True)
 
     def keep_subprocess_alive(self) -> None:
         """Replace dead workers; say once that all serve."""
@@ -108,23 +128,27 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
     Raises:
         RunError: when a worker could not start; it has said why.
     """
-    config = Config(
-        Worker(settings),
-        factory=True,
-        workers=settings.workers,
-        http=Connection,
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=int(settings.limits.seconds) + 5,
-        timeout_worker_healthcheck=HEALTH_SECONDS,
-    )
-    with tempfile.TemporaryDirectory(prefix="heedful-counts-") as folder:
+    with tempfile.TemporaryDirectory(prefix="heedful-serve-") as name:
+        counts, shared = Path(name, "counts"), None
         if settings.workers > 1:
-            os.environ[_FOLDER_OF_COUNTS] = folder
-        supervisor = Supervisor(config, listening, ready)
+            counts.mkdir()
+            os.environ[_FOLDER_OF_COUNTS] = str(counts)
+            shared = Path(name, "weights")
+            shared.mkdir()
+        config = Config(
+            Worker(settings, shared),
+            factory=True,
+            workers=settings.workers,
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(settings.limits.seconds) + 5,
+            timeout_worker_healthcheck=HEALTH_SECONDS,
+        )
+        supervisor = Supervisor(config, listening, ready, shared)
         supervisor.run()
         os.environ.pop(_FOLDER_OF_COUNTS, None)
     if supervisor.has_failed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TextIO
 
 import torch
@@ -22,11 +23,12 @@ MOST_THREADS = 4
 """Batches computed at a time: each needs memory of its own."""
 
 
-def build_worker(settings: ServerSettings) -> Starlette:
+def build_worker(settings: ServerSettings, shared: Path | None = None) -> Starlette:
     """Load models and build the application.
 
     Args:
         settings: of the server.
+        shared: folder in which workers share weights; they do not if None.
 
     Raises:
         UserError: and its kinds, when a model or a file cannot be used.
@@ -36,6 +38,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
         device=settings.device,
         precision=settings.precision,
         most_bytes=settings.most_bytes,
+        shared=shared,
     )
     models.load_all()
     metrics = Metrics()

@@ -112,13 +112,22 @@ def test_what_was_asked_is_answered_before_it_stops(start: Start) -> None:
 def test_a_dead_worker_is_replaced_and_others_serve_on(start: Start) -> None:
     server = start("en-de", "--workers", "2")
     expected = ask(server)
-    victim = server.workers()[0]
+    victim, survivor = server.workers()
+    shared = weights_of(survivor)
+    assert shared
     os.kill(victim, signal.SIGKILL)
     wait_until(lambda: victim not in server.workers() and len(server.workers()) == 2, 60)
+    wait_until(lambda: all(shared == weights_of(w) for w in server.workers()), 60)
     for _ in range(10):
         assert ask(server) == expected
     # Of both workers together, and of the dead one; a batch is counted once it is answered.
     wait_until(lambda: counted_texts(server) >= 11)
+
+
+def weights_of(worker: int) -> set[tuple[str, str]]:
+    """Weights in files that a worker maps: inodes and paths."""
+    lines = [line.split() for line in Path(f"/proc/{worker}/maps").read_text().splitlines()]
+    return {(line[4], line[5]) for line in lines if len(line) > 5 and "/weights/" in line[5]}
 
 
 def counted_texts(server: ServerProcess) -> float:

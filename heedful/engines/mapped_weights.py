@@ -1,0 +1,89 @@
+"""Weights that processes of one machine share through files mapped into their memory.
+
+A file is named by the digest of its bytes, so equal weights are stored once, whoever loads them and
+whatever they belong to; the first process writes it, and all map it copy on write. Written are the
+weights as an engine computes with them, packed or in 8 bits: these, not the numbers of the model's
+own file, are what each process would hold a copy of.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from heedful.engines.lowering import PackedWeight
+from heedful.errors import RunError
+from heedful.memory import trim
+
+SMALLEST = 1 << 16
+"""Bytes from which an array is shared: below, a file and its pages would not be worth it."""
+
+
+def map_weights(engine: nn.Module, folder: Path) -> None:
+    """Exchange the large weights of an engine for mapped ones of equal content.
+
+    Mapped are parameters on the processor, and weights packed for kernels in C; layers that oneDNN
+    or PyTorch multiply stay a process's own.
+
+    Args:
+        engine: whose layers are packed, and have no addresses taken of them yet.
+        folder: a private one, as whoever can write there decides what is computed. The time of a
+            file is when a process last asked for it.
+
+    Raises:
+        RunError: when the folder cannot be written, such as for a full disk.
+    """
+
+    def mapped(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if array.nbytes < SMALLEST:
+            return array
+        file = _file_of(array.reshape(-1).view(np.uint8), folder)
+        memory: npt.NDArray[Any] = np.memmap(file, array.dtype, "c", shape=array.shape)
+        return memory
+
+    for module in engine.modules():
+        packed = getattr(module, "packed", None)
+        if isinstance(packed, PackedWeight):
+            packed.move(mapped)
+    for parameter in engine.parameters():
+        if parameter.device.type == "cpu" and parameter.is_contiguous():
+            parameter.data = _mapped_tensor(parameter.data, folder)
+    trim()  # the copies, which `reuse_freed` would keep for later tensors
+
+
+def _mapped_tensor(tensor: Tensor, folder: Path) -> Tensor:
+    size = tensor.nbytes
+    if size < SMALLEST:
+        return tensor
+    file = _file_of(tensor.reshape(-1).view(torch.uint8).numpy(), folder)
+    memory = torch.from_file(str(file), shared=False, size=size, dtype=torch.uint8)
+    return memory.view(tensor.dtype).view(tensor.shape)
+
+
+def _file_of(content: npt.NDArray[np.uint8], folder: Path) -> Path:
+    """Return the file of these bytes; write it if no process has."""
+    file = folder / blake2b(content.data, digest_size=20).hexdigest()
+    try:
+        os.utime(file)
+    except FileNotFoundError:
+        try:
+            with tempfile.NamedTemporaryFile(dir=folder) as out, suppress(FileExistsError):
+                out.write(content.data)
+                out.flush()
+                os.link(out.name, file)  # never a second file of a name: all map the first
+        except OSError as error:
+            raise RunError(
+                f"Cannot write weights that processes share ({error.strerror})",
+                where=str(folder),
+                remedy="Set TMPDIR to a folder with room, or use one process",
+            ) from error
+    return file
