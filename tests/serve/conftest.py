@@ -96,13 +96,13 @@ class ServerProcess:
         return status
 
 
-def start_server(folder: Path, *words: str) -> ServerProcess:
-    """Start `heedful serve` on a free port, and wait until it answers."""
+def start_server(folder: Path, *words: str, port: str = "0") -> ServerProcess:
+    """Start `heedful serve`, on a free port unless one is given, and wait until it answers."""
     errors = folder / "errors.txt"
     environment = {**os.environ, "PYTHONPATH": str(FILES), "OMP_NUM_THREADS": "1"}
     with open(errors, "wb") as stream:
         process = subprocess.Popen(
-            [sys.executable, "-m", "heedful", "serve", *words, "--port", "0", "--json"],
+            [sys.executable, "-m", "heedful", "serve", *words, "--port", port, "--json"],
             stdout=subprocess.PIPE,
             stderr=stream,
             env=environment,
@@ -122,8 +122,8 @@ def start(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     """Start servers that are stopped when the test ends."""
     with ExitStack() as stack:
 
-        def started(*words: str) -> ServerProcess:
-            server = start_server(tmp_path, *words)
+        def started(*words: str, port: str = "0") -> ServerProcess:
+            server = start_server(tmp_path, *words, port=port)
             stack.callback(server.stop)
             return server
 
