@@ -62,8 +62,12 @@ def build_app(parts: ServerParts) -> Starlette:
         assert isinstance(error, HTTPException)
         words = {404: "There is nothing here", 405: "This address takes another method"}
         refusal = Refusal(error.status_code, words.get(error.status_code, error.detail), "http")
+        headers = dict(error.headers or {})
+        methods = {each.method for each in endpoints if each.path == request.url.path}
+        if len(methods) > 1 and error.status_code == 405:  # Starlette names those of the first
+            headers["Allow"] = ", ".join(sorted({"HEAD", *methods}))
         body = error_body(request.url.path, refusal)
-        return json_response(body, error.status_code, error.headers)
+        return json_response(body, error.status_code, headers)
 
     async def defect(request: Request, error: Exception) -> Response:
         traceback.print_exception(error, file=sys.stderr)

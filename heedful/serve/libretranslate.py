@@ -42,9 +42,11 @@ class TranslateBody(Body):
     source: str = Field(min_length=1, description="language code, or auto to detect it")
     target: str = Field(min_length=1, description="language code")
     format: Literal["text"] = Field("text", description="of the text")
-    alternatives: Annotated[int, BeforeValidator(_number), Field(ge=0, le=MOST_ALTERNATIVES)] = (
-        Field(0, description="next-best translations wanted")
-    )
+    alternatives: Annotated[
+        int,
+        BeforeValidator(_number, json_schema_input_type=int | str | None),
+        Field(ge=0, le=MOST_ALTERNATIVES),
+    ] = Field(0, description="next-best translations wanted")
     api_key: str = Field("", description="where the server needs one")
 
 

@@ -233,7 +233,7 @@ class OpenAI:
         longest = body.max_tokens or _TOKENS_OF_A_COMPLETION
         request.state.texts = len(body.prompts)
         if body.stream:
-            return self._stream(request, body, body.prompts[0], longest, reply)
+            return await self._stream(request, body, body.prompts[0], longest, reply)
         answers = await while_connected(request, self._answers(body, body.prompts, longest))
         choices: list[dict[str, Any]] = []
         for prompt, several in zip(body.prompts, answers, strict=True):
@@ -252,7 +252,7 @@ class OpenAI:
         prompt = self._prompt(body)
         request.state.texts = 1
         if body.stream:
-            return self._stream(request, body, prompt, longest, reply)
+            return await self._stream(request, body, prompt, longest, reply)
         answers = await while_connected(request, self._answers(body, [prompt], longest))
         choices = [
             {
@@ -329,30 +329,39 @@ class OpenAI:
             "total_tokens": read + written,
         }
 
-    def _stream(
+    async def _stream(
         self, request: Request, body: Sampling, prompt: str, longest: int, reply: _Reply
     ) -> Response:
         pieces = self._pieces(body, prompt, longest)
-        events = self._events(body, prompt, pieces, reply)
+        # Before the status is sent, since what is refused has another.
+        first = await while_connected(request, anext(pieces))
+        events = self._events(body, prompt, first, pieces, reply)
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(events, media_type="text/event-stream", headers=headers)
 
     async def _events(
-        self, body: Sampling, prompt: str, pieces: AsyncIterator[Answer], reply: _Reply
+        self,
+        body: Sampling,
+        prompt: str,
+        first: Answer,
+        pieces: AsyncIterator[Answer],
+        reply: _Reply,
     ) -> AsyncIterator[bytes]:
         """Yield server-sent events: pieces, the reason of the end, usage, and the end mark."""
         written: list[Answer] = []
         try:
             yield _event(reply.begin())
-            async for piece in pieces:
+            piece: Answer | None = first
+            while piece is not None:
                 written.append(piece)
                 if piece.text:
                     yield _event(reply.piece(piece.text))
+                piece = await anext(pieces, None)
             yield _event(reply.piece(None, written[-1].finish_reason))
             if body.wants_usage:
                 usage = await self._usage(body.model, [prompt], [written])
                 yield _event(reply.whole([], usage) | {"object": reply.chunk})
-        except Exception as error:  # the status has been sent
+        except Exception as error:  # after the status was sent
             refusal = refusal_of(error)
             if refusal is None:
                 raise

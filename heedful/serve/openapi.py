@@ -62,9 +62,10 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, An
     kind = endpoint.result
     schema = _reference(kind, schemas) if kind is not None else {"type": "object"}
     media = endpoint.media_type
-    responses: dict[str, Any] = {
-        "200": {"description": "The answer", "content": {media: {"schema": schema}}}
-    }
+    content: dict[str, Any] = {media: {"schema": schema}}
+    if "stream" in endpoint.body.model_fields:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    responses: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
     wrong = {"application/json": {"schema": {"type": "object"}}}
     statuses = _STATUSES if endpoint.body.model_fields else {}
     if "{name}" in endpoint.path or "model" in endpoint.body.model_fields:

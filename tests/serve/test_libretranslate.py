@@ -182,3 +182,12 @@ def test_metrics_count_what_was_done(parts: ServerParts, client: TestClient) -> 
     assert value("heedful_memory_bytes") > 1e8
     client.get("/no/such/place")
     assert value('heedful_requests_total{path="other",status="404"}') > 0
+
+
+@pytest.mark.parametrize("path", ["/languages", "/frontend/settings"])
+def test_what_is_asked_by_two_methods_names_both(client: TestClient, path: str) -> None:
+    answer = client.put(path)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == "GET, HEAD, POST"
+    for method in ("GET", "HEAD", "POST"):
+        assert client.request(method, path).status_code == 200

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 import heedful
+from heedful.errors import RunError
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.serve.openai_api import Answer, OpenAI
 
 DOG = "A dog runs in the snow."
 
@@ -161,6 +164,27 @@ def test_what_cannot_be_done_is_refused(
         assert error["param"] == param
 
 
-def test_an_error_in_a_stream_is_an_event(client: TestClient) -> None:
-    answer = complete(client, prompt="word " * 3000, stream=True)
-    assert "error" in events(answer.text)[-1]
+@pytest.mark.parametrize(
+    ("values", "status"), [({"model": "gpt-4"}, 404), ({"prompt": "word " * 3000}, 400)]
+)
+def test_a_stream_that_cannot_begin_is_refused_by_its_status(
+    client: TestClient, values: dict[str, Any], status: int
+) -> None:
+    answer = complete(client, stream=True, **values)
+    assert answer.status_code == status
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+def test_an_error_in_a_stream_is_an_event(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: OpenAI, *given: Any) -> AsyncIterator[Answer]:
+        yield Answer("A", ("A",), (), is_cut=False)
+        raise RunError("The disk is full")
+
+    monkeypatch.setattr(OpenAI, "_pieces", broken)
+    answer = complete(client, stream=True)
+    assert answer.status_code == 200
+    parts = events(answer.text)
+    assert parts[1]["choices"][0]["text"] == "A"
+    assert "The disk is full" in parts[-1]["error"]["message"]
