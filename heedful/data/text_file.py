@@ -93,13 +93,22 @@ class TextFile:
         Raises:
             DataError: naming the line, for bytes that are not UTF-8, NUL bytes and damaged gzip.
         """
+        for line in self.raw_lines():
+            yield self.decode(line)
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """The lines as bytes, with their ends; `lines` is the number of the last one.
+
+        Raises:
+            DataError: for damaged gzip.
+        """
         with self._open() as raw:
             self._raw = raw
             content = gzip.GzipFile(fileobj=raw) if self.facts.compressed else raw
             try:
                 for line in content:
                     self.lines += 1
-                    yield self._text(line)
+                    yield line
             except (EOFError, zlib.error, OSError) as error:
                 raise self._wrong(
                     f"Cannot be read past line {self.lines}: {error}",
@@ -122,7 +131,15 @@ class TextFile:
             )
             raise self._wrong(f"Cannot be opened: {reason}", remedy) from None
 
-    def _text(self, line: bytes) -> str:
+    def decode(self, line: bytes) -> str:
+        """The text of the last line of `raw_lines`.
+
+        Args:
+            line: as read.
+
+        Raises:
+            DataError: naming the line, for bytes that are not UTF-8 and NUL bytes.
+        """
         line = line.removesuffix(b"\n")
         if self.lines == 1:
             self.facts.byte_order_mark = line.startswith(codecs.BOM_UTF8)
