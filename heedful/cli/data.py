@@ -1,21 +1,39 @@
-"""`heedful data split`: split corpora of sentence pairs."""
+"""`heedful data check` and `split`: check and split corpora of sentence pairs."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
-from heedful.cli.flags import terminal
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_existing, say
+from heedful.cli.flags import DeviceFlag, Running, flags_of, overrides, terminal
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    refuse_existing,
+    say,
+    show_table,
+    write_lines,
+)
 from heedful.cli.train import corpora
+from heedful.data.corpus_spec import CorpusSpec
+from heedful.data.quality.cleaning_settings import CleaningSettings
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from heedful.data.corpus_spec import CorpusSpec
+    from heedful.data.quality.check_report import CheckedCorpus
+    from heedful.data.quality.examination import Scorer, Tools
+    from heedful.data.quality.raw_pairs import RawCorpus
+
+    CleaningFlags = Any
+else:
+    CleaningFlags = flags_of(CleaningSettings, "Rules")
 
 CorpusFiles = Annotated[
     str,
@@ -24,6 +42,113 @@ CorpusFiles = Annotated[
         "all may be .gz."
     ),
 ]
+
+
+_TESTED = Group("Beside the pairs", sort_key=5)
+
+
+@Parameter(name="*", group=_TESTED)
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Test data and a model that pairs are held against."""
+
+    against: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="Test and validation pairs whose sources should not be in the corpus, in the form "
+            "of CORPUS; several, one after the other.",
+        ),
+    ] = ()
+    model: Annotated[
+        Path | None,
+        Parameter(
+            help="A translator of the two languages that scores the pairs no other rule finds; "
+            "slow: some hundred pairs a second."
+        ),
+    ] = None
+    device: DeviceFlag = "auto"
+
+    def prepare(self, files: Sequence[str], settings: CleaningSettings) -> tuple[RawCorpus, Tools]:
+        """Open the corpus, the test data and the model."""
+        spec = _one_corpus(files)
+        tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
+        from heedful.data.quality.check_report import prepare
+
+        return prepare(spec, settings, against=tests, scorer=self._scorer())
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        model = None if self.model is None else str(self.model)
+        return {"against": list(self.against), "model": model, "device": self.device}
+
+    def _scorer(self) -> Scorer | None:
+        if self.model is None:
+            return None
+        pipeline = Running(device=self.device).load(self.model)
+
+        def score(sources: list[str], targets: list[str]) -> list[float]:
+            found = pipeline.score(sources, targets)
+            return [each.score / max(1, len(each.token_scores)) for each in found]
+
+        return score
+
+
+BESIDE = Beside()
+
+
+def data_check(
+    *corpus: CorpusFiles,
+    out: Annotated[
+        Path, Parameter(help="Folder for page.html and report.json, made if missing.")
+    ] = Path("data-check"),
+    beside: Beside = BESIDE,
+    settings: CleaningFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.
+
+    Each rule has a name, a limit, and examples of what it finds. What `heedful data clean` removes
+    with the same flags is what is counted here.
+
+    For example:
+
+        heedful data check train.en train.de --languages en de
+        heedful data check pairs.tsv.gz --against test.tsv --out checked --off numbers
+        heedful data check train.en train.de --model run --min-model-score -4
+    """
+    values = overrides(settings)
+    flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}
+    report = Report("data check", output, flags)
+    limits = CleaningSettings.parse(values, where="heedful data check")
+    raw, tools = beside.prepare(corpus, limits)
+    out.mkdir(exist_ok=True)
+    from heedful.data.quality.check_report import check_corpus
+
+    with closing(terminal()) as events:
+        checked = check_corpus(raw, tools, events.progress)
+    _show(checked)
+    plain = checked.plain()
+    write_lines(out / "report.json", [json.dumps(plain, indent=1, ensure_ascii=False)])
+    say(f"{out / 'report.json'}")
+    report.finish({"out": str(out), **plain})
+
+
+def _show(checked: CheckedCorpus) -> None:
+    for path, encoding in checked.files.items():
+        say(f"{path}: {encoding}")
+    languages = " to ".join(checked.languages) if checked.languages else "not judged"
+    say(f"languages: {languages}")
+    show_table(
+        f"{checked.kept:,} of {checked.pairs:,} pairs would stay",
+        ["rule", "finds", "pairs", "would go"],
+        [[r.rule, r.about, f"{r.pairs:,}", f"{r.removed:,}"] for r in checked.rules],
+        numbers=2,
+    )
+    if checked.not_applied:
+        say(f"not applied: {', '.join(checked.not_applied)}")
 
 
 def data_split(
@@ -70,8 +195,6 @@ def _one_corpus(files: Sequence[str]) -> CorpusSpec:
     Raises:
         ConfigError: when they are none, or more than one.
     """
-    from heedful.data.corpus_spec import CorpusSpec
-
     found = corpora(files, "CORPUS")
     if len(found) != 1:
         raise ConfigError(

@@ -52,6 +52,7 @@ VERBS = {
     "models": "List the trained models that come with Heedful.",
     "studio": "Explore models, runs and ideas in a browser.",
     "serve": "Serve translators and language models over HTTP.",
+    "data check": "Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.",
     "data split": "Split sentence pairs into train, valid and test by source sentence.",
     "doctor": "Check this machine: versions, devices and speed of each precision.",
 }

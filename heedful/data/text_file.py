@@ -50,6 +50,26 @@ class FileFacts:
     replaced: int = 0
     replaced_examples: list[int] = field(default_factory=list)
 
+    def describe(self) -> str:
+        """The facts as a part of a sentence."""
+        parts = ["UTF-8"]
+        if self.byte_order_mark:
+            parts.append("with a byte order mark")
+        if self.compressed:
+            parts.append("gzip")
+        if self.carriage_returns:
+            lines = _count_lines(self.carriage_returns)
+            parts.append(f"carriage return at the end of {lines}")
+        if self.replaced:
+            where = ", ".join(map(str, self.replaced_examples))
+            lines = _count_lines(self.replaced)
+            parts.append(f"U+FFFD, damage done earlier, in {lines} (first: {where})")
+        return ", ".join(parts)
+
+
+def _count_lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
+
 
 class TextFile:
     """The lines of one file, read as they are asked for.

@@ -19,7 +19,7 @@ from heedful.data.pair_corpus import (
     pair_form,
     tsv_pair,
 )
-from heedful.data.text_file import TextFile, file_form
+from heedful.data.text_file import FileFacts, TextFile, file_form
 from heedful.errors import DataError
 
 
@@ -51,6 +51,7 @@ class RawCorpus:
     Attributes:
         paths: of the files.
         pairs: number of lines, counted beforehand.
+        facts: of each file; complete once all pairs were read.
 
     Raises:
         DataError: when a file is missing, unreadable or empty, or two are of different lengths.
@@ -66,6 +67,7 @@ class RawCorpus:
         if len({file.lines for file in files}) > 1:
             raise not_aligned(*files)
         self.pairs = files[0].lines
+        self.facts: list[FileFacts] = []
         if self.pairs == 0:
             raise no_pairs(files[0])
 
@@ -75,12 +77,11 @@ class RawCorpus:
         Raises:
             DataError: for damaged gzip, and for UTF-16.
         """
-        if len(self.paths) == 2:
-            return self._aligned()
-        return self._single(TextFile(self.paths[0]))
+        files = [TextFile(path) for path in self.paths]
+        self.facts = [file.facts for file in files]
+        return self._aligned(*files) if len(files) == 2 else self._single(*files)
 
-    def _aligned(self) -> Iterator[RawPair]:
-        source, target = (TextFile(path) for path in self.paths)
+    def _aligned(self, source: TextFile, target: TextFile) -> Iterator[RawPair]:
         lines = zip(source.raw_lines(), target.raw_lines(), strict=True)
         for left, right in lines:
             (a, why_a), (b, why_b) = _decode(source, left), _decode(target, right)
