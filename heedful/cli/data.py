@@ -1,4 +1,4 @@
-"""`heedful data check` and `split`: check and split corpora of sentence pairs."""
+"""`heedful data check`, `clean` and `split`, for corpora of sentence pairs."""
 
 from __future__ import annotations
 
@@ -139,8 +139,7 @@ def data_check(
 def _show(checked: CheckedCorpus) -> None:
     for path, encoding in checked.files.items():
         say(f"{path}: {encoding}")
-    languages = " to ".join(checked.languages) if checked.languages else "not judged"
-    say(f"languages: {languages}")
+    _say_languages(checked.languages)
     show_table(
         f"{checked.kept:,} of {checked.pairs:,} pairs would stay",
         ["rule", "finds", "pairs", "would go"],
@@ -149,6 +148,46 @@ def _show(checked: CheckedCorpus) -> None:
     )
     if checked.not_applied:
         say(f"not applied: {', '.join(checked.not_applied)}")
+
+
+def _say_languages(languages: tuple[str, ...] | None) -> None:
+    say(f"languages: {' to '.join(languages) if languages else 'not judged'}")
+
+
+def data_clean(
+    *corpus: CorpusFiles,
+    out: Annotated[Path, Parameter(help="Folder for what is left, still to be made.")],
+    beside: Beside = BESIDE,
+    settings: CleaningFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Clean sentence pairs: write those that no rule finds, and why the others went.
+
+    OUT gets the pairs in the form of the corpus, byte for byte and in their order, and removed.tsv:
+    the line number of each other pair and the rules that found it. Rules and flags are those of
+    `heedful data check`.
+
+    For example:
+
+        heedful data clean train.en train.de --out clean --languages en de
+        heedful data clean pairs.tsv.gz --out clean --against test.tsv --off many_targets
+    """
+    values = overrides(settings)
+    flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}
+    report = Report("data clean", output, flags)
+    limits = CleaningSettings.parse(values, where="heedful data clean")
+    refuse_existing(out)
+    raw, tools = beside.prepare(corpus, limits)
+    from heedful.data.quality.corpus_clean import clean_corpus
+
+    with closing(terminal()) as events:
+        cleaned = clean_corpus(raw, tools, out, events.progress)
+    _say_languages(cleaned.languages)
+    for rule, count in cleaned.removed.items():
+        say(f"{count:,} removed: {rule}")
+    say(f"{cleaned.kept:,} of {cleaned.pairs:,} pairs are left: {' and '.join(cleaned.files)}")
+    say(f"the others, with their rules: {cleaned.removed_file}")
+    report.finish(cleaned.plain())
 
 
 def data_split(

@@ -53,6 +53,7 @@ VERBS = {
     "studio": "Explore models, runs and ideas in a browser.",
     "serve": "Serve translators and language models over HTTP.",
     "data check": "Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.",
+    "data clean": "Clean sentence pairs: write those that no rule finds, and why the others went.",
     "data split": "Split sentence pairs into train, valid and test by source sentence.",
     "doctor": "Check this machine: versions, devices and speed of each precision.",
 }
