@@ -125,6 +125,7 @@ def data_check(
     limits = CleaningSettings.parse(values, where="heedful data check")
     raw, tools = beside.prepare(corpus, limits)
     out.mkdir(exist_ok=True)
+    from heedful.data.quality.check_page import page_of
     from heedful.data.quality.check_report import check_corpus
 
     with closing(terminal()) as events:
@@ -132,7 +133,8 @@ def data_check(
     _show(checked)
     plain = checked.plain()
     write_lines(out / "report.json", [json.dumps(plain, indent=1, ensure_ascii=False)])
-    say(f"{out / 'report.json'}")
+    write_lines(out / "page.html", [page_of(checked)])
+    say(f"{out / 'page.html'}, {out / 'report.json'}")
     report.finish({"out": str(out), **plain})
 
 

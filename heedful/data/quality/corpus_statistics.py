@@ -21,6 +21,7 @@ _SMALLEST = 2048
 """Hashes by which different words are estimated: a standard error of 2.2 %."""
 
 _LONGEST = 1000
+_LONGEST_WORD = 80  # a file without spaces is one word
 _TOP, _RARE, _RARE_LIST = 30, 5, 60
 _SHARES = (100, 1000, 10_000)
 _NO_SCRIPTS = {"MASCULINE", "FEMININE", "MICRO", "MODIFIER", "COMBINING", "unnamed"}
@@ -78,7 +79,7 @@ class SideCounter:
         self.characters.update("".join(texts))
         lengths = np.array([min(len(words), _LONGEST) for words in split], np.intp)
         self.lengths += np.bincount(lengths, minlength=_LONGEST + 1)
-        self.words.add([word for words in split for word in words])
+        self.words.add([word[:_LONGEST_WORD] for words in split for word in words])
 
     def result(self) -> SideStatistics:
         """The statistics of all texts so far."""
