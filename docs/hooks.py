@@ -75,7 +75,7 @@ def help_of(verb: str) -> str:
     """What `heedful VERB --help` prints."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        main([verb, "--help"])
+        main([*verb.split(), "--help"])
     return "\n".join(line.rstrip() for line in printed.getvalue().strip().splitlines())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import errno
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -51,6 +52,38 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         raise
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """Make a folder that appears when everything in it is written, or not at all.
+
+    Args:
+        path: still to be made; what is there already is never replaced.
+
+    Yields:
+        The folder to write into, beside `path`.
+
+    Raises:
+        OSError: naming the file or the folder, when it cannot be written.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        partial.mkdir()
+        yield partial
+        for file in partial.iterdir():
+            sync(file)
+        sync(partial)
+        if path.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        os.rename(partial, path)
+        sync(path.parent)
+    except OSError as error:
+        name = path if error.filename is None else Path(os.fsdecode(error.filename))
+        error.filename = str(path / name.relative_to(partial) if partial in name.parents else path)
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def try_lock(descriptor: int) -> bool:

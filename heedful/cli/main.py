@@ -52,6 +52,9 @@ VERBS = {
     "models": "List the trained models that come with Heedful.",
     "studio": "Explore models, runs and ideas in a browser.",
     "serve": "Serve translators and language models over HTTP.",
+    "data check": "Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.",
+    "data clean": "Clean sentence pairs: write those that no rule finds, and why the others went.",
+    "data split": "Split sentence pairs into train, valid and test by source sentence.",
     "doctor": "Check this machine: versions, devices and speed of each precision.",
 }
 
@@ -124,8 +127,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = normalize(sys.argv[1:] if arguments is None else arguments)
     wants_help = not _HELP_FLAGS.isdisjoint(itertools.takewhile(lambda word: word != "--", words))
     # `heedful --help train` explains that verb too.
-    verb = next((word for word in words if not wants_help or not word.startswith("-")), "")
+    verb = find_verb([word for word in words if not wants_help or not word.startswith("-")])
     return guarded(lambda: _run(verb, words, wants_help=wants_help), verb if verb in VERBS else "")
+
+
+def find_verb(words: Sequence[str]) -> str:
+    """The verb that words begin with: two of them for `data check`; the first if it is none."""
+    two = " ".join(words[:2])
+    return two if two in VERBS else next(iter(words), "")
 
 
 def set_environment() -> None:
@@ -164,6 +173,9 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
     if verb == "--version":
         print(heedful.__version__)
         return 0
+    below = {name: summary for name, summary in VERBS.items() if name.startswith(f"{verb} ")}
+    if below:
+        return _only_first_word(verb, below, wants_help=wants_help)
     if verb not in VERBS:
         raise UserError(f"There is no command {verb!r}", remedy=suggest(verb, VERBS))
     if wants_help:
@@ -178,6 +190,18 @@ def _run(verb: str, words: list[str], *, wants_help: bool) -> int | None:
         app = build_app(verb)
     result = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     return result if isinstance(result, int) else None
+
+
+def _only_first_word(word: str, verbs: dict[str, str], *, wants_help: bool) -> int:
+    """Explain the verbs that begin with a word."""
+    if not wants_help:
+        raise UserError(
+            f"`heedful {word}` needs a second word", remedy=f"Known: {', '.join(verbs)}"
+        )
+    from heedful.cli.overview import print_overview
+
+    print_overview(verbs)
+    return 0
 
 
 def normalize(words: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ _MODULES = {
     **dict.fromkeys(("answer", "fill", "tag"), "encoder_verbs"),
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
+    **dict.fromkeys(("data check", "data clean", "data split"), "data"),
     "presets": "info",
     "sweep": "compare",
 }
@@ -36,20 +37,23 @@ _NAME_SHARE = 0.35
 
 def build_app(verb: str) -> App:
     """Build the parser of one verb; this loads the verb's module."""
-    return _app(App(name=verb), verb)
+    return _app(App(name=verb.split()[-1]), verb)
 
 
 def print_help(verb: str) -> None:
     """Print a verb's docstring and all of its flags."""
-    explained = _Explained(name=verb, help_formatter=_HelpFormatter(column_specs=_columns))
-    _app(explained, verb).help_print([verb])
+    explained = _Explained(
+        name=verb.split()[-1], help_formatter=_HelpFormatter(column_specs=_columns)
+    )
+    _app(explained, verb).help_print(verb.split())
 
 
 def function_behind(verb: str) -> Callable[..., Any]:
     """Load the function of a verb."""
     module = importlib.import_module(f"heedful.cli.{_MODULES.get(verb, verb)}")
     # `import` is a keyword of Python
-    function: Callable[..., Any] = getattr(module, f"{verb}_" if keyword.iskeyword(verb) else verb)
+    name = f"{verb}_" if keyword.iskeyword(verb) else verb.replace(" ", "_")
+    function: Callable[..., Any] = getattr(module, name)
     return function
 
 
@@ -61,7 +65,12 @@ def _app(command: App, verb: str) -> App:
         help_format="plaintext",  # which _HelpFormatter draws
         suppress_keyboard_interrupt=False,
     )
-    app.command(command)
+    group = app
+    for word in verb.split()[:-1]:
+        inner = App(name=word)
+        group.command(inner)
+        group = inner
+    group.command(command)
     return app
 
 

@@ -22,7 +22,6 @@ from heedful.data.encoded_pairs import (
     select_pairs,
 )
 from heedful.data.pair_corpus import Side
-from heedful.data.text_file import FileFacts
 from heedful.errors import DataError
 
 MOST_UNKNOWN = 0.5
@@ -191,7 +190,7 @@ def _corpus_report(
         target_tokens=len(target_ids),
         source_unknown=_share(source_ids == pairs.tokenizers.source.unk),
         target_unknown=_share(target_ids == pairs.tokenizers.target.unk),
-        encodings={path: _encoding(facts) for path, facts in corpus.facts.items()},
+        encodings={path: facts.describe() for path, facts in corpus.facts.items()},
         findings=tuple(finding for finding in findings if finding.count),
     )
 
@@ -199,24 +198,6 @@ def _corpus_report(
 def _finding(what: str, left_out: bool, mask: Mask) -> Finding:
     rows = np.flatnonzero(mask)
     return Finding(what, len(rows), left_out, tuple(int(row) + 1 for row in rows[:_EXAMPLES]))
-
-
-def _encoding(facts: FileFacts) -> str:
-    parts = ["UTF-8"]
-    if facts.byte_order_mark:
-        parts.append("with a byte order mark")
-    if facts.compressed:
-        parts.append("gzip")
-    if facts.carriage_returns:
-        parts.append(f"carriage return at the end of {_lines(facts.carriage_returns)}")
-    if facts.replaced:
-        where = ", ".join(map(str, facts.replaced_examples))
-        parts.append(f"U+FFFD, damage done earlier, in {_lines(facts.replaced)} (first: {where})")
-    return ", ".join(parts)
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def _refuse_unknown(report: CorpusReport) -> None:

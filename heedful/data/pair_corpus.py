@@ -58,11 +58,7 @@ class CorpusReader:
         """
         yield from self._read()
         if self.files[0].lines == 0:
-            raise DataError(
-                "The corpus holds no pairs",
-                where=str(self.files[0].path),
-                remedy="Check that this is the right file",
-            )
+            raise no_pairs(self.files[0])
 
     @property
     def progress(self) -> tuple[int, int]:
@@ -77,7 +73,7 @@ class CorpusReader:
         if len(self.files) == 2:
             return _aligned(*self.files)
         (file,) = self.files
-        return _jsonl(file) if _form(file.path) == ".jsonl" else _tsv(file)
+        return _jsonl(file) if pair_form(file.path) == ".jsonl" else _tsv(file)
 
 
 def corpus_paths(spec: CorpusSpec) -> list[Path]:
@@ -103,7 +99,7 @@ def content_hash(spec: CorpusSpec) -> str:
     total = hashlib.sha256()
     for path in corpus_paths(spec):
         total.update(content_digest(path))
-    form = "aligned" if spec.file is None else _form(Path(spec.file))
+    form = "aligned" if spec.file is None else pair_form(Path(spec.file))
     return hashlib.sha256(total.digest() + form.encode()).hexdigest()
 
 
@@ -128,7 +124,12 @@ class CorpusTexts:
                 yield self.long_words.without(text, line_name(spec, pair.line))
 
 
-def _form(path: Path) -> str:
+def pair_form(path: Path) -> str:
+    """The end of the name of one file of pairs: `.tsv` or `.jsonl`.
+
+    Raises:
+        DataError: for any other.
+    """
     form = file_form(path)
     if form not in (".tsv", ".jsonl"):
         raise DataError(
@@ -148,13 +149,27 @@ def _aligned(source: TextFile, target: TextFile) -> Iterator[Pair]:
         if left is None or right is None:
             _exhaust(sources)
             _exhaust(targets)
-            raise DataError(
-                f"The source has {source.lines:,} lines and its target has {target.lines:,}",
-                where=f"{source.path} and {target.path}",
-                remedy="Line n of one must be the translation of line n of the other; make both "
-                "anew from the same pairs, with empty lines kept",
-            )
+            raise not_aligned(source, target)
         yield Pair(source.lines, left, right)
+
+
+def no_pairs(file: TextFile) -> DataError:
+    """The error that a corpus is empty."""
+    return DataError(
+        "The corpus holds no pairs",
+        where=str(file.path),
+        remedy="Check that this is the right file",
+    )
+
+
+def not_aligned(source: TextFile, target: TextFile) -> DataError:
+    """The error that two files, read to their ends, have different numbers of lines."""
+    return DataError(
+        f"The source has {source.lines:,} lines and its target has {target.lines:,}",
+        where=f"{source.path} and {target.path}",
+        remedy="Line n of one must be the translation of line n of the other; make both "
+        "anew from the same pairs, with empty lines kept",
+    )
 
 
 def _exhaust(lines: Iterable[str]) -> None:
@@ -164,21 +179,47 @@ def _exhaust(lines: Iterable[str]) -> None:
 
 def _tsv(file: TextFile) -> Iterator[Pair]:
     for line in file:
-        fields = line.split("\t")
-        if len(fields) != 2:
-            raise DataError(
-                f"There are {len(fields)} fields instead of source, tab, target",
-                where=f"{file.path}:{file.lines}",
-                remedy="Give each line exactly one tab",
-            )
-        yield Pair(file.lines, *fields)
+        yield tsv_pair(line, file)
 
 
 def _jsonl(file: TextFile) -> Iterator[Pair]:
     for line in file:
-        where = f"{file.path}:{file.lines}"
-        item = parse_json(line, where, _JSONL_REMEDY)
-        yield Pair(file.lines, _text_of(item, "source", where), _text_of(item, "target", where))
+        yield jsonl_pair(line, file)
+
+
+def tsv_pair(line: str, file: TextFile) -> Pair:
+    """The pair of a line of source, tab, target.
+
+    Args:
+        line: the last one read.
+        file: that it is from.
+
+    Raises:
+        DataError: naming the line, when it has other than two fields.
+    """
+    fields = line.split("\t")
+    if len(fields) != 2:
+        raise DataError(
+            f"There are {len(fields)} fields instead of source, tab, target",
+            where=f"{file.path}:{file.lines}",
+            remedy="Give each line exactly one tab",
+        )
+    return Pair(file.lines, *fields)
+
+
+def jsonl_pair(line: str, file: TextFile) -> Pair:
+    """The pair of a line that is a JSON object with a source and a target.
+
+    Args:
+        line: the last one read.
+        file: that it is from.
+
+    Raises:
+        DataError: naming the line, when it is not such an object.
+    """
+    where = f"{file.path}:{file.lines}"
+    item = parse_json(line, where, _JSONL_REMEDY)
+    return Pair(file.lines, _text_of(item, "source", where), _text_of(item, "target", where))
 
 
 def _text_of(item: Any, key: Side, where: str) -> str:

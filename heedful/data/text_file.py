@@ -50,6 +50,26 @@ class FileFacts:
     replaced: int = 0
     replaced_examples: list[int] = field(default_factory=list)
 
+    def describe(self) -> str:
+        """The facts as a part of a sentence."""
+        parts = ["UTF-8"]
+        if self.byte_order_mark:
+            parts.append("with a byte order mark")
+        if self.compressed:
+            parts.append("gzip")
+        if self.carriage_returns:
+            lines = _count_lines(self.carriage_returns)
+            parts.append(f"carriage return at the end of {lines}")
+        if self.replaced:
+            where = ", ".join(map(str, self.replaced_examples))
+            lines = _count_lines(self.replaced)
+            parts.append(f"U+FFFD, damage done earlier, in {lines} (first: {where})")
+        return ", ".join(parts)
+
+
+def _count_lines(count: int) -> str:
+    return "1 line" if count == 1 else f"{count:,} lines"
+
 
 class TextFile:
     """The lines of one file, read as they are asked for.
@@ -93,13 +113,22 @@ class TextFile:
         Raises:
             DataError: naming the line, for bytes that are not UTF-8, NUL bytes and damaged gzip.
         """
+        for line in self.raw_lines():
+            yield self.decode(line)
+
+    def raw_lines(self) -> Iterator[bytes]:
+        """The lines as bytes, with their ends; `lines` is the number of the last one.
+
+        Raises:
+            DataError: for damaged gzip.
+        """
         with self._open() as raw:
             self._raw = raw
             content = gzip.GzipFile(fileobj=raw) if self.facts.compressed else raw
             try:
                 for line in content:
                     self.lines += 1
-                    yield self._text(line)
+                    yield line
             except (EOFError, zlib.error, OSError) as error:
                 raise self._wrong(
                     f"Cannot be read past line {self.lines}: {error}",
@@ -122,7 +151,15 @@ class TextFile:
             )
             raise self._wrong(f"Cannot be opened: {reason}", remedy) from None
 
-    def _text(self, line: bytes) -> str:
+    def decode(self, line: bytes) -> str:
+        """The text of the last line of `raw_lines`.
+
+        Args:
+            line: as read.
+
+        Raises:
+            DataError: naming the line, for bytes that are not UTF-8 and NUL bytes.
+        """
         line = line.removesuffix(b"\n")
         if self.lines == 1:
             self.facts.byte_order_mark = line.startswith(codecs.BOM_UTF8)

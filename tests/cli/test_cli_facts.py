@@ -97,7 +97,7 @@ def test_reports(run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_json_and_report(run, verb: str) -> None:
-    done = run(verb, "--help")
+    done = run(*verb.split(), "--help")
     assert done.status == 0
     assert "--json" in done.out
     assert "--report" in done.out

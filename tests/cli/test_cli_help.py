@@ -24,7 +24,7 @@ def test_code_is_told_by_colour():
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_explains_itself(verb, capsys):
-    assert main([verb, "--help"]) == 0
+    assert main([*verb.split(), "--help"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"Usage: heedful {verb} ")
     assert "`" not in shown

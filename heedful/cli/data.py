@@ -1,0 +1,246 @@
+"""`heedful data check`, `clean` and `split`, for corpora of sentence pairs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Group, Parameter
+
+from heedful.cli.flags import DeviceFlag, Running, flags_of, overrides, terminal
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    refuse_existing,
+    say,
+    show_table,
+    write_lines,
+)
+from heedful.cli.train import corpora
+from heedful.data.corpus_spec import CorpusSpec
+from heedful.data.quality.cleaning_settings import CleaningSettings
+from heedful.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from heedful.data.quality.check_report import CheckedCorpus
+    from heedful.data.quality.examination import Scorer, Tools
+    from heedful.data.quality.raw_pairs import RawCorpus
+
+    CleaningFlags = Any
+else:
+    CleaningFlags = flags_of(CleaningSettings, "Rules")
+
+CorpusFiles = Annotated[
+    str,
+    Parameter(
+        help="Source and target file, aligned line by line, or one .tsv or .jsonl file of pairs; "
+        "all may be .gz."
+    ),
+]
+
+
+_TESTED = Group("Beside the pairs", sort_key=5)
+
+
+@Parameter(name="*", group=_TESTED)
+@dataclass(frozen=True, kw_only=True)
+class Beside:
+    """Test data and a model that pairs are held against."""
+
+    against: Annotated[
+        tuple[str, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="Test and validation pairs whose sources should not be in the corpus, in the form "
+            "of CORPUS; several, one after the other.",
+        ),
+    ] = ()
+    model: Annotated[
+        Path | None,
+        Parameter(
+            help="A translator of the two languages that scores the pairs no other rule finds; "
+            "slow: some hundred pairs a second."
+        ),
+    ] = None
+    device: DeviceFlag = "auto"
+
+    def prepare(self, files: Sequence[str], settings: CleaningSettings) -> tuple[RawCorpus, Tools]:
+        """Open the corpus, the test data and the model."""
+        spec = _one_corpus(files)
+        tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
+        from heedful.data.quality.check_report import prepare
+
+        return prepare(spec, settings, against=tests, scorer=self._scorer())
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        model = None if self.model is None else str(self.model)
+        return {"against": list(self.against), "model": model, "device": self.device}
+
+    def _scorer(self) -> Scorer | None:
+        if self.model is None:
+            return None
+        pipeline = Running(device=self.device).load(self.model)
+
+        def score(sources: list[str], targets: list[str]) -> list[float]:
+            found = pipeline.score(sources, targets)
+            return [each.score / max(1, len(each.token_scores)) for each in found]
+
+        return score
+
+
+BESIDE = Beside()
+
+
+def data_check(
+    *corpus: CorpusFiles,
+    out: Annotated[
+        Path, Parameter(help="Folder for page.html and report.json, made if missing.")
+    ] = Path("data-check"),
+    beside: Beside = BESIDE,
+    settings: CleaningFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.
+
+    Each rule has a name, a limit, and examples of what it finds. What `heedful data clean` removes
+    with the same flags is what is counted here.
+
+    For example:
+
+        heedful data check train.en train.de --languages en de
+        heedful data check pairs.tsv.gz --against test.tsv --out checked --off numbers
+        heedful data check train.en train.de --model run --min-model-score -4
+    """
+    values = overrides(settings)
+    flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}
+    report = Report("data check", output, flags)
+    limits = CleaningSettings.parse(values, where="heedful data check")
+    raw, tools = beside.prepare(corpus, limits)
+    out.mkdir(exist_ok=True)
+    from heedful.data.quality.check_page import page_of
+    from heedful.data.quality.check_report import check_corpus
+
+    with closing(terminal()) as events:
+        checked = check_corpus(raw, tools, events.progress)
+    _show(checked)
+    plain = checked.plain()
+    write_lines(out / "report.json", [json.dumps(plain, indent=1, ensure_ascii=False)])
+    write_lines(out / "page.html", [page_of(checked)])
+    say(f"{out / 'page.html'}, {out / 'report.json'}")
+    report.finish({"out": str(out), **plain})
+
+
+def _show(checked: CheckedCorpus) -> None:
+    for path, encoding in checked.files.items():
+        say(f"{path}: {encoding}")
+    _say_languages(checked.languages)
+    show_table(
+        f"{checked.kept:,} of {checked.pairs:,} pairs would stay",
+        ["rule", "finds", "pairs", "would go"],
+        [[r.rule, r.about, f"{r.pairs:,}", f"{r.removed:,}"] for r in checked.rules],
+        numbers=2,
+    )
+    if checked.not_applied:
+        say(f"not applied: {', '.join(checked.not_applied)}")
+
+
+def _say_languages(languages: tuple[str, ...] | None) -> None:
+    say(f"languages: {' to '.join(languages) if languages else 'not judged'}")
+
+
+def data_clean(
+    *corpus: CorpusFiles,
+    out: Annotated[Path, Parameter(help="Folder for what is left, still to be made.")],
+    beside: Beside = BESIDE,
+    settings: CleaningFlags | None = None,
+    output: Output = PLAIN,
+) -> None:
+    """Clean sentence pairs: write those that no rule finds, and why the others went.
+
+    OUT gets the pairs in the form of the corpus, byte for byte and in their order, and removed.tsv:
+    the line number of each other pair and the rules that found it. Rules and flags are those of
+    `heedful data check`.
+
+    For example:
+
+        heedful data clean train.en train.de --out clean --languages en de
+        heedful data clean pairs.tsv.gz --out clean --against test.tsv --off many_targets
+    """
+    values = overrides(settings)
+    flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}
+    report = Report("data clean", output, flags)
+    limits = CleaningSettings.parse(values, where="heedful data clean")
+    refuse_existing(out)
+    raw, tools = beside.prepare(corpus, limits)
+    from heedful.data.quality.corpus_clean import clean_corpus
+
+    with closing(terminal()) as events:
+        cleaned = clean_corpus(raw, tools, out, events.progress)
+    _say_languages(cleaned.languages)
+    for rule, count in cleaned.removed.items():
+        say(f"{count:,} removed: {rule}")
+    say(f"{cleaned.kept:,} of {cleaned.pairs:,} pairs are left: {' and '.join(cleaned.files)}")
+    say(f"the others, with their rules: {cleaned.removed_file}")
+    report.finish(cleaned.plain())
+
+
+def data_split(
+    *corpus: CorpusFiles,
+    out: Annotated[Path, Parameter(help="Folder for the parts, still to be made.")],
+    valid: Annotated[int, Parameter(help="Pairs for validation; 0 for none.")] = 1000,
+    test: Annotated[int, Parameter(help="Pairs for testing; 0 for none.")] = 1000,
+    seed: Annotated[int, Parameter(help="Another seed draws other sentences.")] = 1,
+    output: Output = PLAIN,
+) -> None:
+    """Split sentence pairs into train, valid and test by source sentence.
+
+    All pairs of a source sentence are in one part, also where it differs in case, punctuation or
+    spaces. The split depends on the pairs and the seed, not on the order of the pairs. OUT gets the
+    parts in the form of the corpus, lines as they were and in their order.
+
+    For example:
+
+        heedful data split corpus.en corpus.de --out parts --valid 1000 --test 2000
+        heedful data split pairs.tsv.gz --out parts
+    """
+    flags = {"corpus": list(corpus), "out": str(out)}
+    report = Report("data split", output, {**flags, "valid": valid, "test": test, "seed": seed})
+    for name, size in (("--valid", valid), ("--test", test)):
+        if size < 0:
+            raise UserError("A part cannot have fewer than no pairs", where=f"{name} {size}")
+    if valid == test == 0:
+        raise UserError("There is nothing to split off", remedy="Give --valid or --test pairs")
+    spec = _one_corpus(corpus)
+    refuse_existing(out)
+    from heedful.data.quality.corpus_split import split_corpus
+
+    with closing(terminal()) as events:
+        parts = split_corpus(spec, out, valid=valid, test=test, seed=seed, progress=events.progress)
+    for part in parts:
+        files = " and ".join(part.files)
+        say(f"{part.name}: {part.pairs:,} pairs of {part.sources:,} sources in {files}")
+    report.finish({"parts": [part.plain() for part in parts]})
+
+
+def _one_corpus(files: Sequence[str]) -> CorpusSpec:
+    """The corpus that files are.
+
+    Raises:
+        ConfigError: when they are none, or more than one.
+    """
+    found = corpora(files, "CORPUS")
+    if len(found) != 1:
+        raise ConfigError(
+            f"There are {len(found)} corpora instead of one",
+            where=" ".join(files) or "CORPUS",
+            remedy="Give a source and a target file, or one .tsv or .jsonl file of pairs",
+        )
+    return CorpusSpec(**found[0])

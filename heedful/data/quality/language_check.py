@@ -1,0 +1,118 @@
+"""Sides of pairs that are in another language than theirs, many at a time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.data.language_detector import language_detector
+from heedful.errors import ConfigError, suggest
+
+FEWEST_LETTERS = 15
+"""Shorter texts are not judged: of 10 to 20 letters 2 to 4 % are taken for another language."""
+
+_LONGEST = 256
+# Words with such characters are code, markup or addresses, in no language.
+_CODE = re.compile(r"\S*(?:[_/\\`<>={}\[\]|@#*~]|:\S|\.\w)\S*")
+_LETTER = re.compile(r"[^\W\d_]")
+_GUESSED = 2000
+
+
+class LanguageCheck:
+    """Doubts about the language of both sides.
+
+    Args:
+        languages: codes of the source's and the target's language.
+        least: probability of a language below which a side is in another.
+
+    Raises:
+        ConfigError: when a language is unknown, or py3langid is not installed.
+    """
+
+    def __init__(self, languages: Sequence[str], least: float) -> None:
+        self.detector = language_detector()
+        self.languages = tuple(languages)
+        self._least = math.log(least)
+        if len(languages) != 2:
+            raise ConfigError(
+                f"There are {len(languages)} languages instead of two",
+                where="--languages",
+                remedy="Give the source's and the target's, such as: --languages en de",
+            )
+        for code in languages:
+            if code not in self.detector.languages:
+                raise ConfigError(
+                    f"The language {code!r} is unknown",
+                    where="--languages",
+                    remedy=suggest(code, self.detector.languages),
+                )
+
+    def doubts(self, pairs: Sequence[tuple[str, str]]) -> npt.NDArray[np.float64]:
+        """Return a doubt for each pair: 1 where a side's language has the least probability.
+
+        Args:
+            pairs: source and target of each, N.
+
+        Returns:
+            [N], of the more doubtful side; 0 for sides that are too short.
+        """
+        result = np.zeros(len(pairs))
+        for side, language in enumerate(self.languages):
+            rows, texts = _judged(pair[side] for pair in pairs)
+            if rows:
+                found = self.detector.probabilities(texts)[
+                    :, self.detector.languages.index(language)
+                ]
+                doubts = np.log(np.maximum(found, 1e-30)) / self._least
+                result[rows] = np.maximum(result[rows], doubts)
+        return result
+
+    def detail(self, source: str, target: str) -> str:
+        """Name the languages that a pair seems to be in, where they are others."""
+        found = []
+        for text, side, language in zip(
+            (source, target), ("source", "target"), self.languages, strict=True
+        ):
+            rows, texts = _judged([text])
+            if rows:
+                (row,) = self.detector.probabilities(texts)
+                best = self.detector.languages[int(row.argmax())]
+                if best != language:
+                    found.append(f"{side}: {best} {row.max():.0%}")
+        return ", ".join(found)
+
+
+def guess_languages(pairs: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """The languages that at least half of the pairs are in; None where there are none such.
+
+    Args:
+        pairs: source and target of some, the first 2,000 are enough.
+    """
+    detector = language_detector()
+    sample = [pair for pair, _ in zip(pairs, range(_GUESSED), strict=False)]
+    found = []
+    for side in (0, 1):
+        rows, texts = _judged(pair[side] for pair in sample)
+        if not rows:
+            return None
+        best = detector.probabilities(texts).argmax(axis=1)
+        votes = np.bincount(best)
+        if votes.max() * 2 < len(rows):
+            return None
+        found.append(detector.languages[int(votes.argmax())])
+    return found[0], found[1]
+
+
+def _judged(texts: Iterable[str]) -> tuple[list[int], list[str]]:
+    """The texts that are long enough without code, cut to what is read, and their places."""
+    rows, kept = [], []
+    for row, text in enumerate(texts):
+        words = _CODE.sub(" ", text[:_LONGEST])
+        if len(words) >= FEWEST_LETTERS and len(_LETTER.findall(words)) >= FEWEST_LETTERS:
+            rows.append(row)
+            kept.append(words)
+    return rows, kept
