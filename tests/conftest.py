@@ -28,6 +28,9 @@ from heedful.text.tokenizer_pair import TokenizerPair
 
 from .summary import not_run
 
+# A mistyped path might be a model's name; no test asks the hub of the world.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
 # How long an example takes says how busy the machine is.
 hypothesis.settings.register_profile("any machine", deadline=None)
 hypothesis.settings.load_profile("any machine")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from heedful.cli.text_io import PLAIN, Output, Report, refuse_existing, say
-from heedful.errors import ConfigError
+from heedful.errors import ConfigError, UserError
+from heedful.pretrained.hub import HubName
 
 if TYPE_CHECKING:
     from heedful.interop.hugging_face import Imported
@@ -16,9 +17,19 @@ if TYPE_CHECKING:
 
 def import_(
     directory: Annotated[
-        Path, Parameter(help="A Hugging Face model directory: config.json, safetensors, tokenizer.")
+        Path,
+        Parameter(
+            help="A Hugging Face model directory: config.json, safetensors, tokenizer. Or a model "
+            "of the hub: OWNER/NAME or OWNER/NAME@REVISION."
+        ),
     ],
-    out: Annotated[Path, Parameter(help="Model directory to write; must not exist.")],
+    out: Annotated[
+        Path | None,
+        Parameter(
+            help="Model directory to write, which must not exist; for a model of the hub NAME if "
+            "unset."
+        ),
+    ] = None,
     /,
     *,
     dtype: Annotated[
@@ -32,12 +43,15 @@ def import_(
     Supported architectures: BERT, RoBERTa, GPT-2, LLaMA, T5, BART, Marian and ViT. Every tensor and
     setting must be used; otherwise nothing is written, and the error names what is left over or
     missing. Nothing in the directory is executed, so pickled weights (pytorch_model.bin) are
-    refused. The directory must be on this machine: nothing is downloaded.
+    refused. What is no directory on this machine is fetched from the hub by its name, and the new
+    directory says which commit it is from.
 
     For example:
 
-        heedful import bert-base-uncased bert
+        heedful import downloads/bert bert
+        heedful import google-t5/t5-small
     """
+    out = _name_on_the_hub(directory) if out is None else out
     report = Report(
         "import", output, {"directory": str(directory), "out": str(out), "dtype": dtype}
     )
@@ -52,6 +66,18 @@ def import_(
     report.finish(facts)
 
 
+def _name_on_the_hub(directory: Path) -> Path:
+    """Return NAME of OWNER/NAME as the path of the directory to write."""
+    name = HubName.parse(directory)
+    if name is None or directory.exists():
+        raise UserError(
+            "The directory to write is missing",
+            where="heedful import",
+            remedy=f"Name it: heedful import {directory} OUT",
+        )
+    return Path(name.repository.rpartition("/")[2])
+
+
 def _import_facts(imported: Imported) -> dict[str, Any]:
     parameters = list(imported.model.parameters())
     tokenizers = imported.tokenizers
@@ -59,7 +85,11 @@ def _import_facts(imported: Imported) -> dict[str, Any]:
     if tokenizers is not None:
         pieces = {"source": tokenizers.source.size, "target": tokenizers.target.size}
     return {
-        "model_type": imported.origin["model_type"],
+        **{
+            name: imported.origin[name]
+            for name in ("model_type", "repository", "commit")
+            if name in imported.origin
+        },
         "kind": imported.spec.kind,
         "parameters": sum(parameter.numel() for parameter in parameters),
         "dtype": str(parameters[0].dtype).removeprefix("torch."),

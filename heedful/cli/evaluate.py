@@ -45,7 +45,7 @@ MetricName = Literal["bleu", "chrf", "ter"]
 def evaluate(
     system: Annotated[
         Path,
-        Parameter(help="A model directory, a run directory, or a text file of translations."),
+        Parameter(help="A directory or name of a model, or a text file of translations."),
     ],
     /,
     *,
@@ -228,8 +228,11 @@ class _Systems:
         Raises:
             UserError: when there is no such system, nothing to translate, or lines are out of step.
         """
-        if system.is_dir():
-            return self._translate(system, events)
+        from heedful.models.model_directory import locate
+
+        directory = system if system.exists() else locate(system)
+        if directory.is_dir():
+            return self._translate(directory, events)
         if not system.exists():
             raise UserError(
                 "There is no such model directory or file of translations",

@@ -33,7 +33,11 @@ _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 BatchTokens = int | Literal["auto"]
 ModelPath = Annotated[
-    Path, Parameter(help="A model directory, a run directory or a Hugging Face directory.")
+    Path,
+    Parameter(
+        help="A directory of a model, a run or Hugging Face; or a name: of a model at hand, or "
+        "OWNER/NAME or OWNER/NAME@REVISION of the hub."
+    ),
 ]
 DeviceFlag = Annotated[str, Parameter(help="auto, cpu, cuda, cuda:1 or mps.")]
 PrecisionFlag = Annotated[

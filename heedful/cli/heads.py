@@ -206,9 +206,10 @@ def _write_pruned(
     from heedful.inspect import pruned
     from heedful.interop.hf_files import is_hugging_face
     from heedful.models.checkpoint import save_model
-    from heedful.models.model_directory import find_model_directory, read_facts
+    from heedful.models.model_directory import find_model_directory, locate, read_facts
 
     smaller = pruned(subject, removed)
+    model = locate(model)
     facts = {} if is_hugging_face(model) else dict(read_facts(find_model_directory(model)).training)
     facts["pruned"] = {"method": method, "removed": list(removed)}
     save_model(smaller.model.cpu(), smaller.tokenizers, out, training=facts)

@@ -10,14 +10,15 @@ from cyclopts import Parameter
 
 from heedful.cli.text_io import PLAIN, Output, Report, engineering, say, show_table
 from heedful.errors import ModelError, UserError
-from heedful.pretrained.catalogue import directory_of
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec, TranslatorSpec
 
 
 def info(
-    model: Annotated[str, Parameter(help="A model directory, a run directory or a preset.")],
+    model: Annotated[
+        str, Parameter(help="A model directory, a run directory, a name or a preset.")
+    ],
     /,
     *,
     vocabulary: Annotated[
@@ -115,8 +116,12 @@ class _Workload:
         }
 
 
+_ORIGIN = ("model_type", "repository", "commit")
+
+
 def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """The spec, and further facts to report."""
+    from heedful.models.model_directory import find_model_directory, locate, read_facts
     from heedful.models.preset_files import (
         own_vocabulary_error,
         preset_names,
@@ -124,13 +129,13 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
         published_parameters,
     )
 
-    path = directory_of(Path(model))
-    if not path.exists() and model in preset_names():
+    if not Path(model).exists() and model in preset_names():
         published = published_parameters(model)
         known: dict[str, Any] = {"training": {}}
         if published is not None:
             known["published_parameters"] = published
         return preset_spec(model, vocabulary), known
+    path = locate(Path(model))
     if not path.exists():
         raise ModelError(
             "There is neither a model directory nor a preset of this name",
@@ -139,8 +144,14 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
         )
     if vocabulary is not None:
         raise own_vocabulary_error(model)
-    from heedful.models.model_directory import find_model_directory, read_facts
+    from heedful.interop.hf_files import is_hugging_face
 
+    if is_hugging_face(path):
+        from heedful.interop.hugging_face import describe_any
+
+        described = describe_any(path)
+        origin = {name: described.origin[name] for name in _ORIGIN if name in described.origin}
+        return described.spec, {"training": {}, "origin": origin}
     facts = read_facts(find_model_directory(path))
     known = {"training": dict(facts.training)}
     if facts.origin:

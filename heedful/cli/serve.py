@@ -121,8 +121,8 @@ def serve(
     *models: Annotated[
         str,
         Parameter(
-            help="Models: a directory, the name of a model at hand, or LANGUAGES=DIRECTORY such as "
-            "en-de=run."
+            help="Models: a directory, the name of a model at hand, OWNER/NAME of the hub, or "
+            "LANGUAGES=MODEL such as en-de=run."
         ),
     ],
     access: Access = _ACCESS,
@@ -162,13 +162,14 @@ def serve(
     flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
     report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
     from heedful.listening import address_of, is_loopback, listen, outside_address
-    from heedful.serve.served_models import ServedModels, parse_model
+    from heedful.serve.served_models import ServedModels, parse_model, pinned_model
     from heedful.serve.server import serve as run
     from heedful.serve.server_settings import ServerSettings
 
     load.check()
     if not models:
         raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
+    models = tuple(map(pinned_model, models))
     ServedModels([parse_model(word) for word in models])  # mistakes are said before workers start
     access.check()
     listening = listen(access.host, access.port)

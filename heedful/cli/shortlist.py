@@ -53,6 +53,8 @@ def shortlist(
         if value < 1:
             raise UserError("At least one token is needed", where=f"{name} {value}")
     from heedful.interop.hugging_face import describe_any
+    from heedful.models.model_directory import locate
+    from heedful.pretrained.hub import source_of
     from heedful.search.lexical_shortlist import make_shortlist, shortlist_path
 
     described = describe_any(model)
@@ -61,6 +63,12 @@ def shortlist(
             f"This model is no translator; its kind is {described.spec.kind!r}",
             where=str(model),
             remedy="Give a model that was trained on pairs of texts",
+        )
+    if output_file is None and source_of(locate(model)):
+        raise UserError(
+            "A shortlist cannot be written into the hub's cache",
+            where=str(model),
+            remedy="Name a file: --output FILE; translate takes it with --shortlist-file FILE",
         )
     path = shortlist_path(model) if output_file is None else output_file
     refuse_missing_folder(path)

@@ -277,11 +277,19 @@ class Report:
         if self.output.report is None and not (summary and self.output.json):
             return
         from heedful.memory import peak_memory_bytes
+        from heedful.pretrained.hub import commits_used
 
+        words = (
+            word
+            for value in self.settings.values()
+            for word in (value if isinstance(value, list) else [value])
+        )
+        commits = commits_used(words)
         record = {
             "command": self.verb,
             "version": heedful.__version__,
             "settings": dict(self.settings),
+            **({"commits": commits} if commits else {}),
             **facts,
             "seconds": round(self.seconds, 3),
             "peak_memory_bytes": peak_memory_bytes(),

@@ -37,9 +37,11 @@ from heedful.models.model_directory import (
     check_vocabulary,
     find_model_directory,
     load_tokenizers,
+    locate,
     read_facts,
 )
 from heedful.models.model_spec import ModelSpec
+from heedful.pretrained.hub import source_of
 from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
@@ -92,7 +94,7 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
     """Read a Hugging Face directory: config.json, safetensors and tokenizer files.
 
     Args:
-        directory: with these files; nothing in it is executed.
+        directory: with these files, or the name of a model of the hub; nothing in it is executed.
         keep_dtype: the weights stay in the dtype they are stored in, if all are in one; else they
             become float32.
 
@@ -101,6 +103,7 @@ def import_model(directory: Path, *, keep_dtype: bool = False) -> Imported:
             architecture or a setting is unknown, tensors are missing, unknown or of another shape,
             the tokenizer is of another model.
     """
+    directory = locate(directory)
     theirs = read_tensors(directory)
     description = _describe(directory, theirs.keys())
     ours = _to_ours(directory, description, theirs)
@@ -169,6 +172,7 @@ def describe_any(path: Path) -> Description:
     Raises:
         ModelError: as `load_any`.
     """
+    path = locate(path)
     if is_hugging_face(path):
         return _describe(path, tensor_names(path))
     directory = find_model_directory(path)
@@ -182,6 +186,7 @@ def read_any_weights(path: Path) -> dict[str, Tensor]:
     Raises:
         ModelError: as `load_any`.
     """
+    path = locate(path)
     if not is_hugging_face(path):
         return read_weights(find_model_directory(path))
     theirs = read_tensors(path)
@@ -239,4 +244,5 @@ def _origin(directory: Path, config: Mapping[str, Any]) -> dict[str, Any]:
             if key.endswith(_TOKEN_ID) and value is not None
         },
         "files": {name: content for name, content in files.items() if content is not None},
+        **source_of(directory),
     }

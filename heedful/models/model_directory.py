@@ -143,16 +143,31 @@ def renew_digests(directory: Path) -> None:
     replace_synced(file, (json.dumps(config, indent=2, ensure_ascii=False) + "\n").encode())
 
 
+def locate(path: Path) -> Path:
+    """Return the directory that a word for a model means: itself, a model at hand or of the hub.
+
+    Args:
+        path: a directory, which may not exist, or a name.
+
+    Raises:
+        UserError: and its kinds, when a model of the hub cannot be fetched.
+    """
+    recover(path)
+    if len(path.parts) > 1 and path.exists():
+        return path
+    from heedful.pretrained.catalogue import directory_of  # most models are directories
+
+    return directory_of(path)
+
+
 def find_model_directory(path: Path) -> Path:
-    """Return the model directory a path means: itself, `model/` of a run, a model at hand.
+    """Return the model directory a path means: `locate` it, or `model/` in it of a run.
 
     Raises:
         ModelError: when it is none of these.
+        UserError: and its kinds, as `locate`.
     """
-    if len(path.parts) == 1:
-        from heedful.pretrained.catalogue import directory_of  # most models are not at hand
-
-        path = directory_of(path)
+    path = locate(path)
     for directory in (path, path / "model"):
         recover(directory)
         if (directory / CONFIG_FILE).is_file():

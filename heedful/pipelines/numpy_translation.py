@@ -27,6 +27,7 @@ from heedful.models.model_directory import (
     WEIGHTS_FILE,
     find_model_directory,
     load_tokenizers,
+    locate,
     read_facts,
     verified,
 )
@@ -95,9 +96,13 @@ class NumpyTranslationPipeline:
 
         Returns:
             None where `heedful.load` is to be asked, which can do more and says what is wrong.
+
+        Raises:
+            UserError: and its kinds, when a model of the hub cannot be fetched.
         """
         if precision not in ("auto", "fp32", "int8") or not _is_processor(device):
             return None
+        path = locate(path)  # what is wrong with a name of the hub is said once
         try:
             directory = find_model_directory(path)
             facts = read_facts(directory)

@@ -1,12 +1,14 @@
-"""The models at hand: their names, directories and cards.
+"""The models at hand: their names, directories and cards; the directory that a name means.
 
 A model at hand is a folder of this package: an ordinary model directory with a `card.toml`. Its
-name stands for it wherever a model directory is asked for.
+name stands for it wherever a model directory is asked for, as the name of a model of the hub does.
 """
 
 from __future__ import annotations
 
+import difflib
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,6 +16,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from heedful.config import Config, read_toml
+from heedful.pretrained.hub import HubName, fetch, source_of
 
 CARD_FILE = "card.toml"
 FOLDER = Path(__file__).parent
@@ -96,17 +99,28 @@ def models_at_hand() -> dict[str, ModelAtHand]:
 
 
 def directory_of(word: Path) -> Path:
-    """Return the directory that a word means: itself, or a model at hand of this name.
+    """Return the directory that a word means: itself, a model at hand, or a model of the hub.
 
-    What is on the disk comes first. If it hides a model at hand, a warning says so.
+    What is on the disk comes first. If it hides a model at hand, a warning says so. A model of the
+    hub is fetched.
 
     Args:
-        word: a path, or the name of a model at hand.
+        word: a path, the name of a model at hand, or a name of the hub: `OWNER/NAME@REVISION`.
+
+    Returns:
+        The directory; the word itself if it can only be a path, which may not exist.
+
+    Raises:
+        UserError: and its kinds, as `heedful.pretrained.hub.fetch`.
     """
-    if len(word.parts) != 1 or not (FOLDER / word / CARD_FILE).is_file():
-        return word
+    is_at_hand = len(word.parts) == 1 and (FOLDER / word / CARD_FILE).is_file()
     if not word.exists():
-        return FOLDER / word
+        if is_at_hand:
+            return FOLDER / word
+        name = HubName.parse(word)
+        return word if name is None else fetch(name, _path_remedy(word))
+    if not is_at_hand:
+        return word
     warnings.warn(
         f"Using the directory {word}, not the model at hand of this name; for that one, call the "
         "command from another directory",
@@ -114,3 +128,31 @@ def directory_of(word: Path) -> Path:
         stacklevel=1,  # one place for all callers, so that a command says it once
     )
     return word
+
+
+def _path_remedy(word: Path) -> str:
+    """Return the advice to those who meant a directory here, or a model at hand."""
+    with suppress(OSError):
+        near = [each.name for each in word.parent.iterdir() if each.is_dir()]
+        if close := difflib.get_close_matches(word.name, near, n=1):
+            return f"Check the path (there is {word.parent / close[0]})"
+    known = models_at_hand()
+    if close := difflib.get_close_matches(str(word), known, n=1):
+        return f"Check the name (did you mean the model at hand {close[0]}?)"
+    return f"Check the path, or take a model at hand ({', '.join(known) or 'none yet'})"
+
+
+def pinned(word: str) -> str:
+    """Return a word for a model; that of a model of the hub with its commit of today.
+
+    Args:
+        word: as for `directory_of`.
+
+    Returns:
+        `OWNER/NAME@COMMIT`, which means the same model for ever; the word itself for others.
+
+    Raises:
+        UserError: and its kinds, as `directory_of`.
+    """
+    source = source_of(directory_of(Path(word)))
+    return f"{source['repository']}@{source['commit']}" if source else word

@@ -29,7 +29,7 @@ from heedful.data.encoded_pairs import EncodedCorpus, encode_corpus
 from heedful.data.lexicon import Integers, Lexicon, Progress, learn_lexicon, ragged, ranks
 from heedful.durable import whole
 from heedful.errors import DataError, ModelError
-from heedful.models.model_directory import CONFIG_FILE
+from heedful.models.model_directory import CONFIG_FILE, locate
 from heedful.search.restricted_vocabulary import RestrictedVocabulary
 from heedful.search.search_settings import FREQUENT, PER_TOKEN, Specials
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -213,6 +213,7 @@ class Shortlist:
 
 def shortlist_path(model: Path) -> Path:
     """Return the path of the shortlist of a model directory or a run directory."""
+    model = locate(model)
     places = (model, model / "model")
     return next((p for p in places if (p / CONFIG_FILE).is_file()), model) / SHORTLIST_FILE
 

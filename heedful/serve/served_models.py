@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.errors import ConfigError, ModelError, suggest
-from heedful.pretrained.catalogue import CARD_FILE, directory_of, models_at_hand
+from heedful.pretrained.catalogue import CARD_FILE, directory_of, models_at_hand, pinned
+from heedful.pretrained.hub import source_of
 
 if TYPE_CHECKING:
     from heedful.device import RunningPrecision
@@ -68,9 +69,7 @@ def parse_model(word: str) -> ServedModel:
     Raises:
         ModelError: when there is no such directory.
     """
-    name, separator, place = word.partition("=")
-    if not separator or Path(word).exists():
-        name, place = "", word
+    name, place = _name_and_place(word)
     path = directory_of(Path(place))
     if not path.is_dir():
         raise ModelError(
@@ -78,13 +77,31 @@ def parse_model(word: str) -> ServedModel:
             where=place,
             remedy=suggest(place, models_at_hand()) or "Give the directory of a model or a run",
         )
-    folder = path.resolve().name
+    folder = source_of(path).get("repository", path.resolve().name).rpartition("/")[2]
     languages = _PAIR.fullmatch(name) or _PAIR_AT_END.fullmatch(folder)
     if languages is None and not name and (path / CARD_FILE).is_file():
         codes = models_at_hand()[path.name].card().languages
         languages = _PAIR.fullmatch("-".join(codes))
     source, target = languages.groups() if languages else ("", "")
     return ServedModel(name or folder, path, source, target)
+
+
+def pinned_model(word: str) -> str:
+    """Return an argument of `heedful serve` with the commit of a model of the hub.
+
+    So all workers serve the same, now and after they are renewed.
+
+    Raises:
+        UserError: and its kinds, when the model cannot be fetched.
+    """
+    name, place = _name_and_place(word)
+    return f"{name}={pinned(place)}".removeprefix("=")
+
+
+def _name_and_place(word: str) -> tuple[str, str]:
+    """Split `NAME=MODEL`; the name is empty where only the model is given."""
+    name, separator, place = word.partition("=")
+    return (name, place) if separator and not Path(word).exists() else ("", word)
 
 
 class ServedModels:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from heedful.errors import ModelError, UserError, suggest
 from heedful.models.model_spec import parse_spec
 from heedful.pretrained.catalogue import Card, models_at_hand
+from heedful.pretrained.hub import source_of
 from heedful.studio.example_texts import examples_of, sentences_of
 from heedful.studio.live_training import LiveTraining
 from heedful.studio.run_log import RunLog
@@ -276,9 +277,15 @@ def _free(name: str, known: Collection[str]) -> str:
     return next(new for i in itertools.count(2) if (new := f"{name} ({i})") not in known)
 
 
+def _parts(path: Path) -> tuple[str, ...]:
+    """Return the parts of a path, or of a model's name on the hub."""
+    source = source_of(path)
+    return tuple(source["repository"].split("/")) if source else path.absolute().parts
+
+
 def _names(paths: Sequence[Path]) -> list[str]:
     """Name each path by its last part, with as many parts before it as tell the paths apart."""
-    parts = [path.absolute().parts for path in paths]
+    parts = [_parts(path) for path in paths]
     names: list[str] = []
     for own in parts:
         count = 1

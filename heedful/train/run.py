@@ -22,6 +22,7 @@ from heedful.train.run_config import (
     locked,
     recorded,
     saved_tokenizers,
+    with_pinned_init,
     write_run,
 )
 from heedful.train.tasks import Task, prepare_task
@@ -102,6 +103,7 @@ def run_training(
     with locked(run_dir):
         if resume:
             settings = budget_of_run(run_dir, settings)
+        settings = with_pinned_init(run_dir, settings, resume=resume)
         check_directory(run_dir, settings, resume=resume)
         if settings.tensorboard:
             TensorBoard.check()

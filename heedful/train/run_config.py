@@ -12,6 +12,7 @@ from heedful.config import dump_toml, flat, merge, read_toml
 from heedful.durable import replace_synced, try_lock
 from heedful.errors import ConfigError, UserError
 from heedful.events import Events, MetricsFile, Sink, TensorBoard
+from heedful.pretrained.catalogue import pinned
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.run_settings import TASK_DEFAULTS, RunSettings
 
@@ -100,6 +101,28 @@ def budget_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
     if settings.data.batch_tokens != "auto":
         return settings
     return settings.with_batch_tokens(settings_of_run(run_dir).data.budget)
+
+
+def with_pinned_init(run_dir: Path, settings: RunSettings, *, resume: bool) -> RunSettings:
+    """The settings with the commit of an initial model that is named as on the hub.
+
+    A resumed run begins with the commit it began with.
+
+    Args:
+        run_dir: the run.
+        settings: with which it begins or is resumed.
+        resume: whether it is resumed.
+
+    Raises:
+        UserError: and its kinds, when the model cannot be fetched.
+    """
+    if settings.init is None:
+        return settings
+    if not resume:
+        return settings.model_copy(update={"init": pinned(settings.init)})
+    before = settings_of_run(run_dir).init
+    same = before is not None and before.rpartition("@")[0] == settings.init
+    return settings.model_copy(update={"init": before}) if same else settings
 
 
 def check_resumable(before: RunSettings, now: RunSettings) -> None:

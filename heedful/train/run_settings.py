@@ -205,8 +205,8 @@ class RunSettings(Config):
     )
     init: str | None = Field(
         None,
-        description="model, run or Hugging Face directory to start from: its weights, architecture "
-        "and tokenizer",
+        description="model to start from, its weights, architecture and tokenizer: a directory of "
+        "a model, a run or Hugging Face, or a name: of a model at hand, or OWNER/NAME of the hub",
     )
     preset: str | None = None
     model: TranslatorShape = TranslatorShape()

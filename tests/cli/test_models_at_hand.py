@@ -60,6 +60,7 @@ def test_a_directory_of_that_name_comes_first_and_is_said(folder: Path) -> None:
     save_model(loaded, tokenizers, Path("some"))
     with pytest.warns(NameTaken, match="Using the directory some"):
         assert directory_of(Path("some")) == Path("some")
+    Path("other/some").mkdir(parents=True)
     assert directory_of(Path("./other/some")) == Path("./other/some")
 
 
