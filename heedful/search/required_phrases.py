@@ -21,7 +21,12 @@ from torch import Tensor
 
 from heedful.search.beam_selection import Beam, looked_at
 from heedful.search.constraints import Moment
-from heedful.search.phrase_automaton import PhraseTables, RequiredPhrase, missing_phrases
+from heedful.search.phrase_automaton import (
+    PhraseTables,
+    RequiredPhrase,
+    WordBoundaries,
+    missing_phrases,
+)
 from heedful.search.restricted_vocabulary import RestrictedVocabulary
 from heedful.search.search_settings import Hypothesis, length_norm
 from heedful.search.step_model import Candidates, best_candidates
@@ -36,12 +41,11 @@ class Requirements:
 
     Args:
         phrases: of each sentence.
-        word_internal: [V] bool, or [B, V], tokens that continue the word before them; None where
-            no phrase asks for whole words.
+        words: where phrases may begin and end; anywhere if None.
     """
 
     phrases: Sequence[Sequence[RequiredPhrase]]
-    word_internal: Tensor | None = None
+    words: WordBoundaries | None = None
 
     def restricted(self, vocabulary: RestrictedVocabulary) -> Requirements:
         """The same over the lists of a restricted vocabulary, which must hold the tokens."""
@@ -64,8 +68,11 @@ class Requirements:
                     for phrase in phrases
                 ]
             )
-        internal = self.word_internal
-        return Requirements(results, None if internal is None else internal[vocabulary.ids])
+        if self.words is None:
+            return Requirements(results)
+        return Requirements(
+            results, WordBoundaries(*(table[vocabulary.ids] for table in self.words))
+        )
 
     def checked(
         self, results: Sequence[Sequence[Hypothesis]], alpha: float
@@ -78,26 +85,20 @@ class Requirements:
         """
         noted: list[list[Hypothesis]] = []
         for row, (phrases, hypotheses) in enumerate(zip(self.phrases, results, strict=True)):
-            internal = self._internal_tokens(row, hypotheses)
+            tokens = {token for hypothesis in hypotheses for token in hypothesis.tokens}
+            none: frozenset[int] = frozenset()
+            sets = (none, none) if self.words is None else self.words.sets(row, tokens)
             checked = [
                 replace(
                     hypothesis,
                     normalized_score=hypothesis.score
                     / length_norm(len(hypothesis.tokens) + 1.0, alpha),
-                    missing=missing_phrases(hypothesis.tokens, phrases, internal),
+                    missing=missing_phrases(hypothesis.tokens, phrases, *sets),
                 )
                 for hypothesis in hypotheses
             ]
             noted.append(sorted(checked, key=lambda h: (len(h.missing), -h.normalized_score)))
         return noted
-
-    def _internal_tokens(self, row: int, hypotheses: Sequence[Hypothesis]) -> frozenset[int]:
-        if self.word_internal is None:
-            return frozenset()
-        table = self.word_internal if self.word_internal.dim() == 1 else self.word_internal[row]
-        tokens = sorted({token for hypothesis in hypotheses for token in hypothesis.tokens})
-        flags = table[torch.tensor(tokens, dtype=torch.int64, device=table.device)].tolist()
-        return frozenset(token for token, flag in zip(tokens, flags, strict=True) if flag)
 
 
 class _Progress(NamedTuple):
@@ -135,14 +136,14 @@ class PhraseSelection:
         width: W.
         eos: the end token.
         tables: of the sentences.
-        word_internal: [1 or B, V] bool, or None.
+        words: [1 or B, V] each, or None.
         progress: of the live hypotheses; None before the first token.
     """
 
     width: int
     eos: int
     tables: PhraseTables
-    word_internal: Tensor | None
+    words: WordBoundaries | None
     progress: _Progress | None = None
 
     @classmethod
@@ -150,11 +151,11 @@ class PhraseSelection:
         cls, requirements: Requirements, width: int, eos: int, device: torch.device
     ) -> PhraseSelection:
         """Build the selection of a batch."""
-        internal = requirements.word_internal
-        if internal is not None:
-            internal = internal.to(device).reshape(-1, internal.shape[-1])
-        tables = PhraseTables.build(requirements.phrases).to(device)
-        return cls(width, eos, tables, internal)
+        tables = PhraseTables.build(requirements.phrases, requirements.words).to(device)
+        words = requirements.words
+        if words is not None:
+            words = WordBoundaries(*(t.to(device).reshape(-1, t.shape[-1]) for t in words))
+        return cls(width, eos, tables, words)
 
     def choose(self, logits: Tensor, excess: Tensor, totals: Tensor, moment: Moment) -> Beam:
         """See `Selection`."""
@@ -168,6 +169,8 @@ class PhraseSelection:
         ends = candidates.token == self.eos
         missing = (self.tables.times[:, None] - held).clamp(min=0).sum(-1)
         lacking = missing.gather(1, candidates.parent)
+        # Those that end too soon take no place from those of their bank that live on.
+        bank = torch.where(ends & (lacking > 0), -lacking, bank)
         own = candidates.total.shape[1] - totals.shape[1] * self.tables.alphabet.shape[1]
         forced = torch.arange(candidates.total.shape[1], device=logits.device) >= own
         allowed = ~forced | (bank > bank_before.gather(1, candidates.parent))
@@ -192,13 +195,13 @@ class PhraseSelection:
     def keep(self, sentences: Tensor) -> PhraseSelection:
         """See `Selection`."""
         assert self.progress is not None
-        internal = self.word_internal
-        if internal is not None and internal.shape[0] > 1:
-            internal = internal[sentences]
+        words = self.words
+        if words is not None and words.internal.shape[0] > 1:
+            words = WordBoundaries(*(table[sentences] for table in words))
         return replace(
             self,
             tables=self.tables.select(sentences),
-            word_internal=internal,
+            words=words,
             progress=_Progress(*(values[sentences] for values in self.progress)),
         )
 
@@ -242,14 +245,15 @@ class PhraseSelection:
         tables, tokens = self.tables, candidates.token
         parents = before.gather(candidates.parent)
         matches = tokens[..., None] == tables.alphabet[:, None]
-        size = matches.shape[2]
-        index = size - (matches * torch.arange(size, 0, -1, device=tokens.device)).sum(-1)
+        numbers = torch.arange(2, 2 + matches.shape[2], device=tokens.device)
+        index, confirmed = (matches * numbers).sum(-1), parents.pending
         sentences = torch.arange(len(tokens), device=tokens.device)[:, None]
+        if self.words is not None:
+            internal, final = (t.expand(len(tokens), -1).gather(1, tokens) for t in self.words)
+            index = torch.where(index > 0, index, final)
+            inside = internal & tables.final[sentences, parents.state]
+            confirmed = confirmed & ~inside[..., None]
         state = tables.next_state[sentences, parents.state, index]
-        confirmed = parents.pending
-        if self.word_internal is not None:
-            internal = self.word_internal.expand(len(tokens), -1).gather(1, tokens)
-            confirmed = confirmed & ~(internal[..., None] & tables.whole_words[:, None])
         free_from = torch.where(confirmed, step, parents.free_from)
         ending = tables.ending[sentences, state]
         pending = (ending > 0) & (step + 1 - ending >= free_from)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from heedful.errors import ConfigError
 from heedful.search.dispatch import search
-from heedful.search.phrase_automaton import RequiredPhrase
+from heedful.search.phrase_automaton import RequiredPhrase, WordBoundaries
 from heedful.search.required_phrases import Requirements
 from heedful.search.search_settings import SearchSettings, Specials
 
@@ -23,9 +23,8 @@ PHRASES = st.builds(
     RequiredPhrase,
     alternatives=ALTERNATIVES.map(tuple),
     times=st.integers(1, 2),
-    whole_words=st.booleans(),
 )
-INTERNAL = {4}
+INTERNAL, FINAL = {4, 5}, {3, 4}
 
 
 def most_occurrences(tokens, phrase):
@@ -36,8 +35,8 @@ def most_occurrences(tokens, phrase):
         for start in range(len(tokens) - len(ids) + 1)
         if list(tokens[start : start + len(ids)]) == list(ids)
     ]
-    if phrase.whole_words:
-        spans = [s for s in spans if s[1] == len(tokens) or tokens[s[1]] not in INTERNAL]
+    inside = {i for i in range(1, len(tokens)) if tokens[i - 1] in FINAL and tokens[i] in INTERNAL}
+    spans = [span for span in spans if not inside & set(span)]
     for size in range(len(spans), 0, -1):
         for some in itertools.combinations(spans, size):
             if all(a[1] <= b[0] or b[1] <= a[0] for a, b in itertools.combinations(some, 2)):
@@ -57,13 +56,18 @@ def contains(tokens, phrases):
 
 
 def run(toy, model, ids, phrases, **options):
-    flags = torch.tensor([token in INTERNAL for token in range(model.size)])
+    words = WordBoundaries(
+        *(
+            torch.tensor([token in some for token in range(model.size)])
+            for some in (INTERNAL, FINAL)
+        )
+    )
     return search(
         model,
         *toy.sources(ids),
         SearchSettings(**options),
         specials=SPECIALS,
-        required=Requirements(phrases, flags),
+        required=Requirements(phrases, words),
     )
 
 
@@ -103,6 +107,7 @@ def test_a_wide_beam_finds_the_best_sequence_that_has_all(toy, seed, several, al
     width=st.integers(1, 6),
 )
 @settings(max_examples=30, deadline=None)
+@example(seed=1280, several=[[], [RequiredPhrase(((4,),), times=2)], []], width=1)
 def test_each_phrase_occurs_and_neighbours_change_nothing(toy, seed, several, width):
     model = toy.TableModel(seed, size=9)
     options = {"beam": width, "n_best": width, "max_length": 24}
