@@ -48,6 +48,19 @@ class WordBoundaries(NamedTuple):
     internal: Tensor
     final: Tensor
 
+    @classmethod
+    def of(cls, edges: tuple[Sequence[bool], Sequence[bool]], size: int) -> WordBoundaries:
+        """Build the tables for a model of V tokens.
+
+        Args:
+            edges: for each token of its tokenizer, does it begin and end inside a word?
+            size: V; the tokenizer may have fewer.
+        """
+        tables = torch.zeros((2, size), dtype=torch.bool)
+        for table, flags in zip(tables, edges, strict=True):
+            table[: len(flags)] = torch.tensor(flags)[:size]
+        return cls(*tables)
+
     def sets(self, row: int, tokens: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
         """Those among some tokens of a sentence that are internal, and those that are final."""
         ids = sorted(tokens)

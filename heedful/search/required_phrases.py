@@ -31,8 +31,25 @@ from heedful.search.restricted_vocabulary import RestrictedVocabulary
 from heedful.search.search_settings import Hypothesis, length_norm
 from heedful.search.step_model import Candidates, best_candidates
 
+# BLEU and seconds of 340 Tatoeba sentences with right terms, by `en-de` (49.0 and 1.5 without):
+# 0: 48.6, 1.5; 1: 50.3, 2.4; 2: 49.7, 3.2; 3: 50.0, 3.7.
+_PLACES_PER_TOKEN = 1
 # More than any difference of normalised scores, and small enough to leave float64 their digits.
 _MISSING = 1e6
+
+
+def widened_beam(beam: int, phrases: Sequence[RequiredPhrase]) -> int:
+    """Return the beam that a sentence's phrases need.
+
+    There is a bank for each token of the phrases, and one for hypotheses without any: a beam with
+    fewer places would follow only those that say the phrases first of all.
+
+    Args:
+        beam: without phrases.
+        phrases: of the sentence.
+    """
+    tokens = sum(phrase.times * max(map(len, phrase.alternatives)) for phrase in phrases)
+    return beam + _PLACES_PER_TOKEN * tokens
 
 
 @dataclass(frozen=True)
