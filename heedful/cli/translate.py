@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,11 +32,13 @@ from heedful.cli.text_io import (
     output_to,
     read_lines,
     refuse_missing_folder,
+    say,
 )
 from heedful.errors import DataError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
+    from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
@@ -88,6 +91,13 @@ def translate(
     prefix_file: Annotated[
         Path | None,
         Parameter(help="A prefix for each input line; an empty line is none."),
+    ] = None,
+    glossary: Annotated[
+        Path | None,
+        Parameter(
+            help="Terms that must be translated as given: a text file with a tab between source, "
+            "target (several with | between) and flags (keep, ignore-case)."
+        ),
     ] = None,
     stream: Annotated[
         bool,
@@ -143,6 +153,7 @@ def translate(
         "stream": stream,
         "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
+        "glossary": None if glossary is None else str(glossary),
     }
     report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
@@ -156,34 +167,65 @@ def translate(
             alignment=alignment,
             prefixes=prefix is not None or prefix_file is not None,
             shortlist=shortlist_file or shortlist,
+            glossary=glossary,
         )
     )
-    counts = {"lines": 0, "tokens": 0, "cut": 0}
+    tally = _Tally(glossary=glossary is not None)
     writer = _Writer(
         json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
     )
     with closing(terminal()) as events, output_to(output_file) as writable:
         for texts in chunks(input, 1 if stream else CHUNK):
             translations = translator.translate(
-                texts, prefixes.take(len(texts)), counts["lines"] + 1, events.warn
+                texts, prefixes.take(len(texts)), tally.counts["lines"] + 1, events.warn
             )
             writer.write(translations, writable)
-            counts["lines"] += len(translations)
-            counts["tokens"] += sum(len(translation.tokens) for translation in translations)
-            counts["cut"] += sum(not translation.finished for translation in translations)
-            events.progress(counts["lines"], None, "translated")
+            tally.add(translations, events.warn)
+            events.progress(tally.counts["lines"], None, "translated")
         prefixes.finish()
+    tally.finish()
     loaded = translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
         {
-            **counts,
+            **tally.counts,
             "load_seconds": round(loaded, 3),
-            "lines_per_second": round(counts["lines"] / working, 2),
-            "tokens_per_second": round(counts["tokens"] / working, 1),
+            "lines_per_second": round(tally.counts["lines"] / working, 2),
+            "tokens_per_second": round(tally.counts["tokens"] / working, 1),
         },
         summary=False,
     )
+
+
+class _Tally:
+    """Counts of what was translated.
+
+    Args:
+        glossary: also count terms.
+    """
+
+    def __init__(self, *, glossary: bool) -> None:
+        self.counts = Counter(lines=0, tokens=0, cut=0)
+        if glossary:
+            self.counts.update(terms=0, terms_missing=0)
+
+    def add(self, translations: Sequence[Translation], warn: Warn) -> None:
+        """Count translations of the next lines; warn of those that lack terms."""
+        for line, translation in enumerate(translations, start=self.counts["lines"] + 1):
+            if translation.missing:
+                warn(f"line {line}: the translation lacks {'; '.join(translation.missing)}")
+        self.counts["lines"] += len(translations)
+        self.counts["tokens"] += sum(len(translation.tokens) for translation in translations)
+        self.counts["cut"] += sum(not translation.finished for translation in translations)
+        if "terms" in self.counts:
+            self.counts["terms"] += sum(translation.required for translation in translations)
+            self.counts["terms_missing"] += sum(len(t.missing) for t in translations)
+
+    def finish(self) -> None:
+        """Report the terms, if there were to be any."""
+        terms, missing = self.counts["terms"], self.counts["terms_missing"]
+        if "terms" in self.counts:
+            say(f"{terms - missing:,} of {terms:,} terms of the glossary are in the translations")
 
 
 @dataclass(frozen=True)
@@ -197,6 +239,7 @@ class TranslationRequest:
         alignment: return alignments.
         prefixes: translations have given prefixes.
         shortlist: use the model's shortlist, or the one in this file.
+        glossary: terms that must be translated as in this file.
     """
 
     model: Path
@@ -205,13 +248,14 @@ class TranslationRequest:
     alignment: bool
     prefixes: bool
     shortlist: bool | Path
+    glossary: Path | None = None
 
     @property
     def is_plain(self) -> bool:
         """True if the request needs nothing but translations of one model."""
         running = self.running
         return (
-            not (self.alignment or self.prefixes or self.shortlist)
+            not (self.alignment or self.prefixes or self.shortlist or self.glossary)
             and not running.ensemble
             and running.batch_size is None
             and running.batch_tokens == STANDARD.batch_tokens
@@ -232,6 +276,7 @@ class LazyTranslator:
         self.request = request
         self.load_seconds = 0.0
         self._full: tuple[TranslationPipeline, int] | None = None
+        self._glossary = _read_glossary(request.glossary)
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
             self._full = self._load_full()
@@ -257,6 +302,7 @@ class LazyTranslator:
             texts,
             settings=request.settings,
             prefixes=prefixes,
+            glossary=self._glossary,
             alignment=request.alignment,
             batch_size=request.running.batch_size,
             batch_tokens=positions,
@@ -282,8 +328,19 @@ class LazyTranslator:
         request, start = self.request, time.perf_counter()
         pipeline = request.running.load(request.model, shortlist=request.shortlist)
         positions = request.running.positions(pipeline, request.settings)
+        if self._glossary is not None:
+            self._glossary.check(pipeline.tokenizers.target)
         self.load_seconds += time.perf_counter() - start
         return pipeline, positions
+
+
+def _read_glossary(path: Path | None) -> Glossary | None:
+    """Read a glossary, if there is one."""
+    if path is None:
+        return None
+    from heedful.pipelines.glossary import Glossary
+
+    return Glossary.read(path)
 
 
 class _Writer:
@@ -310,6 +367,8 @@ class _Writer:
 
     def _fields(self, translation: Translation) -> dict[str, Any]:
         fields: dict[str, Any] = {"text": str(translation), "score": translation.score}
+        if translation.missing:
+            fields["missing"] = translation.missing
         if self.alignment:
             alignment = translation.alignment
             fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()

@@ -22,7 +22,12 @@ from heedful.pipelines.batching import (
     split_on_oom,
 )
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, searches
-from heedful.pipelines.segment_search import SearchItem, SegmentSearch, score_pairs
+from heedful.pipelines.segment_search import (
+    SearchItem,
+    SegmentSearch,
+    score_pairs,
+    target_specials,
+)
 from heedful.pipelines.text_splitting import SegmentResult, Warn
 from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.search_settings import SearchSettings, longest_output
@@ -57,6 +62,7 @@ class BatchedTranslation:
         self.tokenizers = tokenizers
         self.precision = precision
         self.shortlist = shortlist
+        self.specials = target_specials(tokenizers)
         self.model: StepModel[Any] = models[0] if len(models) == 1 else Ensemble(tuple(models))
 
     @property
@@ -95,14 +101,18 @@ class BatchedTranslation:
             if progress is not None:
                 progress(1, 1)
             return [alone]
-        batches = plan_batches(
-            [len(item.segment.ids) + 1 for item in items],
-            width=settings.n_best if settings.sampling else settings.beam,
-            batch_tokens=batch_tokens,
-            batch_size=batch_size,
-        )
+        batches: list[list[int]] = []
+        for beam, numbers in _by_beam(items, settings):
+            planned = plan_batches(
+                [len(items[i].segment.ids) + 1 for i in numbers],
+                width=settings.n_best if settings.sampling else beam,
+                batch_tokens=batch_tokens,
+                batch_size=batch_size,
+            )
+            batches += [[numbers[place] for place in batch] for batch in planned]
         search = SegmentSearch(
-            self.model, self.device, self.tokenizers, settings, longest, alignment, self.shortlist
+            *(self.model, self.device, self.tokenizers, settings, longest, alignment),
+            *(self.shortlist, max(model.spec.predicted_vocabulary for model in self.models)),
         )
 
         def searched() -> Iterator[tuple[list[int], list[SegmentResult]]]:
@@ -159,7 +169,7 @@ class BatchedTranslation:
         A step takes PyTorch's operations, and the search in batches, longer than the arithmetic
         of a small model. The same kernels and the same search give the same bits.
         """
-        if len(items) != 1 or items[0].prefix or not searches(settings):
+        if len(items) != 1 or items[0].prefix or items[0].phrases or not searches(settings):
             return None
         if len(self.models) > 1 or self.shortlist is not None:
             return None
@@ -199,3 +209,14 @@ class BatchedTranslation:
             if self.precision is not None:
                 stack.enter_context(self.precision.in_thread())
             yield
+
+
+def _by_beam(items: Sequence[SearchItem], settings: SearchSettings) -> list[tuple[int, list[int]]]:
+    """Numbers of the items by the beam that their phrases need, those without phrases first.
+
+    Searched apart, these take the plain, faster selection, and no item depends on another's beam.
+    """
+    groups: dict[int, list[int]] = {settings.beam: []}
+    for number, item in enumerate(items):
+        groups.setdefault(item.beam(settings), []).append(number)
+    return sorted(groups.items())

@@ -14,6 +14,8 @@ from heedful.pipelines.text_splitting import Segment, SegmentResult, distinct_te
 from heedful.search.alignment import Alignment, align
 from heedful.search.dispatch import search
 from heedful.search.lexical_shortlist import Shortlist
+from heedful.search.phrase_automaton import RequiredPhrase, WordBoundaries
+from heedful.search.required_phrases import Requirements, widened_beam
 from heedful.search.scoring import attention_of, score_targets
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
 from heedful.search.step_model import StepModel
@@ -29,12 +31,18 @@ class SearchItem:
         line: the number of its text, from 1.
         name: the number its random draws depend on.
         prefix: ids that its translation begins with.
+        phrases: that its translation must contain.
     """
 
     segment: Segment
     line: int
     name: int
     prefix: Sequence[int]
+    phrases: Sequence[RequiredPhrase] = ()
+
+    def beam(self, settings: SearchSettings) -> int:
+        """The hypotheses that its search keeps: more where phrases are required."""
+        return widened_beam(settings.beam, self.phrases)
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,7 @@ class SegmentSearch:
         longest: most tokens the model can generate, if its positions end somewhere.
         alignment: also give alignments.
         shortlist: translations are made of these tokens; of any if unset.
+        size: V, tokens of the model.
     """
 
     model: StepModel[Any]
@@ -58,10 +67,13 @@ class SegmentSearch:
     longest: int | None
     alignment: bool
     shortlist: Shortlist | None
+    size: int
 
     def __call__(self, items: Sequence[SearchItem]) -> list[SegmentResult]:
-        """Translate a batch, in its order."""
+        """Translate a batch, in its order; all items need beams of one width."""
         settings, specials = self.settings, target_specials(self.tokenizers)
+        phrases = [item.phrases for item in items]
+        settings = settings.model_copy(update={"beam": items[0].beam(settings)})
         ids = [item.segment.ids for item in items]
         source, positions = _sources(ids, self.tokenizers, self.device)
         prefixes = [item.prefix for item in items]
@@ -69,7 +81,12 @@ class SegmentSearch:
         several = settings.n_best > 1 and not settings.sampling
         vocabulary = None
         if self.shortlist is not None:
-            vocabulary = self.shortlist.restrict(ids, prefixes, specials, self.device)
+            needed = [[*item.prefix, *_phrase_tokens(item.phrases)] for item in items]
+            vocabulary = self.shortlist.restrict(ids, needed, specials, self.device)
+        required = None
+        if any(phrases):
+            words = WordBoundaries.of(self.tokenizers.word_edges, self.size)
+            required = Requirements(phrases, words)
         # Alignments need the encoded sources once more.
         begun = self.model.start(source, positions) if self.alignment else None
         results = search(
@@ -83,14 +100,21 @@ class SegmentSearch:
             longest=self.longest,
             begun=begun,
             vocabulary=vocabulary,
+            required=required,
         )
         if several:
             target = self.tokenizers.target
             results = [distinct_texts(each, target)[: settings.n_best] for each in results]
         if not self.alignment:
-            return [SegmentResult(hypotheses) for hypotheses in results]
+            return [
+                SegmentResult(hypotheses, phrases=item.phrases)
+                for item, hypotheses in zip(items, results, strict=True)
+            ]
         alignments = self._alignments(begun, [item.segment for item in items], results)
-        return [SegmentResult(*pair) for pair in zip(results, alignments, strict=True)]
+        return [
+            SegmentResult(hypotheses, rows, item.phrases)
+            for item, hypotheses, rows in zip(items, results, alignments, strict=True)
+        ]
 
     def _alignments(
         self, begun: Any, segments: Sequence[Segment], results: Sequence[Sequence[Hypothesis]]
@@ -134,6 +158,10 @@ def score_pairs(
     source, positions = _sources([ids for ids, _ in pairs], tokenizers, device)
     targets = [ids for _, ids in pairs]
     return score_targets(model, source, positions, targets, target_specials(tokenizers))
+
+
+def _phrase_tokens(phrases: Sequence[RequiredPhrase]) -> list[int]:
+    return [id for phrase in phrases for ids in phrase.alternatives for id in ids]
 
 
 def target_specials(tokenizers: TokenizerPair) -> Specials:

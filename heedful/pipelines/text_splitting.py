@@ -16,6 +16,7 @@ from heedful.text.tokenizer import TextTokenizer
 
 if TYPE_CHECKING:
     from heedful.search.alignment import Alignment
+    from heedful.search.phrase_automaton import RequiredPhrase
 
 Warn = Callable[[str], None]
 
@@ -321,6 +322,8 @@ class Translation(str):
         segment_lengths: tokens of each segment, such as a line, that was translated by itself.
         others: the next-best translations, best first.
         alignment: of words, when it was asked for.
+        required: number of phrases that were required of it, as by a glossary.
+        missing: names of those that it lacks.
     """
 
     score: float
@@ -331,6 +334,8 @@ class Translation(str):
     segment_lengths: tuple[int, ...]
     others: tuple[Translation, ...]
     alignment: Alignment | None
+    required: int
+    missing: tuple[str, ...]
 
     def __new__(
         cls,
@@ -344,6 +349,8 @@ class Translation(str):
         segment_lengths: Sequence[int] = (),
         others: Sequence[Translation] = (),
         alignment: Alignment | None = None,
+        required: int = 0,
+        missing: Sequence[str] = (),
     ) -> Self:
         """Build from its parts; the empty translation of an empty text by default."""
         self = super().__new__(cls, text)
@@ -355,6 +362,8 @@ class Translation(str):
         self.segment_lengths = tuple(segment_lengths)
         self.others = tuple(others)
         self.alignment = alignment
+        self.required = required
+        self.missing = tuple(missing)
         return self
 
     @property
@@ -393,10 +402,12 @@ class SegmentResult:
     Args:
         hypotheses: best first, at least one.
         alignments: of each, if they were asked for.
+        phrases: that each should contain; a hypothesis knows those that it lacks.
     """
 
     hypotheses: Sequence[Hypothesis]
     alignments: Sequence[Alignment] | None = None
+    phrases: Sequence[RequiredPhrase] = ()
 
 
 def distinct_texts(hypotheses: Sequence[Hypothesis], tokenizer: TextTokenizer) -> list[Hypothesis]:
@@ -467,4 +478,10 @@ def _ranked(
         token_scores=[score for hypothesis in chosen for score in hypothesis.token_scores],
         segment_lengths=[len(hypothesis.tokens) for hypothesis in chosen],
         alignment=alignment,
+        required=sum(len(segment.phrases) for segment in found),
+        missing=[
+            segment.phrases[place].name
+            for segment, hypothesis in zip(found, chosen, strict=True)
+            for place in hypothesis.missing
+        ],
     )

@@ -14,9 +14,8 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.translator import Translator
 from heedful.pipelines.batched_translation import BATCH_TOKENS, BatchedTranslation, Progress
-from heedful.pipelines.segment_search import SearchItem, target_specials
+from heedful.pipelines.search_items import Terminology, search_items
 from heedful.pipelines.text_splitting import (
-    CutText,
     Score,
     Translation,
     Warn,
@@ -29,9 +28,6 @@ from heedful.search.lexical_shortlist import Shortlist, load_shortlist
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
 from heedful.search.step_model import StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
-
-_SEGMENTS_OF_A_TEXT = 1 << 20
-"""Random draws are named by text and segment: no text has as many segments."""
 
 
 class TranslationPipeline:
@@ -56,7 +52,7 @@ class TranslationPipeline:
         self.models = tuple(models) if isinstance(models, Sequence) else (models,)
         self.tokenizers = tokenizers
         self.batched = BatchedTranslation(self.models, tokenizers, precision, shortlist)
-        self.specials = target_specials(tokenizers)
+        self.specials = self.batched.specials
 
     @classmethod
     def load(
@@ -134,6 +130,7 @@ class TranslationPipeline:
         *,
         settings: SearchSettings | None = None,
         prefixes: Sequence[str] | None = None,
+        glossary: Terminology | None = None,
         alignment: bool = False,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
@@ -153,6 +150,9 @@ class TranslationPipeline:
             texts: any strings.
             settings: of the search; defaults if unset.
             prefixes: for each text how its translation must begin, "" for anyhow.
+            glossary: a `Glossary`, whose terms must be translated as it says. A translation that
+                lacks some all the same, as its longest length left no room, names them in
+                `missing`.
             alignment: also give alignments; the translations stay the same.
             batch_size: sentences translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: sentences × longest source × beam.
@@ -166,16 +166,26 @@ class TranslationPipeline:
 
         Raises:
             ConfigError: when settings contradict each other or the model.
-            DataError: when there are not as many prefixes as texts.
+            DataError: when there are not as many prefixes as texts, or the model cannot spell a
+                term of the glossary.
         """
         settings = _settings(settings, options)
         _check_batching(batch_size, batch_tokens)
         texts = _listed(texts, "texts")
+        if glossary is not None:
+            _check_searched(settings)
+            glossary.check(self.tokenizers.target)
         cut = cut_texts(
             texts, self.tokenizers.source, self.max_length, warn=warn, first_line=first_line
         )
         results = self.batched.search(
-            self._items(cut, prefixes, first_line),
+            search_items(
+                cut,
+                self.tokenizers.target,
+                prefixes=prefixes,
+                glossary=glossary,
+                first_line=first_line,
+            ),
             settings,
             alignment=alignment,
             batch_size=batch_size,
@@ -249,27 +259,19 @@ class TranslationPipeline:
             for ids, token_scores in zip(target_ids, scores, strict=True)
         ]
 
-    def _items(
-        self, cut: Sequence[CutText], prefixes: Sequence[str] | None, first_line: int
-    ) -> list[SearchItem]:
-        if prefixes is not None and len(prefixes) != len(cut):
-            raise DataError(
-                f"{len(prefixes)} prefixes for {len(cut)} texts",
-                remedy='Give one prefix for each text, "" for none',
-            )
-        items: list[SearchItem] = []
-        for number, text in enumerate(cut):
-            prefix: list[int] = []
-            if prefixes is not None:
-                prefix = self.tokenizers.target.encode(single_line(prefixes[number]))
-            for i, segment in enumerate(text.segments):
-                name = (first_line + number) * _SEGMENTS_OF_A_TEXT + i
-                items.append(SearchItem(segment, first_line + number, name, () if i else prefix))
-        return items
-
 
 def _settings(settings: SearchSettings | None, options: SearchOptions) -> SearchSettings:
     return SearchSettings.parse({**(settings.plain() if settings else {}), **options})
+
+
+def _check_searched(settings: SearchSettings) -> None:
+    """Refuse samples where a translation must contain phrases."""
+    if settings.sampling:
+        raise ConfigError(
+            "A glossary needs a beam search; samples are drawn token by token",
+            where="sampling = true",
+            remedy="Search instead, or leave the glossary out",
+        )
 
 
 def _listed(texts: Sequence[str], name: str) -> Sequence[str]:

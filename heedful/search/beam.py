@@ -24,9 +24,10 @@ from typing import Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from heedful.search.beam_selection import Beam, Selection
 from heedful.search.constraints import Constraints, Moment
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
-from heedful.search.step_model import Candidates, State, StepModel, best_candidates, log_totals
+from heedful.search.step_model import Candidates, State, StepModel, log_totals
 
 
 def beam_search(
@@ -36,6 +37,7 @@ def beam_search(
     specials: Specials,
     rules: Constraints,
     limits: Tensor,
+    selection: Selection,
     trace: SearchTrace | None = None,
 ) -> list[list[Hypothesis]]:
     """Search for the best hypotheses of each sentence of a batch.
@@ -47,6 +49,7 @@ def beam_search(
         specials: ids of the beginning and the end of a sequence.
         rules: constraints on the tokens of hypotheses.
         limits: [B] int64, most tokens of each sentence, end token not counted.
+        selection: chooses the continuations of a step that end or live on.
         trace: records every step; it changes nothing.
 
     Returns:
@@ -73,17 +76,15 @@ def beam_search(
         ends_freely: Tensor | None = None
         if step in cut_steps:
             ends_freely = (limits > step)[:, None] | (logits.argmax(-1) == specials.eos)
-        rules.apply(logits, Moment(step, sentences, history))
-        candidates = best_candidates(logits, excess, totals, 2 * width if width > 1 else 1)
-        ends, norm = candidates.token == specials.eos, length_norm(step + 1.0, alpha)
-        if ends.any():
-            best = best.updated(candidates, ends, step, norm, ends_freely)
-            live = _live_candidates(candidates, ends, width)
-        else:
-            live = Candidates(*(t[:, :width] for t in candidates))
+        moment = Moment(step, sentences, history)
+        rules.apply(logits, moment)
+        beam = selection.choose(logits, excess, totals, moment)
+        live, norm, selection = beam.live, length_norm(step + 1.0, alpha), beam.selection
+        if beam.ends is not None:
+            best = best.updated(beam, step, norm, ends_freely)
         bound, worst = live.total[:, 0] / longest_norms, best.rank[:, -1]
         if trace is not None:
-            trace.add(sentences, candidates, ends, live, norm=norm, bound=bound, worst=worst)
+            trace.add(sentences, beam, norm=norm, bound=bound, worst=worst)
         trellis.add(sentences, live)
         rows = _parent_rows(live.parent, tokens.shape[1])
         previous_rows = tokens.numel()
@@ -99,7 +100,7 @@ def beam_search(
             sentences, tokens, totals = sentences[staying], tokens[staying], totals[staying]
             limits, longest_norms = limits[staying], longest_norms[staying]
             history = None if history is None else history[staying]
-            rows, best = rows[staying], best.select(staying)
+            rows, best, selection = rows[staying], best.select(staying), selection.keep(staying)
         if not torch.equal(rows.flatten(), torch.arange(previous_rows, device=device)):
             state = model.reorder(state, rows)
     order = torch.cat([rows for rows, _ in done]).argsort()
@@ -134,27 +135,24 @@ class FinishedHypotheses(NamedTuple):
         return cls(nothing, nothing.clone(), zeros, zeros, nothing.float(), zeros.bool())
 
     def updated(
-        self,
-        candidates: Candidates,
-        ends: Tensor,
-        length: int,
-        norm: float,
-        ends_freely: Tensor | None,
+        self, beam: Beam, length: int, norm: float, ends_freely: Tensor | None
     ) -> FinishedHypotheses:
         """Add the candidates that end, and keep the best.
 
         Args:
-            candidates: [B, C] each.
-            ends: [B, C] bool, True for candidates that end.
+            beam: the outcome of a step in which some end.
             length: tokens of each, the end token not counted.
             norm: divisor of scores of hypotheses of that length.
             ends_freely: [B, W], False for parents whose end is forced; None if none is.
         """
+        candidates, ends = beam.candidates, beam.ends
+        assert ends is not None
         total = candidates.total.masked_fill(~ends, -math.inf)
         if (total == -math.inf).all():
             return self
+        rank = total / total.new_tensor(norm)  # GPUs multiply by the inverse of a plain number
         new = FinishedHypotheses(
-            rank=total / total.new_tensor(norm),  # GPUs multiply by the inverse of a plain number
+            rank=rank if beam.handicap is None else rank - beam.handicap,
             total=total,
             length=torch.full_like(candidates.parent, length),
             beam=candidates.parent,
@@ -250,13 +248,6 @@ class Trellis:
         return full
 
 
-def _live_candidates(candidates: Candidates, ends: Tensor, width: int) -> Candidates:
-    """Select the best candidates that do not end, in order; the rest is filled up with total −∞."""
-    order = ends.to(torch.int8).argsort(dim=1, stable=True)[:, :width]
-    total = candidates.total.masked_fill(ends, -math.inf)
-    return Candidates(*(t.gather(1, order) for t in candidates._replace(total=total)))
-
-
 def _parent_rows(parent: Tensor, width: int) -> Tensor:
     """Return the flat row numbers of parents [B, W'] in a state of that width."""
     first = torch.arange(parent.shape[0], device=parent.device) * width
@@ -313,9 +304,7 @@ class _Seen:
     """Tensors of a step as the search hands them over, a row for each sentence still searched."""
 
     sentences: Tensor
-    candidates: Candidates
-    ends: Tensor
-    live: Candidates
+    beam: Beam
     norm: float
     bound: Tensor
     worst: Tensor
@@ -336,28 +325,18 @@ class SearchTrace:
         self._seen: list[_Seen] = []
 
     def add(
-        self,
-        sentences: Tensor,
-        candidates: Candidates,
-        ends: Tensor,
-        live: Candidates,
-        *,
-        norm: float,
-        bound: Tensor,
-        worst: Tensor,
+        self, sentences: Tensor, beam: Beam, *, norm: float, bound: Tensor, worst: Tensor
     ) -> None:
         """Keep a step; called by the search.
 
         Args:
             sentences: [B] rows of the full batch.
-            candidates: [B, C] each, best first; of total −∞ where there is none.
-            ends: [B, C] bool, which of them end.
-            live: [B, W] each, those that go on; of total −∞ where there is none.
+            beam: the outcome of the step.
             norm: what the totals of those that end are divided by.
             bound: [B] float64; see `Step`.
             worst: [B] float64; see `Step`.
         """
-        self._seen.append(_Seen(sentences, candidates, ends, live, norm, bound, worst))
+        self._seen.append(_Seen(sentences, beam, norm, bound, worst))
 
     def steps(self, sentence: int) -> list[Step]:
         """All steps of one sentence.
@@ -407,13 +386,14 @@ def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[L
         before: the tokens of the hypotheses that are continued.
     """
     live = [
-        (parent, token) for total, parent, token, _ in _rows(seen.live, row) if total > -math.inf
+        (parent, token)
+        for total, parent, token, _ in _rows(seen.beam.live, row)
+        if total > -math.inf
     ]
     results: list[Looked] = []
-    ends: list[bool] = seen.ends[row].tolist()
-    for end, (total, parent, token, token_score) in zip(
-        ends, _rows(seen.candidates, row), strict=True
-    ):
+    candidates, ends = seen.beam.candidates, seen.beam.ends
+    ended = [False] * candidates.total.shape[1] if ends is None else ends[row].tolist()
+    for end, (total, parent, token, token_score) in zip(ended, _rows(candidates, row), strict=True):
         if total == -math.inf:
             continue
         lives = not end and (parent, token) in live

@@ -10,7 +10,9 @@ from torch import Tensor
 
 from heedful.errors import ConfigError
 from heedful.search.beam import SearchTrace, beam_search
+from heedful.search.beam_selection import BestContinuations, Selection
 from heedful.search.constraints import build_constraints
+from heedful.search.required_phrases import PhraseSelection, Requirements
 from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
 from heedful.search.sampling import draws, sample
 from heedful.search.scoring import rank_by_coverage
@@ -32,6 +34,7 @@ def search(
     trace: SearchTrace | None = None,
     begun: State | None = None,
     vocabulary: RestrictedVocabulary | None = None,
+    required: Requirements | None = None,
 ) -> list[list[Hypothesis]]:
     """Search for the best hypotheses of each sentence of a batch, or draw samples of it.
 
@@ -49,18 +52,26 @@ def search(
         begun: the result of the model's `start` for these sources, where there is one already.
         vocabulary: the tokens that each sentence may be made of; all if unset. Probabilities are
             then normalised over a sentence's own tokens. For a translator or an ensemble of some.
+        required: phrases that each sentence's hypotheses must contain. Those that one lacks all
+            the same, as its beam or its longest length left no room, are its `missing`.
 
     Returns:
         Up to `n_best` hypotheses of each sentence, best first. They are distinct unless they were
         sampled.
 
     Raises:
-        ConfigError: when a coverage penalty is asked of a model without attention, or a trace of
-            samples, which no search has.
+        ConfigError: when a coverage penalty is asked of a model without attention, or required
+            phrases or a trace of samples, which no search has.
     """
     if settings.sampling and trace is not None:
         raise ConfigError(
             "Samples are drawn one by one: there is no search to trace", where="sampling = true"
+        )
+    if settings.sampling and required is not None:
+        raise ConfigError(
+            "Required phrases need a beam search; samples are drawn token by token",
+            where="sampling = true",
+            remedy="Set sampling = false, or require no phrases",
         )
     if source.shape[0] == 0:
         return []
@@ -71,6 +82,7 @@ def search(
         stepping, state = restrict(model, vocabulary, begun), None
         known = vocabulary.specials(specials)
         prefixes = None if prefixes is None else vocabulary.indices(prefixes)
+        required = None if required is None else required.restricted(vocabulary)
     limits = torch.tensor(
         _limits(source_positions, settings, prefixes, longest), device=source.device
     )
@@ -82,7 +94,10 @@ def search(
         name_of = torch.tensor(numbers, device=source.device)
         results = sample(stepping, state, settings, known, rules, limits, name_of)
     else:
-        results = beam_search(stepping, state, settings, known, rules, limits, trace)
+        selection = _selection(settings, known, required, source.device)
+        results = beam_search(stepping, state, settings, known, rules, limits, selection, trace)
+        if required is not None:
+            results = required.checked(results, settings.length_penalty)
     if vocabulary is not None:
         results = vocabulary.with_ids(results)
     if settings.coverage_penalty:
@@ -132,6 +147,18 @@ def stream_tokens(
         if token == specials.eos:
             return
         yield token
+
+
+def _selection(
+    settings: SearchSettings,
+    specials: Specials,
+    required: Requirements | None,
+    device: torch.device,
+) -> Selection:
+    """Return the selection of a beam search."""
+    if required is None:
+        return BestContinuations(settings.beam, specials.eos)
+    return PhraseSelection.of(required, settings.beam, specials.eos, device)
 
 
 def _limits(

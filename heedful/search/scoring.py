@@ -62,7 +62,7 @@ def rank_by_coverage(
             score = hypothesis.normalized_score + extra
             ranked[i].append(replace(hypothesis, normalized_score=score))
     for hypotheses in ranked:
-        hypotheses.sort(key=lambda h: -h.normalized_score)
+        hypotheses.sort(key=lambda h: (len(h.missing), -h.normalized_score))
     return ranked
 
 

@@ -55,6 +55,7 @@ class Hypothesis:
         token_scores: log-probability of each token and of the end token, len(tokens) + 1 of them.
         finished: False when it was cut at its longest length, where the model would rather have
             gone on. The end token is then forced, and its log-probability counted all the same.
+        missing: places of the required phrases that it lacks, among those of its sentence.
     """
 
     tokens: tuple[int, ...]
@@ -62,6 +63,7 @@ class Hypothesis:
     normalized_score: float
     token_scores: tuple[float, ...]
     finished: bool
+    missing: tuple[int, ...] = ()
 
 
 def not_numbers() -> ModelError:

@@ -168,6 +168,17 @@ def is_spaceless(character: str) -> bool:
     return _SPACELESS.match(character) is not None
 
 
+def is_of_word(character: str) -> bool:
+    """Return whether a character stands inside a word; bytes of one (shown as U+FFFD) do.
+
+    In writing without spaces, words have no edges that could be seen: none of its characters do.
+    """
+    if is_spaceless(character):
+        return False
+    mark = unicodedata.category(character).startswith("M")
+    return mark or character.isalnum() or character == "\ufffd"
+
+
 def word_spans(text: str) -> list[tuple[int, int]]:
     """Start and end of each word: what stands between spaces, or one character where none are used.
 

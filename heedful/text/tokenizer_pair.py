@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from heedful.text.pretokenization import is_of_word
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, read_text
 
 _FILE = "tokenizer.json"
@@ -24,6 +26,18 @@ class TokenizerPair:
     def joint(self) -> bool:
         """True if both languages share one tokenizer."""
         return self.source is self.target
+
+    @functools.cached_property
+    def word_edges(self) -> tuple[list[bool], list[bool]]:
+        """For each target token: does it begin inside a word, and does it end inside one?"""
+        target = self.target
+        special = {target.pad, target.bos, target.eos}
+        begins, ends = [False] * target.size, [False] * target.size
+        for id, piece in enumerate(target.pieces(range(target.size))):
+            letters = piece.removeprefix("##")  # WordPiece's mark of a piece inside a word
+            if letters and id not in special:
+                begins[id], ends[id] = is_of_word(letters[0]), is_of_word(letters[-1])
+        return begins, ends
 
     @property
     def fingerprint(self) -> str:

@@ -262,3 +262,28 @@ def test_input_comes_from_a_pipe(tmp_path: Path) -> None:
         lines = [line for chunk in read() for line in chunk]
         writer.join()
         assert lines == ["a", "b", "c"]
+
+
+def test_terms_of_a_glossary_are_counted(run, tmp_path: Path) -> None:
+    terms, report = tmp_path / "terms.tsv", tmp_path / "report.json"
+    terms.write_text("dog\tKöter\nBoston\t\tkeep\n", encoding="utf-8")
+    text = b"I like Boston.\nThe dog is here.\nYes.\n"
+    done = run("translate", "en-de", "--glossary", terms, "--report", report, stdin=text)
+    assert done.status == 0
+    assert "Boston" in done.lines[0]
+    assert "Köter" in done.lines[1]
+    assert "2 of 2 terms of the glossary are in the translations" in done.err
+    counts = json.loads(report.read_text())
+    assert (counts["terms"], counts["terms_missing"]) == (2, 0)
+    done = run("translate", "en-de", "--glossary", terms, "--max-length", "1", "--json", stdin=text)
+    lacking = [json.loads(line).get("missing") for line in done.lines]
+    assert lacking[1:] == [["dog → Köter"], None]
+    assert "line 2: the translation lacks dog → Köter" in done.err
+
+
+def test_a_glossary_is_read_before_the_text(run, tmp_path: Path) -> None:
+    terms = tmp_path / "terms.tsv"
+    terms.write_text("dog\tHund\ncat\n")
+    done = run("translate", "en-de", "--glossary", terms)
+    assert done.status == 2
+    assert f"{terms}:2: There is no target." in done.err

@@ -1,0 +1,273 @@
+"""Phrases that a sequence must contain, and the automata that follow them token by token.
+
+An automaton (Aho and Corasick 1975) holds all alternatives of a sentence's phrases, so that phrases
+may share tokens, begin inside one another and be spelled in several ways.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RequiredPhrase:
+    """A phrase that a translation must contain.
+
+    Args:
+        alternatives: token ids; any of them serves.
+        times: number of occurrences, which may not overlap.
+        at_most: the translation may not contain it more often; for single tokens.
+        name: what to call it; phrases that differ in nothing else are equal.
+    """
+
+    alternatives: tuple[tuple[int, ...], ...]
+    times: int = 1
+    at_most: bool = False
+    name: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        assert self.alternatives
+        assert all(self.alternatives)
+        assert not self.at_most or all(len(ids) == 1 for ids in self.alternatives)
+
+
+class WordBoundaries(NamedTuple):
+    """Tokens that begin and end inside words: no phrase may begin or end between two such.
+
+    Args:
+        internal: [V] bool, or [B, V], tokens that continue a word that the token before them left.
+        final: the same shape, tokens after which a word may be continued.
+    """
+
+    internal: Tensor
+    final: Tensor
+
+    @classmethod
+    def of(cls, edges: tuple[Sequence[bool], Sequence[bool]], size: int) -> WordBoundaries:
+        """Build the tables for a model of V tokens.
+
+        Args:
+            edges: for each token of its tokenizer, does it begin and end inside a word?
+            size: V; the tokenizer may have fewer.
+        """
+        tables = torch.zeros((2, size), dtype=torch.bool)
+        for table, flags in zip(tables, edges, strict=True):
+            table[: len(flags)] = torch.tensor(flags)[:size]
+        return cls(*tables)
+
+    def sets(self, row: int, tokens: Collection[int]) -> tuple[frozenset[int], frozenset[int]]:
+        """Those among some tokens of a sentence that are internal, and those that are final."""
+        ids = sorted(tokens)
+        index = torch.tensor(ids, dtype=torch.int64, device=self.internal.device)
+        tables = (table if table.dim() == 1 else table[row] for table in self)
+        flags = ([*zip(ids, table[index].tolist(), strict=True)] for table in tables)
+        internal, final = (frozenset(id for id, flag in pairs if flag) for pairs in flags)
+        return internal, final
+
+
+def missing_phrases(
+    tokens: Sequence[int],
+    phrases: Sequence[RequiredPhrase],
+    internal: frozenset[int],
+    final: frozenset[int],
+) -> tuple[int, ...]:
+    """The phrases that a hypothesis lacks.
+
+    Args:
+        tokens: of the hypothesis.
+        phrases: equal ones each need occurrences of their own.
+        internal, final: tokens that are; see `WordBoundaries`.
+
+    Returns:
+        Their places among `phrases`.
+    """
+    inside = [
+        place > 0 and token in internal and tokens[place - 1] in final
+        for place, token in enumerate(tokens)
+    ]
+    needed: Counter[RequiredPhrase] = Counter()
+    missing: list[int] = []
+    for place, phrase in enumerate(phrases):
+        same = replace(phrase, times=1)
+        needed[same] += phrase.times
+        if _occurrences(tokens, phrase, [*inside, False]) < needed[same]:
+            missing.append(place)
+    return tuple(missing)
+
+
+def _occurrences(tokens: Sequence[int], phrase: RequiredPhrase, inside: Sequence[bool]) -> int:
+    """The most occurrences that do not overlap: always the one that ends first."""
+    count = start = 0
+    for end in range(1, len(tokens) + 1):
+        if inside[end]:
+            continue
+        for ids in phrase.alternatives:
+            begin = end - len(ids)
+            if begin >= start and not inside[begin] and tuple(tokens[begin:end]) == ids:
+                count, start = count + 1, end
+                break
+    return count
+
+
+class PhraseTables(NamedTuple):
+    """The automata of a batch's sentences: N states, P phrases, A tokens of phrases.
+
+    Args:
+        alphabet: [B, A] int64, the tokens of phrases; −1 for padding.
+        next_state: [B, N, 2 + A] int64: the state after a token that is in no phrase, after such a
+            one that is final, and after each token of phrases. A search begins in state 0.
+        final: [B, N] bool, states after a final token.
+        ending: [B, N, P] int64, tokens of the shortest alternative that ends in a state; 0 if none.
+        depth: [B, N, P] int64, worth of a state as a beginning of a phrase, below `worth`.
+        worth: [B, P] int64, tokens of a phrase's longest alternative; 0 for padding.
+        times: [B, P] int64, occurrences needed.
+        capped: [B, A, P] bool, tokens that are a phrase that may not occur more often.
+    """
+
+    alphabet: Tensor
+    next_state: Tensor
+    final: Tensor
+    ending: Tensor
+    depth: Tensor
+    worth: Tensor
+    times: Tensor
+    capped: Tensor
+
+    @classmethod
+    def build(
+        cls, sentences: Sequence[Sequence[RequiredPhrase]], words: WordBoundaries | None
+    ) -> PhraseTables:
+        """Build the automata of sentences.
+
+        Args:
+            sentences: phrases of each.
+            words: where they may begin and end; anywhere if None.
+        """
+        automata = [
+            _Automaton(row, _merged(phrases), words) for row, phrases in enumerate(sentences)
+        ]
+        columns = zip(*(automaton.tables() for automaton in automata), strict=True)
+        fills = (-1, 0, 0, 0, 0, 0, 0, 0)
+        return cls(*(_stacked(column, fill) for column, fill in zip(columns, fills, strict=True)))
+
+    def to(self, device: torch.device) -> PhraseTables:
+        """Move to a device."""
+        return PhraseTables(*(table.to(device) for table in self))
+
+    def select(self, sentences: Tensor) -> PhraseTables:
+        """Select sentences by a mask [B] or their numbers."""
+        return PhraseTables(*(table[sentences] for table in self))
+
+
+_ROOTS = 2
+"""States in which no phrase has begun: after a token that is not final, and after one that is."""
+
+
+class _Automaton:
+    """The automaton of one sentence: which phrases end after a token, and which have begun.
+
+    Args:
+        row: number of the sentence.
+        phrases: all different.
+        words: see `PhraseTables.build`.
+    """
+
+    def __init__(
+        self, row: int, phrases: Sequence[RequiredPhrase], words: WordBoundaries | None
+    ) -> None:
+        self.phrases = phrases
+        alternatives = [ids for phrase in phrases for ids in phrase.alternatives]
+        self.alphabet = sorted({token for ids in alternatives for token in ids})
+        none: frozenset[int] = frozenset()
+        self.internal, self.final = (
+            (none, none) if words is None else words.sets(row, self.alphabet)
+        )
+        self.children: list[dict[int, int]] = [{} for _ in range(_ROOTS)]
+        self.last: list[int] = [-1] * _ROOTS
+        for ids in alternatives:
+            state = 0
+            for token in ids:
+                if token not in self.children[state]:
+                    self.children[state][token] = len(self.children)
+                    self.children.append({})
+                    self.last.append(token)
+                state = self.children[state][token]
+        self.suffix = [self._root(token) for token in self.last]
+        self.order: list[int] = []
+        waiting = deque(self.children[0].values())
+        while waiting:
+            state = waiting.popleft()
+            self.order.append(state)
+            for token, child in self.children[state].items():
+                self.suffix[child] = self.next(self.suffix[state], token)
+                waiting.append(child)
+
+    def _root(self, token: int) -> int:
+        return int(token in self.final)
+
+    def next(self, state: int, token: int) -> int:
+        """The state after one more token of the alphabet."""
+        while state >= _ROOTS and token not in self.children[state]:
+            state = self.suffix[state]
+        if state == 1 and token not in self.internal:
+            state = 0  # a word begins
+        return self.children[state].get(token, self._root(token))
+
+    def tables(self) -> PhraseTables:
+        """The tables of this sentence, without the dimension of the batch."""
+        states, phrases = len(self.children), len(self.phrases)
+        following = [
+            [0, 1, *(self.next(state, token) for token in self.alphabet)] for state in range(states)
+        ]
+        ending, depth = torch.zeros((2, states, phrases), dtype=torch.int64)
+        capped = torch.zeros((len(self.alphabet), phrases), dtype=torch.bool)
+        worth = [max(map(len, phrase.alternatives)) for phrase in self.phrases]
+        for number, phrase in enumerate(self.phrases):
+            for ids in phrase.alternatives:
+                state = 0
+                for count, token in enumerate(ids[:-1], start=1):
+                    state = self.children[state][token]
+                    # What is left to go counts, so that all alternatives end at the same worth.
+                    value = worth[number] - (len(ids) - count)
+                    depth[state, number] = max(int(depth[state, number]), value)
+                state = self.children[state][ids[-1]]
+                ending[state, number] = len(ids)  # of this state, all have as many
+                if phrase.at_most:
+                    capped[self.alphabet.index(ids[0]), number] = True
+        for state in self.order:  # after its suffix, which is shorter
+            suffix = self.suffix[state]
+            depth[state] = torch.maximum(depth[state], depth[suffix])
+            ending[state] = torch.where(ending[suffix] > 0, ending[suffix], ending[state])
+        return PhraseTables(
+            torch.tensor(self.alphabet, dtype=torch.int64),
+            torch.tensor(following, dtype=torch.int64),
+            torch.tensor([state == 1 or self.last[state] in self.final for state in range(states)]),
+            ending,
+            depth,
+            torch.tensor(worth, dtype=torch.int64),
+            torch.tensor([phrase.times for phrase in self.phrases], dtype=torch.int64),
+            capped,
+        )
+
+
+def _merged(phrases: Sequence[RequiredPhrase]) -> list[RequiredPhrase]:
+    """Equal phrases as one that must occur as often as all of them."""
+    times: Counter[RequiredPhrase] = Counter()
+    for phrase in phrases:
+        times[replace(phrase, times=1)] += phrase.times
+    return [replace(phrase, times=count) for phrase, count in times.items()]
+
+
+def _stacked(tables: Sequence[Tensor], fill: int) -> Tensor:
+    """Stack tables of several sizes."""
+    shape = [max(sizes) for sizes in zip(*(table.shape for table in tables), strict=True)]
+    stacked = tables[0].new_full((len(tables), *shape), fill)
+    for row, table in zip(stacked, tables, strict=True):
+        row[tuple(slice(size) for size in table.shape)] = table
+    return stacked

@@ -1,0 +1,186 @@
+"""Glossaries: their files, terms in sources, and terms in translations."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import heedful
+from heedful.errors import ConfigError, DataError
+from heedful.pipelines.glossary import Glossary, Term, spellings
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.lexical_shortlist import make_shortlist
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return heedful.load("en-de", device="cpu")
+
+
+def glossary(*rows):
+    return Glossary([Term(source, tuple(targets), fold) for source, targets, fold in rows])
+
+
+def found(text, *sources, fold=False):
+    return [
+        text[each.start : each.end]
+        for each in glossary(*((source, ["x"], fold) for source in sources)).find(text)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "sources", "expected"),
+    [
+        ("a cat, a Cat; cats (cat)", ["cat"], ["cat", "cat"]),
+        ("Cats and Cats", ["cats"], ["Cats"]),  # only where a sentence begins
+        ("the user guide for a user", ["user", "user guide"], ["user guide", "user"]),
+        ("user  guide", ["user guide"], ["user  guide"]),
+        ("use C++ and C", ["C", "C++"], ["C++", "C"]),
+        ("foo - bar foo-bar", ["foo-bar"], ["foo-bar"]),
+        ("东京大学很好", ["大学"], ["大学"]),
+        ("snake_case snake", ["snake"], ["snake"]),
+        ("dog's", ["dog"], ["dog"]),
+        ("", ["dog"], []),
+    ],
+)
+def test_terms_are_whole_words_and_the_longest_wins(text, sources, expected):
+    assert found(text, *sources) == expected
+
+
+def test_case_is_ignored_where_a_term_says_so():
+    assert found("A BANK, the Bank, banks", "bank", fold=True) == ["BANK", "Bank"]
+    assert found("A BANK, the Bank, banks", "bank") == []
+
+
+WORDS = st.lists(st.sampled_from(["a", "b", "ab", "A", "c-b"]), min_size=1, max_size=6).map(
+    " ".join
+)
+
+
+@given(text=WORDS, sources=st.lists(WORDS, min_size=1, max_size=4, unique=True))
+@settings(max_examples=80, deadline=None)
+def test_matches_are_those_of_a_pattern(text, sources):
+    longest_first = sorted(sources, key=lambda s: -len(re.findall(r"\w+|[^\w\s]", s)))
+    pattern = re.compile("|".join(rf"(?<!\w){re.escape(s)}(?!\w)" for s in longest_first))
+    text = f"x {text}"  # no sentence begins with a term
+    assert found(text, *sources) == pattern.findall(text)
+
+
+def test_files_are_read(tmp_path):
+    path = tmp_path / "terms.tsv"
+    path.write_text(
+        "\ufeffsource\ttarget\tflags\r\nbank\tBank | Kreditinstitut\t\r\n\r\n"
+        "user  guide\tHandbuch\tignore-case\nHeedful\t\tkeep\nbank\tSparkasse\n",
+        encoding="utf-8",
+    )
+    assert Glossary.read(path).terms == (
+        Term("bank", ("Bank", "Kreditinstitut", "Sparkasse"), line=2),
+        Term("user guide", ("Handbuch",), ignore_case=True, line=4),
+        Term("Heedful", ("Heedful",), line=5),
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "place", "what"),
+    [
+        ("a\tb\na\n", ":2", "no target"),
+        ("a\tb\n\tb\n", ":2", "no source"),
+        ("a\t|\n", ":1", "no target"),
+        ("a\tb\tkeeep\n", ":1", "no flag 'keeep'"),
+        ("a\tb\tkeep\n", ":1", "no other translation"),
+        ("a\tb\t\td\n", ":1", "4 columns"),
+        ("", "", "no terms"),
+        ("source\ttarget\n", "", "no terms"),
+        ("a\tb\n\x00\n", "", "Line 2 holds a NUL"),
+    ],
+)
+def test_a_line_that_is_no_term_is_named(tmp_path, content, place, what):
+    path = tmp_path / "terms.tsv"
+    path.write_text(content)
+    with pytest.raises(DataError, match=what) as error:
+        Glossary.read(path)
+    assert error.value.where == f"{path}{place}"
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(DataError, match="No such file"):
+        Glossary.read(tmp_path / "none.tsv")
+
+
+TERMS = glossary(
+    ("dog", ["Köter", "Kläffer"], False),
+    ("horse", ["Gaul"], False),
+    ("bicycle", ["Drahtesel"], False),
+    ("Boston", ["Boston"], False),
+)
+SENTENCES = [
+    "I have a dog.",
+    "She likes cats.",
+    "Where is the horse?",
+    "Tom sold his bicycle in Boston.",
+    "",
+    '"dog" or (horse)',
+]
+
+
+@pytest.mark.parametrize("options", [{}, {"beam": 1}, {"beam": 6, "n_best": 3}])
+def test_terms_are_in_the_translations(translator, options):
+    plain = translator.translate(SENTENCES, **options)
+    results = translator.translate(SENTENCES, glossary=TERMS, **options)
+    assert [len(each.n_best) for each in results] == [len(each.n_best) for each in plain]
+    for text, result, without in zip(SENTENCES, results, plain, strict=True):
+        occurrences = TERMS.find(text)
+        assert result.required == len(occurrences)
+        assert result.missing == ()
+        if not occurrences:
+            assert (result, result.score) == (without, without.score)
+        for candidate in result.n_best:
+            words = re.findall(r"\w+", candidate)
+            assert all(set(each.term.targets) & set(words) for each in occurrences)
+    for text, result in zip(SENTENCES, results, strict=True):
+        (alone,) = translator.translate([text], glossary=TERMS, **options)
+        assert alone == result
+        assert alone.score == pytest.approx(result.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("reduced", ["int8", "shortlist"])
+def test_terms_are_in_translations_of_engines(translator, tmp_path, reduced):
+    pipeline, files = translator, [tmp_path / "text.en", tmp_path / "text.de"]
+    if reduced == "int8":
+        pipeline = heedful.load("en-de", device="cpu", precision="int8")
+    else:  # none of its tokens is in a term
+        for file, text in zip(files, ("yes\n", "ja\n"), strict=True):
+            file.write_text(text * 3)
+        learned = make_shortlist(*files, translator.tokenizers, per_token=1, frequent=5)
+        models, tokenizers = translator.models, translator.tokenizers
+        pipeline = TranslationPipeline(models, tokenizers, shortlist=learned.shortlist)
+    results = pipeline.translate(SENTENCES, glossary=TERMS)
+    for text, result in zip(SENTENCES, results, strict=True):
+        words = re.findall(r"\w+", result)
+        assert all(set(each.term.targets) & set(words) for each in TERMS.find(text))
+
+
+def test_what_has_no_room_is_named(translator):
+    (result,) = translator.translate(
+        ["The dog and the horse."], glossary=TERMS, max_length=2, beam=2
+    )
+    assert result.required == 2
+    assert set(result.missing) & {"dog → Köter | Kläffer", "horse → Gaul"}
+
+
+def test_samples_and_unknown_characters_are_refused(translator):
+    with pytest.raises(ConfigError, match="beam search"):
+        translator.translate(["a dog"], glossary=TERMS, sampling=True)
+    with pytest.raises(DataError, match="cannot spell '漢'"):
+        translator.translate(["a dog"], glossary=glossary(("dog", ["漢"], False)))
+
+
+def test_a_phrase_after_a_sign_is_spelled_without_space(translator):
+    target = translator.tokenizers.target
+    spaced, glued = spellings("Gaul", target, spaced=False)
+    assert target.decode(spaced) == "Gaul"
+    assert target.decode([*target.encode("ein ("), *glued]) == "ein (Gaul"
+    assert spellings("Gaul", target, spaced=True) == [spaced]
