@@ -167,10 +167,28 @@ def _tsv() -> Reader:
     return read_tsv
 
 
+def _html() -> Reader:
+    from heedful.documents.html_text import read_html
+
+    return read_html
+
+
+def _markdown() -> Reader:
+    from heedful.documents.markdown_text import read_markdown
+
+    return read_markdown
+
+
 FORMATS = {
     format.name: format
     for format in (
         Format("text", (".txt", ".text"), _text_format(_plain_text)),
+        Format(
+            "html",
+            (".html", ".htm", ".xhtml"),
+            _text_format(_html, encodings.html_encoding, encodings.xml_reference),
+        ),
+        Format("markdown", (".md", ".markdown"), _text_format(_markdown)),
         Format("srt", (".srt",), _text_format(_srt)),
         Format("vtt", (".vtt",), _text_format(_vtt)),
         Format(

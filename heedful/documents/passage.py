@@ -43,7 +43,7 @@ class Place:
 
     Args:
         parent: the opening tag it stands in; None at the passage's top.
-        at_line_start: a line break stands right before it.
+        at_line_start: a line break stands right before it, or it begins the passage.
     """
 
     parent: Part | None
@@ -115,7 +115,7 @@ _NEVER_TRANSLATED = (
 _PLACEHOLDERS = (
     r"%\(\w+\)[#0+-]?\d*(?:\.\d+)?[a-zA-Z]",  # %(name)s
     r"%(?:\d+\$)?[#0+-]?\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsaAp@](?![a-z])",  # %1$s
-    r"[$#%]?\{\{?[^{}\s][^{}\n]*\}?\}",  # {name}, ${name}, {{name}}
+    r"[$#%]?\{\{?[^{}]+\}?\}",  # {name}, ${name}, {{name}}, {% if name %}
 )
 ADDRESSES = re.compile("|".join(_NEVER_TRANSLATED))
 PLACEHOLDERS = re.compile("|".join(_PLACEHOLDERS + _NEVER_TRANSLATED))

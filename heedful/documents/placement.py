@@ -11,6 +11,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -99,10 +100,15 @@ class _Placing:
                 taken.append(node.target)
             elif not self._words(node):
                 self._point(node, within, taken)
+        for one, next_one in pairwise(nodes):
+            if one.start == one.end == next_one.start == next_one.end:  # side by side
+                one.after = next_one.before = ""
         for node in nodes:
             self.place(node.children, node.target)
 
     def _words(self, node: _Node) -> list[int]:
+        if node.start == node.end:
+            return []
         return [
             number
             for number, (start, end) in enumerate(self.lined.source_words)
@@ -123,13 +129,13 @@ class _Placing:
         return inside, scores
 
     def _allowed(self, within: Span, taken: Sequence[Span]) -> np.ndarray:
-        """Return which target words stand in a range and in no other node."""
+        """Return which target words stand in a range, and not wholly in other nodes."""
         return np.array(
             [
                 within[0] < end
                 and start < within[1]
-                and not any(a < end and start < b for a, b in taken)
-                for start, end in self.cores
+                and end - start > sum(max(0, min(b, end) - max(a, start)) for a, b in taken)
+                for start, end in self.lined.target_words
             ],
             bool,
         )
@@ -187,9 +193,11 @@ class _Placing:
         (a, b), (c, d) = lined.source_words[source], lined.target_words[target]
         if lined.source[a:b].casefold() == lined.target[c:d].casefold() and b - a == d - c:
             return min(max(c + offset - a, c), d)
+        # Punctuation at the edge of a word goes with the tag if it did in the source.
+        core = _core(lined.source, (a, b))
         if is_start:
-            return c if offset <= a else self.cores[target][0]
-        return d if offset >= b else self.cores[target][1]
+            return c if offset <= a < core[0] else self.cores[target][0]
+        return d if offset >= b > core[1] else self.cores[target][1]
 
     def _verbatim(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span | None:
         """Return where the translation has a code or a placeholder as it was."""
@@ -230,12 +238,14 @@ class _Placing:
             return len(lined.target)
         if is_left and (word := self._aligned(left[-1])) is not None:
             return self._edge(x, left[-1], word, is_start=False)
-        if right and (word := self._aligned(right[0])) is not None:
-            node.after = "" if is_right else " "
+        if is_right and (word := self._aligned(right[0])) is not None:
             return self._edge(x, right[0], word, is_start=True)
         if left and (word := self._aligned(left[-1])) is not None:
             node.before = "" if is_left else " "
             return lined.target_words[word][1]
+        if right and (word := self._aligned(right[0])) is not None:
+            node.after = "" if is_right else " "
+            return self._edge(x, right[0], word, is_start=True)
         share = round(len(left) * len(lined.target_words) / max(1, len(lined.source_words)))
         edges = [start for start, _ in lined.target_words] + [len(lined.target)]
         node.after = "" if is_left or is_right else " "
@@ -311,7 +321,15 @@ class _Writer:
         self.passage = passage
         self.lined = lined
         self.copy = copy
-        self.at_line_start = False
+        self.at_line_start = True
+        # A character that the passage wrote in a way of its own is written so again.
+        self.spelled = {
+            part.text: (part.start, part.end)
+            for part in passage.parts
+            if part.kind == "text" and len(part.text) == 1 < part.end - part.start
+            if passage.copies and not part.text.isalnum()
+            if copy(part.start, part.end) != "\\" + part.text  # an escape only where it is needed
+        }
 
     def write(self, nodes: Sequence[_Node]) -> str:
         return self._nodes(nodes, (0, len(self.lined.target)), None)
@@ -356,9 +374,19 @@ class _Writer:
                 shift = region.source[0] - region.target[0]
                 written += self._copied((start + shift, end + shift), place)
             else:
-                written += self.passage.encode(self.lined.target[start:end], place)
+                written += self._encoded(self.lined.target[start:end], place)
             self.at_line_start = False
         return written
+
+    def _encoded(self, text: str, place: Place) -> str:
+        """Write new text."""
+        written, done = "", 0
+        for number, character in enumerate(text):
+            if character in self.spelled:
+                written += self.passage.encode(text[done:number], place) if done < number else ""
+                written += self.copy(*self.spelled[character])
+                done, place = number + 1, Place(place.parent, False)
+        return written + (self.passage.encode(text[done:], place) if done < len(text) else "")
 
     def _copied(self, span: Span, place: Place) -> str:
         """Write text of the passage as it stood."""

@@ -78,7 +78,7 @@ def test_lines_and_placeholders() -> None:
     found = shouted(NOTES, "json")
     assert '"TWO {name} %s"' not in found
     assert "ONE\\nTWO {name} %s" in found
-    assert '"HELLO \\"YOU\\"!"' in found
+    assert '"HELLO \\"YOU\\"\\u0021"' in found
 
 
 @pytest.mark.parametrize(
