@@ -28,6 +28,7 @@ VERBS = {
     "demo": "Train on generated dates, prices and measures in a few minutes, and translate.",
     "train": "Train a translator from sentence pairs, or another model from text or images.",
     "translate": "Translate text line by line.",
+    "translate-file": "Translate a document; all that is not text stays as it is.",
     "shortlist": "Learn a lexical shortlist from sentence pairs, for faster translation.",
     "generate": "Continue text with a language model.",
     "fill": "Fill [MASK] in a text.",

@@ -50,10 +50,10 @@ def print_help(verb: str) -> None:
 
 def function_behind(verb: str) -> Callable[..., Any]:
     """Load the function of a verb."""
-    module = importlib.import_module(f"heedful.cli.{_MODULES.get(verb, verb)}")
+    name = verb.replace("-", "_").replace(" ", "_")
+    module = importlib.import_module(f"heedful.cli.{_MODULES.get(verb, name)}")
     # `import` is a keyword of Python
-    name = f"{verb}_" if keyword.iskeyword(verb) else verb.replace(" ", "_")
-    function: Callable[..., Any] = getattr(module, name)
+    function: Callable[..., Any] = getattr(module, f"{name}_" if keyword.iskeyword(name) else name)
     return function
 
 

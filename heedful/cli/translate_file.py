@@ -1,0 +1,149 @@
+"""`heedful translate-file`: translate the text of a document in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from heedful.cli.flags import (
+    STANDARD,
+    Running,
+    SearchFlags,
+    flags_of,
+    overrides,
+    search_settings,
+    terminal,
+)
+from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say
+from heedful.documents.document_settings import DocumentSettings
+from heedful.durable import open_regular, whole
+from heedful.errors import ConfigError, UserError, suggest
+from heedful.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from heedful.documents.line_up import TranslatedSentence
+    from heedful.events import Events
+    from heedful.pipelines.translation import TranslationPipeline
+
+    DocumentFlags = Any
+else:
+    DocumentFlags = flags_of(DocumentSettings, "Document")
+
+
+def translate_file(
+    input: Annotated[Path, Parameter(help="The document.")],
+    output_file: Annotated[
+        Path, Parameter(name="OUT", help="File for the translated document, written once it is.")
+    ],
+    /,
+    *,
+    model: Annotated[
+        Path, Parameter(help="A model directory, a run directory or a Hugging Face directory.")
+    ],
+    format: Annotated[
+        str | None,
+        Parameter(help="Format of the document, such as html; by the suffix of its name if unset."),
+    ] = None,
+    force: Annotated[
+        bool,
+        Parameter(negative=(), show_default=False, help="Replace OUT if it is there already."),
+    ] = False,
+    document: DocumentFlags | None = None,
+    search: SearchFlags | None = None,
+    running: Running = STANDARD,
+    output: Output = PLAIN,
+) -> None:
+    """Translate a document; all that is not text stays as it is.
+
+    Formats: plain text, HTML, Markdown, subtitles (SRT, WebVTT), PO, XLIFF, JSON, CSV, TSV and
+    DOCX. Tags inside a sentence are put at the words that correspond, found by word alignment.
+    Code, addresses, placeholders and what is marked translate="no" are kept.
+
+    For example:
+
+        heedful translate-file page.html seite.html --model en-de
+        heedful translate-file items.csv artikel.csv --model run --columns title description
+        heedful translate-file en.json de.json --model run --keys "**.text"
+    """
+    from heedful.documents.formats import FORMATS, format_of, open_document
+
+    settings = DocumentSettings.parse(overrides(document))
+    search_options = search_settings(search)
+    name = format or format_of(PurePath(input))
+    if name not in FORMATS:
+        raise ConfigError(
+            f"There is no format {name!r}", where="--format", remedy=suggest(name, FORMATS)
+        )
+    flags = {"input": str(input), "output": str(output_file), "model": str(model), "format": name}
+    flags |= {**settings.plain(), **search_options.plain(), **running.plain()}
+    report = Report("translate-file", output, flags)
+    refuse_missing_folder(output_file)
+    if output_file.exists() and not force:
+        raise UserError(
+            "This file exists already", where=str(output_file), remedy="Replace it with --force"
+        )
+    with open_regular(input) as stream:
+        data = stream.read()
+    opened = open_document(data, format=name, settings=settings, name=str(input))
+    with closing(terminal()) as events:
+        translator = _Translator(running, model, search_options, events)
+        translations = translator.translate(
+            [sentence.text for sentence in opened.sentences],
+            [sentence.alignment for sentence in opened.sentences],
+        )
+        result = opened.write(translations)
+    with whole(output_file) as file:
+        file.write(result)
+    say(
+        f"{len(opened.sentences):,} different sentences in {opened.passages:,} passages "
+        f"translated: {output_file}"
+    )
+    report.finish({"passages": opened.passages, "sentences": len(opened.sentences)})
+
+
+class _Translator:
+    """A translator of sentences that tells how far it is."""
+
+    def __init__(
+        self, running: Running, model: Path, settings: SearchSettings, events: Events
+    ) -> None:
+        self.pipeline: TranslationPipeline = running.load(model)
+        self.positions = running.positions(self.pipeline, settings)
+        self.batch_size = running.batch_size
+        self.settings = settings
+        self.events = events
+
+    def translate(self, texts: Sequence[str], aligned: Sequence[bool]) -> list[TranslatedSentence]:
+        """Translate texts.
+
+        Args:
+            texts: sentences.
+            aligned: of each, whether its words are to be aligned.
+        """
+        from heedful.documents.line_up import TranslatedSentence
+
+        done, found = 0, dict[int, TranslatedSentence]()
+        for alignment in (False, True):
+            numbers = [i for i, wanted in enumerate(aligned) if wanted == alignment]
+            translations = self.pipeline.translate(
+                [texts[i] for i in numbers],
+                settings=self.settings,
+                alignment=alignment,
+                batch_size=self.batch_size,
+                batch_tokens=self.positions,
+                # What the pipeline calls a line is a sentence here.
+                warn=lambda text: self.events.warn(text.replace("line ", "sentence ")),
+                progress=lambda part, _, before=done: self.events.progress(  # type: ignore[misc]
+                    before + part, len(texts), "translated"
+                ),
+            )
+            found |= {
+                number: TranslatedSentence(str(translation), translation.alignment)
+                for number, translation in zip(numbers, translations, strict=True)
+            }
+            done += len(numbers)
+        return [found[number] for number in range(len(texts))]

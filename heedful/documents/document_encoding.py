@@ -1,0 +1,149 @@
+"""Characters of a document as bytes: byte order marks, declared encodings, and back again."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from heedful.errors import DataError
+
+_MARKS = (  # UTF-32 first: the mark of UTF-16 is its beginning
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_HTML_DECLARATION = re.compile(
+    rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE
+)
+_XML_DECLARATION = re.compile(rb"<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([\w.:-]+)")
+_PO_DECLARATION = re.compile(rb"Content-Type:[^\"\n]*charset=([\w.:-]+)", re.IGNORECASE)
+_HTML_PRESCAN = 1024
+"""Bytes of a page in which its encoding must be declared (WHATWG HTML, 13.2.3.2)."""
+_LATIN = {"ascii", "iso8859-1"}
+"""Names by which pages mean windows-1252 (WHATWG Encoding, 4.2)."""
+
+
+@dataclass(frozen=True)
+class Charset:
+    """An encoding of a document.
+
+    Args:
+        name: of Python's codec.
+        mark: byte order mark that it begins with.
+    """
+
+    name: str
+    mark: bytes
+
+    def encode(self, text: str, where: str, escape: Callable[[str], str] | None = None) -> bytes:
+        """Return the bytes of a document.
+
+        Args:
+            text: all of it.
+            where: what to call the document.
+            escape: writes a character that the encoding lacks.
+
+        Raises:
+            DataError: when the encoding lacks a character.
+        """
+        try:
+            return self.mark + text.encode(self.name)
+        except UnicodeEncodeError as error:
+            if escape is None:
+                raise DataError(
+                    f"The translation has {text[error.start]!r}, which the document's encoding "
+                    f"({self.name}) lacks",
+                    where=where,
+                    remedy="Convert the document to UTF-8 first, for example: iconv -t UTF-8",
+                ) from None
+        lacking = {c for c in set(text) if not self._has(c)}
+        escaped = "".join(escape(c) if c in lacking else c for c in text)
+        return self.mark + escaped.encode(self.name)
+
+    def _has(self, character: str) -> bool:
+        try:
+            character.encode(self.name)
+        except UnicodeEncodeError:
+            return False
+        return True
+
+
+def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]:
+    """Return the characters of a document and their encoding.
+
+    Args:
+        data: all of it.
+        where: what to call it.
+        declared: name of the encoding; UTF-8 if none. A byte order mark comes before it.
+
+    Raises:
+        DataError: naming the first byte that is none of that encoding.
+    """
+    mark, name = next(
+        ((mark, name) for mark, name in _MARKS if data.startswith(mark)),
+        (b"", declared or "utf-8"),
+    )
+    try:
+        codec = codecs.lookup(name)
+        text = data[len(mark) :].decode(name)
+    except LookupError:
+        raise DataError(
+            f"The document says that its encoding is {name!r}, which is not known",
+            where=where,
+            remedy="Name it with --encoding",
+        ) from None
+    except UnicodeDecodeError as error:
+        offset = error.start + len(mark)
+        line = data[:offset].count(b"\n") + 1
+        raise DataError(
+            f"Byte {offset} (line {line}) is 0x{data[offset]:02x}, which is not {codec.name}",
+            where=where,
+            remedy="Name the document's encoding, for example: --encoding windows-1252",
+        ) from None
+    if text.encode(name) != data[len(mark) :]:
+        raise DataError(
+            f"The same characters would be written as other bytes in {codec.name}",
+            where=where,
+            remedy="Convert the document to UTF-8 first, for example: iconv -t UTF-8",
+        )
+    return text, Charset(name, mark)
+
+
+def html_encoding(data: bytes) -> str | None:
+    """Return the encoding that a page declares."""
+    match = _HTML_DECLARATION.search(data[:_HTML_PRESCAN]) or _XML_DECLARATION.match(data)
+    if match is None:
+        return None
+    name = match[1].decode("ascii", "replace")
+    try:
+        return "windows-1252" if codecs.lookup(name).name in _LATIN else name
+    except LookupError:
+        return name
+
+
+def xml_encoding(data: bytes) -> str | None:
+    """Return the encoding that an XML document declares."""
+    match = _XML_DECLARATION.match(data)
+    return None if match is None else match[1].decode("ascii", "replace")
+
+
+def po_encoding(data: bytes) -> str | None:
+    """Return the encoding that a catalogue of messages declares; templates leave it open."""
+    match = _PO_DECLARATION.search(data)
+    name = "" if match is None else match[1].decode("ascii", "replace")
+    return None if name in ("", "CHARSET") else name
+
+
+def xml_reference(character: str) -> str:
+    """Return a character as a reference of XML and HTML."""
+    return f"&#{ord(character)};"
+
+
+def json_escape(character: str) -> str:
+    """Return a character as JSON escapes it."""
+    units = character.encode("utf-16-be").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4))

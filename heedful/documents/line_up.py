@@ -1,0 +1,162 @@
+"""The words of a passage beside those of its translation, sentence by sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from heedful.search.alignment import Alignment
+from heedful.text.pretokenization import word_spans
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class TranslatedSentence:
+    """A translation of a sentence.
+
+    Args:
+        text: the translation.
+        alignment: of words; without it words are taken to keep their order.
+    """
+
+    text: str
+    alignment: Alignment | None = None
+
+
+@dataclass(frozen=True)
+class Region:
+    """A stretch of a passage, and the stretch of the translation that it became.
+
+    Args:
+        source, target: ranges of characters.
+        is_copy: both are the same characters.
+        source_words, target_words: ranges of numbers of words.
+    """
+
+    source: Span
+    target: Span
+    is_copy: bool
+    source_words: Span
+    target_words: Span
+
+
+@dataclass(frozen=True)
+class LineUp:
+    """A passage and its translation.
+
+    Args:
+        source, target: their texts.
+        source_words, target_words: ranges of characters of their words.
+        weights: [T, S], of each target word, how much of it comes from each source word; a row sums
+            to at most 1.
+        regions: from the first character to the last.
+    """
+
+    source: str
+    target: str
+    source_words: tuple[Span, ...]
+    target_words: tuple[Span, ...]
+    weights: npt.NDArray[np.float64]
+    regions: tuple[Region, ...]
+
+    def copied(self, offset: int, *, after: bool) -> int | None:
+        """Return where a character went, if it was copied.
+
+        Args:
+            offset: of the source.
+            after: the character after this offset is meant; else the one before it.
+        """
+        for region in self.regions:
+            start, end = region.source
+            inside = start <= offset < end if after else start < offset <= end
+            if region.is_copy and inside:
+                return region.target[0] + offset - start
+        return None
+
+
+def line_up(
+    text: str, sentences: Sequence[Span], translations: Sequence[TranslatedSentence]
+) -> LineUp:
+    """Put a passage beside its translation.
+
+    Args:
+        text: of the passage.
+        sentences: ranges of it that were translated, in order; what is between them is copied.
+        translations: of each. One that is its source but for white space is a copy.
+    """
+    pieces: list[tuple[Span, TranslatedSentence | None]] = []
+    done = 0
+    for (start, end), translation in zip(sentences, translations, strict=True):
+        pieces.append(((done, start), None))
+        is_copy = translation.text == one_space(text[start:end])
+        pieces.append(((start, end), None if is_copy else translation))
+        done = end
+    pieces.append(((done, len(text)), None))
+    target = ""
+    source_words: list[Span] = []
+    target_words: list[Span] = []
+    regions: list[Region] = []
+    blocks: list[npt.NDArray[np.float64]] = []
+    for (start, end), piece in pieces:
+        if start == end:
+            continue
+        written = text[start:end] if piece is None else piece.text
+        of_source, of_target, weights = _words(text[start:end], written, piece)
+        regions.append(
+            Region(
+                (start, end),
+                (len(target), len(target) + len(written)),
+                piece is None,
+                (len(source_words), len(source_words) + len(of_source)),
+                (len(target_words), len(target_words) + len(of_target)),
+            )
+        )
+        source_words += [(a + start, b + start) for a, b in of_source]
+        target_words += [(a + len(target), b + len(target)) for a, b in of_target]
+        blocks.append(weights)
+        target += written
+    matrix = np.zeros((len(target_words), len(source_words)))
+    for region, block in zip(regions, blocks, strict=True):
+        matrix[slice(*region.target_words), slice(*region.source_words)] = block
+    return LineUp(text, target, tuple(source_words), tuple(target_words), matrix, tuple(regions))
+
+
+def one_space(text: str) -> str:
+    """Return a text with a single space where it has white space, as a translator gets it."""
+    return " ".join(text.split())
+
+
+def _words(
+    source: str, target: str, translation: TranslatedSentence | None
+) -> tuple[list[Span], list[Span], npt.NDArray[np.float64]]:
+    """Return the words of a sentence and its translation, and weights between them."""
+    alignment = None if translation is None else translation.alignment
+    if alignment is not None:
+        of_source = _locate(alignment.source_words, source)
+        of_target = _locate(alignment.target_words, target)
+        if of_source is not None and of_target is not None:
+            shape = (len(of_target), len(of_source))
+            return of_source, of_target, np.array(alignment.matrix).reshape(shape)
+    of_source, of_target = word_spans(source), word_spans(target)
+    weights = np.zeros((len(of_target), len(of_source)))
+    if of_source:
+        for row in range(len(of_target)):  # the same place, in proportion
+            weights[row, int((row + 0.5) * len(of_source) / len(of_target))] = 1.0
+    return of_source, of_target, weights
+
+
+def _locate(words: Sequence[str], text: str) -> list[Span] | None:
+    """Return where words stand in a text, or None if they are not all there in order."""
+    spans: list[Span] = []
+    done = 0
+    for word in words:
+        start = text.find(word, done)
+        if start < 0:
+            return None
+        done = start + len(word)
+        spans.append((start, done))
+    return spans

@@ -1,0 +1,103 @@
+"""`heedful translate-file` with a real translator, and with mistakes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from heedful.cli.main import main
+
+TEXT = "A dog runs in the snow. A man rides a bicycle.\r\n\r\n  A dog runs in the snow.\r\n"
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_bytes(TEXT.encode())
+    return path
+
+
+def translate(*words: object) -> int:
+    return main(["translate-file", *map(str, words), "--model", "en-de", "--device", "cpu"])
+
+
+def test_a_document_is_translated(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out.txt"
+    assert translate(text, out, "--json") == 0
+    said = capsys.readouterr()
+    record = json.loads(said.out)
+    assert (record["passages"], record["sentences"], record["command"]) == (2, 2, "translate-file")
+    import heedful
+
+    dog, man = heedful.load("en-de", device="cpu").translate(
+        ["A dog runs in the snow.", "A man rides a bicycle."]
+    )
+    assert out.read_bytes().decode() == f"{dog} {man}\r\n\r\n  {dog}\r\n"
+    assert "2 different sentences in 2 passages" in said.err
+
+
+def test_a_file_is_replaced_only_if_told(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert translate(text, text) == 2
+    assert "--force" in capsys.readouterr().err
+    assert text.read_bytes() == TEXT.encode()
+    assert translate(text, text, "--force") == 0
+    assert b"Hund" in text.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "flags", "words"),
+    [
+        ("a.doc", b"x", [], "The suffix '.doc' is of no known format. Say which format it is"),
+        ("a", b"x", [], "has no suffix"),
+        ("a.txt", b"x", ["--format", "txet"], "Did you mean 'text'?"),
+        ("a.txt", b"a\xffb", [], "a.txt: Byte 1 (line 1) is 0xff"),
+        ("a.json", b'{"a": }', [], "a.json: Line 1, column 7 is no JSON"),
+        ("a.csv", b"one,two\nx,y\n", [], "Name them, for example: --columns two"),
+        ("a.txt", b"x", ["--split", "words"], "--split"),
+        ("a.csv", b"one,two\nx,y\n", ["--delimiter", "ab"], "delimiter"),
+    ],
+)
+def test_mistakes_are_said_and_leave_nothing(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    data: bytes,
+    flags: list[str],
+    words: str,
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    assert translate(tmp_path / name, tmp_path / "out", *flags) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "Traceback" not in said
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_missing_document_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert translate(tmp_path / "none.txt", tmp_path / "out.txt") == 2
+    assert "none.txt" in capsys.readouterr().err
+
+
+def test_without_the_splitter_a_message_says_what_to_install(
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *a: None if name == "sentencex" else find(name, *a),
+    )
+    assert translate(text, tmp_path / "out.txt") == 2
+    assert "pip install 'heedful[documents]'" in capsys.readouterr().err
+    assert translate(text, tmp_path / "out.txt", "--split", "passages") == 0
