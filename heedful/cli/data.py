@@ -66,7 +66,7 @@ class Beside:
         Path | None,
         Parameter(
             help="A translator of the two languages that scores the pairs no other rule finds; "
-            "slow: some hundred pairs a second."
+            "slow: about 50 pairs a second on one core."
         ),
     ] = None
     device: DeviceFlag = "auto"
@@ -77,21 +77,29 @@ class Beside:
         tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
         from heedful.data.quality.check_report import prepare
 
-        return prepare(spec, settings, against=tests, scorer=self._scorer())
+        return prepare(spec, settings, against=tests, scorer=self.scorer())
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""
         model = None if self.model is None else str(self.model)
         return {"against": list(self.against), "model": model, "device": self.device}
 
-    def _scorer(self) -> Scorer | None:
+    def scorer(self) -> Scorer | None:
+        """Score by the model, if there is one, how much a source tells about its target.
+
+        A translator's probability alone tells pairs of its domain from others. What a source adds
+        does not depend on it as much: at the default limit 0.3 % of the real pairs of two domains
+        are found, and 99 and 76 % of shuffled ones.
+        """
         if self.model is None:
             return None
         pipeline = Running(device=self.device).load(self.model)
 
         def score(sources: list[str], targets: list[str]) -> list[float]:
-            found = pipeline.score(sources, targets)
-            return [each.score / max(1, len(each.token_scores)) for each in found]
+            pairs = pipeline.score([*sources, *["."] * len(targets)], [*targets, *targets])
+            means = [each.score / max(1, len(each.token_scores)) for each in pairs]
+            with_source, without = means[: len(targets)], means[len(targets) :]
+            return [a - b for a, b in zip(with_source, without, strict=True)]
 
         return score
 
@@ -117,7 +125,7 @@ def data_check(
 
         heedful data check train.en train.de --languages en de
         heedful data check pairs.tsv.gz --against test.tsv --out checked --off numbers
-        heedful data check train.en train.de --model run --min-model-score -4
+        heedful data check train.en train.de --model run --min-model-gain 1
     """
     values = overrides(settings)
     flags = {"corpus": list(corpus), "out": str(out), **beside.plain(), "rules": values}

@@ -209,8 +209,8 @@ def _detail(pair: RawPair, rule: RuleName, tools: Tools) -> str:
     if rule == "language" and tools.languages is not None:
         return tools.languages.detail(pair.source, pair.target)
     if rule == "model" and tools.scorer is not None:
-        (score,) = tools.scorer([pair.source], [pair.target])
-        return f"{score:.2f} a token"
+        (gain,) = tools.scorer([pair.source], [pair.target])
+        return f"gain of {gain:.2f} a token"
     for each in pair_rules(tools.settings):
         if each.name == rule:
             return each.detail(pair.source, pair.target)

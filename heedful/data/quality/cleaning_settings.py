@@ -54,9 +54,10 @@ class CleaningSettings(Config):
         0.01,
         description="language: a side of 15 letters or more is less probably in its language",
     )
-    min_model_score: Annotated[float, Field(lt=0)] = Field(
-        -5.0,
-        description="model: log-probability of a target token that the model gives on average",
+    min_model_gain: Annotated[float, Field(gt=0)] = Field(
+        1.5,
+        description="model: gain in the mean log-probability of a target token by its source, "
+        "beside a full stop as the source",
     )
     near: Annotated[float, Field(gt=0, le=1)] = Field(
         0.7,

@@ -28,7 +28,7 @@ Progress = Callable[[int, int, str], None]
 """Called with the pairs done, all pairs, and a name of the work."""
 
 Scorer = Callable[[list[str], list[str]], Sequence[float]]
-"""The mean log-probability of a target token, for each pair."""
+"""The gain in the mean log-probability of a target token by its source, for each pair."""
 
 RULES: tuple[RuleName, ...] = tuple(ABOUT)
 BIT = {rule: np.uint32(1 << number) for number, rule in enumerate(RULES)}
@@ -245,9 +245,10 @@ class _Reading:
         rows = [n for n, each in enumerate(bits) if not each]
         if self.tools.scorer is None or not self.tools.settings.is_on("model") or not rows:
             return
-        scores = self.tools.scorer([chunk[n].source for n in rows], [chunk[n].target for n in rows])
-        for n, score in zip(rows, scores, strict=True):
-            _mark(bits, badness, n, "model", score / self.tools.settings.min_model_score)
+        gains = self.tools.scorer([chunk[n].source for n in rows], [chunk[n].target for n in rows])
+        for n, gain in zip(rows, gains, strict=True):
+            doubt = max(0.0, 1 + self.tools.settings.min_model_gain - gain)
+            _mark(bits, badness, n, "model", doubt)
 
 
 def _mark(bits: list[int], badness: list[float], n: int, rule: RuleName, doubt: float) -> None:

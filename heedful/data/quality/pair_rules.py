@@ -29,7 +29,7 @@ ABOUT: dict[RuleName, str] = {
     "language": "a side is in another language",
     "leak": "the source is in the test data",
     "near_leak": "the source is nearly the same as one in the test data",
-    "model": "a model finds the target improbable",
+    "model": "the source tells a model little about its target",
     "duplicate": "the pair is the same as an earlier one",
     "many_targets": "the source has many other targets before",
 }

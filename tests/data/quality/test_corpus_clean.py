@@ -170,3 +170,19 @@ def test_check_and_clean_of_the_command_agree(tmp_path: Path) -> None:
     } == removed
     assert removed["near_leak"] == 2 * 3
     assert len((cleaned / "removed.tsv").read_text().splitlines()) == sum(removed.values())
+
+
+def test_a_model_tells_pairs_from_shuffled_ones(tmp_path: Path) -> None:
+    """By the translator that comes with Heedful, through the command."""
+    pairs = [
+        ("I have to do it again.", "Ich muss es noch einmal machen."),
+        ("This house belongs to Tom.", "Dieses Haus gehört Tom."),
+        ("They live in a small house.", "Sie wohnen in einem kleinen Haus."),
+        ("Tom forgot to sign his name.", "Wir können heute zusammen schwimmen."),
+    ]
+    path = tmp_path / "p.tsv"
+    path.write_text("".join(f"{a}\t{b}\n" for a, b in pairs), encoding="utf-8")
+    out = tmp_path / "out"
+    words = ["data", "clean", str(path), "--out", str(out), "--model", "en-de", "--device", "cpu"]
+    assert main(words) == 0
+    assert (out / "removed.tsv").read_text() == "4\tmodel\n"

@@ -220,15 +220,15 @@ def test_a_model_scores_what_no_other_rule_finds(tsv) -> None:
 
     def scorer(sources: list[str], targets: list[str]) -> list[float]:
         asked.extend(sources)
-        return [-9.0 if source == "bad" else -1.0 for source in sources]
+        return [-1.0 if source == "bad" else 1.1 for source in sources]
 
     path = tsv([("good", "gut"), ("bad", "gut"), ("worse", " ")])
-    limits = CleaningSettings(off=("language",), min_model_score=-4)
+    limits = CleaningSettings(off=("language",), min_model_gain=1)
     assert rules_per_line(path, limits, scorer=scorer) == [[], ["model"], ["empty"]]
     assert asked == ["good", "bad"]
     checked = check_corpus(*prepare(CorpusSpec(file=str(path)), limits, scorer=scorer))
     (rule,) = (each for each in checked.rules if each.rule == "model")
-    assert rule.examples[0].reasons == {"model": "-9.00 a token"}
+    assert rule.examples[0].reasons == {"model": "gain of -1.00 a token"}
     off = CleaningSettings(off=("language", "model"))
     assert rules_per_line(path, off, scorer=scorer)[1] == []
 
