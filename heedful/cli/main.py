@@ -39,6 +39,7 @@ VERBS = {
     "compare": "Train several configurations on the same data with the same budget, and compare "
     "them.",
     "sweep": "Train a configuration with several values of one setting, and compare them.",
+    "frontier": "Measure which settings of a translator are fast, small and good on this machine.",
     "score": "Score given translations (log-probability).",
     "import": "Convert a Hugging Face model directory to a Heedful one.",
     "merge": "Merge a low-rank adapter (LoRA) into its base model.",

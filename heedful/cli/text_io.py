@@ -12,7 +12,7 @@ import platform
 import select
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import TextIOWrapper
@@ -314,7 +314,12 @@ def one_line(text: str) -> str:
 
 
 def show_table(
-    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: int = 0
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    numbers: int = 0,
+    faint: Collection[int] = (),
 ) -> None:
     """Print a table to standard error.
 
@@ -323,6 +328,7 @@ def show_table(
         columns: headings.
         rows: cells, as many as there are columns.
         numbers: number of last columns that hold figures, aligned right.
+        faint: numbers of rows that are greyed, from 0.
     """
     from rich import box
     from rich.console import Console
@@ -333,8 +339,9 @@ def show_table(
     for position, column in enumerate(columns):
         right = position >= len(columns) - numbers
         table.add_column(column, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+    for number, row in enumerate(rows):
+        style = "dim" if number in faint else None
+        table.add_row(*(Text(cell) for cell in row), style=style)
     # A file or a pipe has no width; the usual 80 columns would fold signatures and paths.
     console = Console(file=sys.stderr, width=None if sys.stderr.isatty() else 200)
     console.print(table)

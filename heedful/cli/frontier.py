@@ -1,0 +1,203 @@
+"""`heedful frontier`: speed, memory and quality of a translator's settings on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from heedful.cli.flags import ModelPath, terminal
+from heedful.cli.text_io import PLAIN, Output, Report, read_parallel, say, show_table
+from heedful.errors import ConfigError, UserError
+
+if TYPE_CHECKING:
+    from heedful.comparison.frontier_results import Frontier
+    from heedful.comparison.frontier_rounds import Grid, Task
+
+_GRID = Group("Settings to measure", sort_key=10)
+_MANY = {"consume_multiple": True, "negative": (), "show_default": False}
+
+
+@Parameter(name="*", group=_GRID)
+@dataclass(frozen=True, kw_only=True)
+class GridFlags:
+    """The values of each part of a setting; all combinations are measured."""
+
+    precisions: Annotated[
+        tuple[Literal["fp32", "bf16", "int8"], ...],
+        Parameter(help="Precisions. [default: fp32 bf16 int8]", **_MANY),
+    ] = ("fp32", "bf16", "int8")
+    beams: Annotated[tuple[int, ...], Parameter(help="Beams. [default: 1 4]", **_MANY)] = (1, 4)
+    shortlists: Annotated[
+        tuple[Literal["no", "yes"], ...],
+        Parameter(
+            help="Without and with a lexical shortlist. [default: no, and yes where the model has "
+            "one]",
+            **_MANY,
+        ),
+    ] = ()
+    shortlist_file: Annotated[
+        Path | None, Parameter(help="A shortlist in place of the model's own.")
+    ] = None
+    batches: Annotated[
+        tuple[int, ...],
+        Parameter(help="Positions of a batch (--batch-tokens). [default: 1024 4096]", **_MANY),
+    ] = (1024, 4096)
+    threads: Annotated[
+        tuple[int, ...],
+        Parameter(help="Threads (OMP_NUM_THREADS). [default: 1 and all cores]", **_MANY),
+    ] = ()
+
+    def grid(self, task: Task) -> Grid:
+        """Return the combinations; what was left open follows from the model and the machine.
+
+        Raises:
+            ConfigError: when a shortlist is asked for, and there is none.
+        """
+        from heedful.comparison.frontier_rounds import Grid
+
+        chosen = self.shortlists or (("no",) if task.shortlist is None else ("no", "yes"))
+        if "yes" in chosen and task.shortlist is None:
+            raise ConfigError(
+                "The model has no shortlist",
+                where="--shortlists yes",
+                remedy="Make one with `heedful shortlist`, or name one: --shortlist-file FILE",
+            )
+        return Grid(
+            precisions=self.precisions,
+            beams=self.beams,
+            shortlists=[word == "yes" for word in chosen],
+            batch_tokens=self.batches,
+            threads=self.threads or (1, task.machine["cores"]),
+        )
+
+
+_FLAGS = GridFlags()
+
+
+def frontier(
+    model: ModelPath,
+    /,
+    *,
+    source: Annotated[Path, Parameter(help="Text to translate, one sentence a line.")],
+    reference: Annotated[Path, Parameter(help="Its translations, line by line.")],
+    out: Annotated[
+        Path, Parameter(help="Folder for measurements and results; the same one to go on.")
+    ] = Path("frontier"),
+    minutes: Annotated[
+        float, Parameter(help="Time after which no further measurement is begun.")
+    ] = 15.0,
+    rounds: Annotated[int, Parameter(help="Measurements of each setting.")] = 5,
+    lines: Annotated[int, Parameter(help="Sentences, spread over the file.")] = 300,
+    alone: Annotated[
+        int, Parameter(help="Sentences among them that are translated one by one.")
+    ] = 30,
+    grid: GridFlags = _FLAGS,
+    output: Output = PLAIN,
+) -> None:
+    """Measure which settings of a translator are fast, small and good on this machine.
+
+    Every combination of precision, beam, shortlist, batch and threads translates the same
+    sentences: sentences a second, the time of one sentence alone, peak memory, BLEU and chrF. Each
+    measurement is a process of its own; rounds alternate, so that other work on the machine meets
+    all settings alike. Settings that nobody should use are greyed: another one is no worse in
+    anything, and surely better in something. OUT has table.md, table.json and page.html. Ctrl-C
+    stops; the same command goes on where it stopped.
+
+    For example:
+
+        heedful frontier en-de --source test.en --reference test.de
+        heedful frontier run --source a.en --reference a.de --precisions int8 --beams 1 2 4
+    """
+    flags = {"model": str(model), "source": str(source), "reference": str(reference)}
+    flags |= {"out": str(out)}
+    limits = {"minutes": minutes, "rounds": rounds, "lines": lines, "alone": alone}
+    report = Report("frontier", output, {**flags, **limits})
+    if wrong := [name for name, value in limits.items() if value <= 0]:
+        raise UserError("It must be positive", where=f"--{wrong[0]}")
+    from heedful.comparison.frontier_results import Frontier
+    from heedful.comparison.frontier_rounds import Task, measure, read_measurements
+
+    texts, references = read_parallel(source, reference)
+    task = Task.of(
+        str(model), texts, references, lines=lines, alone=alone, shortlist=grid.shortlist_file
+    )
+    settings = grid.grid(task).settings()
+    stopped = False
+    with closing(terminal()) as events:
+        say(f"{len(settings)} settings, {rounds} rounds, {len(task.texts)} sentences")
+        try:
+            measure(task, settings, out, rounds=rounds, minutes=minutes, events=events)
+        except KeyboardInterrupt:
+            stopped = True
+    results = Frontier(read_measurements(task, out), settings)
+    if not results.points:
+        raise KeyboardInterrupt if stopped else _nothing(results)
+    _write(results, out)
+    if not output.json:
+        _show(results, out)
+    report.finish({**results.plain(), "stopped": stopped})
+    if stopped:
+        raise KeyboardInterrupt
+
+
+def _nothing(results: Frontier) -> UserError:
+    """Return the error for a call that measured no setting."""
+    if results.problems:
+        return UserError(
+            f"No setting can be measured: {next(iter(results.problems.values()))}",
+            where="heedful frontier",
+        )
+    return UserError(
+        "The time was over before a setting was measured",
+        where="--minutes",
+        remedy="Give more minutes; the same command goes on",
+    )
+
+
+def _write(results: Frontier, out: Path) -> None:
+    """Write table.md, table.json and, where Altair is installed, page.html."""
+    import json
+
+    from heedful.durable import replace_synced
+
+    replace_synced(out / "table.md", results.markdown().encode())
+    content = json.dumps(results.plain(), indent=2, ensure_ascii=False) + "\n"
+    replace_synced(out / "table.json", content.encode())
+    if _has_charts():
+        from heedful.comparison.frontier_page import page_of
+
+        replace_synced(out / "page.html", page_of(results).encode())
+
+
+def _has_charts() -> bool:
+    return all(importlib.util.find_spec(name) for name in ("altair", "vl_convert"))
+
+
+def _show(results: Frontier, out: Path) -> None:
+    faint = [i for i, p in enumerate(results.points) if p.setting in results.dominated]
+    show_table(results.about(), results.COLUMNS, results.rows(), faint=faint)
+    _say_missing("not possible here", list(map(str, results.problems)))
+    _say_missing("not measured yet: no time was left", list(map(str, results.unmeasured)))
+    if len(results.dominated) > 0:
+        say(
+            f"{len(results.dominated)} of {len(results.points)} settings are greyed: the one in "
+            "the last column is no worse in anything, and surely better in something."
+        )
+    for name, setting in results.recommended.items():
+        say(f"{name}: {results.command(setting)}")
+    files = ["table.md", "table.json", *(["page.html"] if _has_charts() else [])]
+    say(f"Wrote {', '.join(str(out / name) for name in files)}")
+    if not _has_charts():
+        say("For page.html: pip install 'heedful[studio]'")
+
+
+def _say_missing(why: str, names: Sequence[str]) -> None:
+    if names:
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        say(f"{len(names)} settings are {why}: {'; '.join(names[:3])}{more}")

@@ -1,0 +1,98 @@
+"""A process that measures one setting of a translator, started by `heedful frontier`.
+
+A setting has a process of its own so that its peak of memory is its own, and its threads are those
+that OpenMP starts with. Standard input brings one object of JSON, the task; standard output gets
+one, the figures, or `problem` for a setting that is not to be had.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+_WARM_UP = 16  # sentences that are translated before the clock starts, together and alone
+
+
+def measure(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Translate sentences together, then some of them alone.
+
+    Args:
+        task: `model`, `precision`, `beam`, `shortlist` (a file, or None), `batch_tokens`, `texts`,
+            and the number of texts translated `alone`.
+
+    Returns:
+        `seconds` for all texts, those of each text `alone`, `translations`,
+        `peak_memory_bytes`, and the `load_seconds`.
+
+    Raises:
+        UserError: when there is no such model, precision or shortlist.
+    """
+    from heedful.interop.model_loading import load_any
+    from heedful.pipelines.translation import TranslationPipeline
+
+    start = time.perf_counter()
+    pipeline = TranslationPipeline.load(
+        task["model"],
+        precision=task["precision"],
+        shortlist=task["shortlist"] or False,
+        read=load_any,
+    )
+    loaded = time.perf_counter() - start
+    texts: list[str] = task["texts"]
+    options = {"beam": task["beam"], "batch_tokens": task["batch_tokens"]}
+    step = max(1, len(texts) // _WARM_UP)
+    pipeline.translate(texts[::step], **options)
+    start = time.perf_counter()
+    translations = pipeline.translate(texts, **options)
+    seconds = time.perf_counter() - start
+    alone = texts[:: max(1, len(texts) // task["alone"])][: task["alone"]]
+    for text in alone[:3]:
+        pipeline.translate([text], **options)
+    waits = []
+    for text in alone:
+        start = time.perf_counter()
+        pipeline.translate([text], **options)
+        waits.append(time.perf_counter() - start)
+    return {
+        "seconds": seconds,
+        "alone": waits,
+        "load_seconds": loaded,
+        "peak_memory_bytes": _peak(),
+        "translations": [str(each) for each in translations],
+    }
+
+
+def _peak() -> int:
+    """Return the largest resident size of this process's own memory.
+
+    Linux's `getrusage` counts the memory of the process that started this one, too, until the
+    program was loaded.
+    """
+    from heedful.memory import peak_memory_bytes
+
+    status = Path("/proc/self/status")
+    if status.exists():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return peak_memory_bytes()
+
+
+def work() -> None:
+    """Measure the task on standard input."""
+    from heedful.errors import UserError
+
+    task = json.loads(sys.stdin.readline())
+    try:
+        answer = measure(task)
+    except UserError as error:
+        answer = {"problem": str(error)}
+    print(json.dumps(answer, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    work()

@@ -1,0 +1,155 @@
+"""Parts of pages that need no network: their frame, tables, and charts with a script."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+from heedful.inspect.charts.frame import (
+    EMBED_OPTIONS,
+    PAGE_POLICY,
+    script_data,
+    script_library,
+)
+
+_STYLE = """
+:root { color-scheme: light; --ink: #222; --soft: #666; --line: #e4e2dc; --mark: #0f3781 }
+* { box-sizing: border-box }
+body { margin: 0; background: #f8f7f4; color: var(--ink); font: 16px/1.5 system-ui, sans-serif }
+main { max-width: 60rem; margin: 0 auto; padding: 2rem 1rem 4rem }
+h1 { font-size: 1.6rem; margin: 0 }
+h2 { font-size: 1.15rem; margin: 2.2rem 0 .6rem }
+p { margin: .3rem 0; color: var(--soft); max-width: 46rem }
+.card { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 1rem;
+  margin: .6rem 0; overflow-x: auto }
+table { border-collapse: collapse; font-size: .9rem; width: 100% }
+th, td { padding: .35rem .6rem; text-align: right; white-space: nowrap;
+  border-bottom: 1px solid var(--line); font-variant-numeric: tabular-nums }
+th { color: var(--soft); font-weight: 500 }
+th:first-child, td:first-child { text-align: left }
+tr:last-child td { border-bottom: 0 }
+tr.faint td { color: #767676; font-style: italic }
+td.best { font-weight: 650; color: var(--mark) }
+input[type=radio] { position: absolute; opacity: 0 }
+label { display: inline-block; padding: .2rem .7rem; border: 1px solid var(--line);
+  border-radius: 99px; background: #fff; cursor: pointer; font-size: .9rem; margin-right: .3rem }
+input:checked + label { background: var(--mark); color: #fff; border-color: var(--mark) }
+input:focus-visible + label { outline: 2px solid var(--mark); outline-offset: 2px }
+.axis { display: none }
+.vega-embed { width: 100% }
+summary { cursor: pointer; color: var(--soft) }
+"""
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>{title}</title>
+<link rel="icon" href="data:,">
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+<p>{about}</p>
+{body}
+<noscript>The charts are drawn by a script that is in this file.</noscript>
+</main>
+<script>{library}</script>
+<script>
+for (const place of document.querySelectorAll("script[data-chart]")) {{
+  const target = document.getElementById(place.dataset.chart);
+  vegaEmbed(target, JSON.parse(place.textContent), {options});
+}}
+// A chart that was hidden has no width yet.
+for (const button of document.querySelectorAll("input[name=axis]")) {{
+  button.addEventListener("change", () => window.dispatchEvent(new Event("resize")));
+}}
+</script>
+</body>
+</html>
+"""
+
+
+def page(title: str, about: str, sections: Iterable[str]) -> str:
+    """Return a whole page.
+
+    Args:
+        title: plain text.
+        about: the line below the title, plain text.
+        sections: HTML, as `section` makes it.
+    """
+    return _PAGE.format(
+        policy=PAGE_POLICY,
+        title=html.escape(title),
+        style=_STYLE,
+        about=html.escape(about),
+        body="\n".join(sections),
+        library=script_library(),
+        options=json.dumps(EMBED_OPTIONS),
+    )
+
+
+class Charts:
+    """Charts of the page, each with a place of its own."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def place(self, chart: Any) -> str:
+        """The HTML that shows a chart."""
+        self.count += 1
+        name = f"chart-{self.count}"
+        specification = chart.to_dict()
+        specification["width"] = "container"
+        specification["autosize"] = {"type": "fit-x", "contains": "padding"}
+        specification.setdefault("config", {})["legend"] = {"orient": "top"}
+        data = script_data(specification)
+        return (
+            f'<div id="{name}"></div>\n<script type="application/json" data-chart="{name}">'
+            f"{data}</script>"
+        )
+
+
+def section(title: str, content: str, note: str = "") -> str:
+    """Return a section: heading, a line of plain text, and its HTML."""
+    words = f"<p>{html.escape(note)}</p>\n" if note else ""
+    return f"<section>\n<h2>{html.escape(title)}</h2>\n{words}{content}\n</section>"
+
+
+def card(content: str) -> str:
+    """Return HTML in a frame."""
+    return f'<div class="card">{content}</div>'
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    best: int | None = None,
+    *,
+    faint: Collection[int] = (),
+) -> str:
+    """Return a table of plain texts.
+
+    Args:
+        head: names of the columns.
+        rows: cells, as many as there are columns.
+        best: column whose cell in the first row stands out.
+        faint: numbers of rows that are greyed, from 0.
+    """
+    heading = "".join(f"<th>{html.escape(name)}</th>" for name in head)
+    lines = [f"<tr>{heading}</tr>"]
+    for number, row in enumerate(rows):
+        cells = [
+            f'<td class="best">{html.escape(cell)}</td>'
+            if number == 0 and column == best
+            else f"<td>{html.escape(cell)}</td>"
+            for column, cell in enumerate(row)
+        ]
+        mark = ' class="faint"' if number in faint else ""
+        lines.append(f"<tr{mark}>{''.join(cells)}</tr>")
+    return f"<table>{''.join(lines)}</table>"
