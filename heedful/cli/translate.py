@@ -99,6 +99,16 @@ def translate(
             "target (several with | between) and flags (keep, ignore-case)."
         ),
     ] = None,
+    protect: Annotated[
+        list[str] | None,
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            help="Kinds of parts that are kept byte for byte, by a model trained with --protect: "
+            "all, none, or some of urls, emails, tags, markup, code, placeholders, emoji; "
+            "those it was trained for if unset.",
+        ),
+    ] = None,
     stream: Annotated[
         bool,
         Parameter(
@@ -154,6 +164,7 @@ def translate(
         "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
         "glossary": None if glossary is None else str(glossary),
+        "protect": protect,
     }
     report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
@@ -168,9 +179,10 @@ def translate(
             prefixes=prefix is not None or prefix_file is not None,
             shortlist=shortlist_file or shortlist,
             glossary=glossary,
+            protect=None if protect is None else tuple(kind for kind in protect if kind != "none"),
         )
     )
-    tally = _Tally(glossary=glossary is not None)
+    tally = _Tally()
     writer = _Writer(
         json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
     )
@@ -198,34 +210,30 @@ def translate(
 
 
 class _Tally:
-    """Counts of what was translated.
+    """Counts of what was translated: lines, tokens, cut translations, required phrases."""
 
-    Args:
-        glossary: also count terms.
-    """
-
-    def __init__(self, *, glossary: bool) -> None:
-        self.counts = Counter(lines=0, tokens=0, cut=0)
-        if glossary:
-            self.counts.update(terms=0, terms_missing=0)
+    def __init__(self) -> None:
+        self.counts = Counter(lines=0, tokens=0, cut=0, required=0, missing=0)
 
     def add(self, translations: Sequence[Translation], warn: Warn) -> None:
-        """Count translations of the next lines; warn of those that lack terms."""
+        """Count translations of the next lines; warn of those that lack phrases."""
         for line, translation in enumerate(translations, start=self.counts["lines"] + 1):
             if translation.missing:
                 warn(f"line {line}: the translation lacks {'; '.join(translation.missing)}")
         self.counts["lines"] += len(translations)
         self.counts["tokens"] += sum(len(translation.tokens) for translation in translations)
         self.counts["cut"] += sum(not translation.finished for translation in translations)
-        if "terms" in self.counts:
-            self.counts["terms"] += sum(translation.required for translation in translations)
-            self.counts["terms_missing"] += sum(len(t.missing) for t in translations)
+        self.counts["required"] += sum(translation.required for translation in translations)
+        self.counts["missing"] += sum(len(translation.missing) for translation in translations)
 
     def finish(self) -> None:
-        """Report the terms, if there were to be any."""
-        terms, missing = self.counts["terms"], self.counts["terms_missing"]
-        if "terms" in self.counts:
-            say(f"{terms - missing:,} of {terms:,} terms of the glossary are in the translations")
+        """Report the phrases, if any were required."""
+        required, missing = self.counts["required"], self.counts["missing"]
+        if required:
+            say(
+                f"{required - missing:,} of {required:,} terms and protected parts of the text "
+                "are in the translations"
+            )
 
 
 @dataclass(frozen=True)
@@ -240,6 +248,7 @@ class TranslationRequest:
         prefixes: translations have given prefixes.
         shortlist: use the model's shortlist, or the one in this file.
         glossary: terms that must be translated as in this file.
+        protect: kinds of parts that are kept; those that the model was trained for if unset.
     """
 
     model: Path
@@ -249,13 +258,14 @@ class TranslationRequest:
     prefixes: bool
     shortlist: bool | Path
     glossary: Path | None = None
+    protect: tuple[str, ...] | None = None
 
     @property
     def is_plain(self) -> bool:
         """True if the request needs nothing but translations of one model."""
         running = self.running
         return (
-            not (self.alignment or self.prefixes or self.shortlist or self.glossary)
+            not (self.alignment or self.prefixes or self.shortlist or self.glossary or self.protect)
             and not running.ensemble
             and running.batch_size is None
             and running.batch_tokens == STANDARD.batch_tokens
@@ -303,6 +313,7 @@ class LazyTranslator:
             settings=request.settings,
             prefixes=prefixes,
             glossary=self._glossary,
+            protect=request.protect,
             alignment=request.alignment,
             batch_size=request.running.batch_size,
             batch_tokens=positions,
@@ -330,6 +341,7 @@ class LazyTranslator:
         positions = request.running.positions(pipeline, request.settings)
         if self._glossary is not None:
             self._glossary.check(pipeline.tokenizers.target)
+        pipeline.check_protection(request.protect)
         self.load_seconds += time.perf_counter() - start
         return pipeline, positions
 

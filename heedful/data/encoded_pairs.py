@@ -33,7 +33,6 @@ from heedful.data.pair_corpus import (
     line_name,
 )
 from heedful.data.text_file import FileFacts
-from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int32]
@@ -305,8 +304,18 @@ def _write(
             store.append(f"{side}.text_offsets", np.zeros(1))
         ends = dict.fromkeys(itertools.product(SIDES, ("tokens", "bytes")), 0)
         for pairs in _chunks(reader):
-            _append(store, "source", [p.source for p in pairs], tokenizers.source, ends)
-            _append(store, "target", [p.target for p in pairs], tokenizers.target, ends)
+            texts = [(pair.source, pair.target) for pair in pairs]
+            marked = texts
+            if tokenizers.protection is not None:
+                marked = [tokenizers.protection.protect_pair(*pair) for pair in texts]
+            for side, tokenizer, plain, read in zip(
+                SIDES,
+                (tokenizers.source, tokenizers.target),
+                zip(*texts, strict=True),
+                zip(*marked, strict=True),
+                strict=True,
+            ):
+                _append(store, side, plain, tokenizer.encode_batch(read), ends)
             if progress:
                 progress(*reader.progress)
         store.finish({"files": [asdict(facts) for facts in reader.facts]})
@@ -329,11 +338,10 @@ def _dtypes(tokenizers: TokenizerPair) -> dict[str, str]:
 def _append(
     store: StoreWriter,
     side: Side,
-    texts: list[str],
-    tokenizer: TextTokenizer,
+    texts: Sequence[str],
+    rows: Sequence[Sequence[int]],
     ends: dict[tuple[Side, str], int],
 ) -> None:
-    rows = tokenizer.encode_batch(texts)
     lengths = np.array([len(row) for row in rows], dtype=np.int64)
     store.append(
         f"{side}.ids",

@@ -23,14 +23,17 @@ from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.text.tokenizer_pair import PROTECTION_FILE, TokenizerPair
 
 SCHEMA_VERSION = 2
 COMPACT_VERSION = 3
 """Of directories whose weights are stored in 8 bits; readers of version 2 refuse them in words."""
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-_FILES = (CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json")
+_FILES = (
+    *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
+    PROTECTION_FILE,
+)
 
 _DIMENSIONS = {
     "width",

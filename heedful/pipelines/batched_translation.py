@@ -171,7 +171,7 @@ class BatchedTranslation:
         """
         if len(items) != 1 or items[0].prefix or items[0].phrases or not searches(settings):
             return None
-        if len(self.models) > 1 or self.shortlist is not None:
+        if len(self.models) > 1 or self.shortlist is not None or self.tokenizers.protection:
             return None
         if not is_untouched(self.models[0]) or self._numpy is None:
             return None

@@ -118,6 +118,8 @@ class NumpyTranslationPipeline:
                     weights.finish()
                 tokenizers = load_tokenizers(directory, spec)
             assert tokenizers is not None
+            if tokenizers.protection is not None:
+                return None
             return cls(translator, tokenizers)
         except (Unsupported, UserError):
             return None

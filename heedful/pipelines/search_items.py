@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
 from typing import Protocol
 
-from heedful.errors import DataError
+from heedful.errors import DataError, ModelError
 from heedful.pipelines.segment_search import SearchItem
-from heedful.pipelines.text_splitting import CutText, single_line
+from heedful.pipelines.text_splitting import CutText, Segment, Warn, cut_texts, single_line
 from heedful.search.phrase_automaton import RequiredPhrase
+from heedful.text.protected_spans import Protection, reserved_marks, span_kinds
 from heedful.text.tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 _SEGMENTS_OF_A_TEXT = 1 << 20
 """Random draws are named by text and segment: no text has as many segments."""
@@ -25,9 +29,68 @@ class Terminology(Protocol):
         """The phrases of a text's translation; the tokenizer is of the target."""
 
 
+def protection_of(tokenizers: TokenizerPair, protect: Sequence[str] | None) -> Protection | None:
+    """The protection of some kinds of parts by a model.
+
+    Args:
+        tokenizers: of the model.
+        protect: names of the kinds; those that the model was trained for if unset.
+
+    Raises:
+        ConfigError: when there is no such kind.
+        ModelError: when the model has no reserved tokens.
+    """
+    if protect is None:
+        return tokenizers.protection
+    kinds = span_kinds(protect)
+    if kinds and tokenizers.protection is None:
+        raise ModelError(
+            "This model has no reserved tokens for parts of a text that are to be kept",
+            where=f"protect = {','.join(protect)}",
+            remedy="Train one with --protect, or leave it out",
+        )
+    return Protection(kinds) if kinds else None
+
+
+def cut_protected(
+    texts: Sequence[str],
+    tokenizers: TokenizerPair,
+    limit: int,
+    *,
+    protect: Sequence[str] | None,
+    warn: Warn | None,
+    first_line: int,
+) -> list[CutText]:
+    """Cut texts into segments, their protected parts replaced by reserved characters.
+
+    Args:
+        texts: any strings.
+        tokenizers: of the model, which say what it protects.
+        limit: most tokens of a segment.
+        protect: see `protection_of`.
+        warn, first_line: as for `cut_texts`.
+    """
+    protection = protection_of(tokenizers, protect)
+    if protection is None:
+        return cut_texts(texts, tokenizers.source, limit, warn=warn, first_line=first_line)
+    marked = [protection.protect(text) for text in texts]
+    cut = cut_texts(
+        [text for text, _ in marked], tokenizers.source, limit, warn=warn, first_line=first_line
+    )
+    results: list[CutText] = []
+    for text, (_, parts) in zip(cut, marked, strict=True):
+        waiting = iter(parts)
+        segments = tuple(
+            replace(each, parts=tuple(islice(waiting, len(reserved_marks(each.text)))))
+            for each in text.segments
+        )
+        results.append(replace(text, segments=segments))
+    return results
+
+
 def search_items(
     texts: Sequence[CutText],
-    tokenizer: TextTokenizer,
+    tokenizers: TokenizerPair,
     *,
     prefixes: Sequence[str] | None,
     glossary: Terminology | None,
@@ -37,7 +100,7 @@ def search_items(
 
     Args:
         texts: in segments.
-        tokenizer: of the target.
+        tokenizers: of the model.
         prefixes: for each text how its translation begins, "" for anyhow.
         glossary: knows the phrases of segments.
         first_line: number of the first text.
@@ -51,6 +114,7 @@ def search_items(
             remedy='Give one prefix for each text, "" for none',
         )
     items: list[SearchItem] = []
+    tokenizer = tokenizers.target
     for number, text in enumerate(texts):
         prefix: list[int] = []
         if prefixes is not None:
@@ -58,6 +122,17 @@ def search_items(
         line = first_line + number
         for i, segment in enumerate(text.segments):
             phrases = () if glossary is None else glossary.phrases(segment.text, tokenizer)
+            phrases += _protected(segment, tokenizers)
             name = line * _SEGMENTS_OF_A_TEXT + i
             items.append(SearchItem(segment, line, name, () if i else prefix, phrases))
     return items
+
+
+def _protected(segment: Segment, tokenizers: TokenizerPair) -> tuple[RequiredPhrase, ...]:
+    """The reserved tokens of a segment, each required exactly as often as it has it."""
+    if not segment.parts:
+        return ()
+    return tuple(
+        RequiredPhrase(((tokenizers.reserved[mark],),), at_most=True, name=part)
+        for mark, part in zip(reserved_marks(segment.text), segment.parts, strict=True)
+    )

@@ -83,10 +83,10 @@ class SegmentSearch:
         if self.shortlist is not None:
             needed = [[*item.prefix, *_phrase_tokens(item.phrases)] for item in items]
             vocabulary = self.shortlist.restrict(ids, needed, specials, self.device)
-        required = None
-        if any(phrases):
+        required, reserved = None, tuple(self.tokenizers.reserved.values())
+        if any(phrases) or reserved:
             words = WordBoundaries.of(self.tokenizers.word_edges, self.size)
-            required = Requirements(phrases, words)
+            required = Requirements(phrases, words, reserved)
         # Alignments need the encoded sources once more.
         begun = self.model.start(source, positions) if self.alignment else None
         results = search(

@@ -32,12 +32,22 @@ class Segment:
         ids: its source tokens, at least one.
         line: number of the line of the text it belongs to, from 0.
         glued: its end is inside a word.
+        parts: of the text, kept as they are, that the reserved characters in it stand for.
     """
 
     text: str
     ids: tuple[int, ...]
     line: int
     glued: bool
+    parts: tuple[str, ...] = ()
+
+    def restored(self, translation: str) -> str:
+        """A translation with the parts in their places."""
+        if not self.parts:
+            return translation
+        from heedful.text.protected_spans import reserved_marks, restored
+
+        return restored(translation, reserved_marks(self.text), self.parts)
 
 
 @dataclass(frozen=True)
@@ -464,13 +474,15 @@ def _ranked(
 ) -> Translation:
     chosen = [segment.hypotheses[rank] for segment in found]
     parts = [segment.alignments[rank] for segment in found if segment.alignments is not None]
+    pairs = zip(text.segments, chosen, strict=True)
+    texts = [segment.restored(tokenizer.decode(one.tokens)) for segment, one in pairs]
     alignment = None
     if parts:
         from heedful.search.alignment import join_alignments
 
         alignment = join_alignments(parts)
     return Translation(
-        text.join([tokenizer.decode(hypothesis.tokens) for hypothesis in chosen]),
+        text.join(texts),
         score=math.fsum(hypothesis.score for hypothesis in chosen),
         normalized_score=math.fsum(h.normalized_score for h in chosen) / len(chosen),
         finished=all(hypothesis.finished for hypothesis in chosen),

@@ -14,13 +14,12 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.translator import Translator
 from heedful.pipelines.batched_translation import BATCH_TOKENS, BatchedTranslation, Progress
-from heedful.pipelines.search_items import Terminology, search_items
+from heedful.pipelines.search_items import Terminology, cut_protected, protection_of, search_items
 from heedful.pipelines.text_splitting import (
     Score,
     Translation,
     Warn,
     assemble,
-    cut_texts,
     single_line,
     warn_of_cuts,
 )
@@ -131,6 +130,7 @@ class TranslationPipeline:
         settings: SearchSettings | None = None,
         prefixes: Sequence[str] | None = None,
         glossary: Terminology | None = None,
+        protect: Sequence[str] | None = None,
         alignment: bool = False,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
@@ -153,6 +153,8 @@ class TranslationPipeline:
             glossary: a `Glossary`, whose terms must be translated as it says. A translation that
                 lacks some all the same, as its longest length left no room, names them in
                 `missing`.
+            protect: kinds of parts that are kept byte for byte, such as `urls`; those that the
+                model was trained for if unset, none if empty.
             alignment: also give alignments; the translations stay the same.
             batch_size: sentences translated together, instead of `batch_tokens`.
             batch_tokens: positions translated together: sentences × longest source × beam.
@@ -165,9 +167,11 @@ class TranslationPipeline:
             **options: fields of `SearchSettings` that override `settings`.
 
         Raises:
-            ConfigError: when settings contradict each other or the model.
+            ConfigError: when settings contradict each other or the model, or no kind of parts has
+                such a name.
             DataError: when there are not as many prefixes as texts, or the model cannot spell a
                 term of the glossary.
+            ModelError: when parts are to be protected and the model has no tokens for them.
         """
         settings = _settings(settings, options)
         _check_batching(batch_size, batch_tokens)
@@ -175,13 +179,18 @@ class TranslationPipeline:
         if glossary is not None:
             _check_searched(settings)
             glossary.check(self.tokenizers.target)
-        cut = cut_texts(
-            texts, self.tokenizers.source, self.max_length, warn=warn, first_line=first_line
+        cut = cut_protected(
+            texts,
+            self.tokenizers,
+            self.max_length,
+            protect=protect,
+            warn=warn,
+            first_line=first_line,
         )
         results = self.batched.search(
             search_items(
                 cut,
-                self.tokenizers.target,
+                self.tokenizers,
                 prefixes=prefixes,
                 glossary=glossary,
                 first_line=first_line,
@@ -201,6 +210,18 @@ class TranslationPipeline:
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
+
+    def check_protection(self, protect: Sequence[str] | None) -> None:
+        """Refuse kinds of parts that the model cannot keep; see `translate`.
+
+        Args:
+            protect: names of the kinds.
+
+        Raises:
+            ConfigError: when there is no such kind.
+            ModelError: when the model has no tokens for them.
+        """
+        protection_of(self.tokenizers, protect)
 
     def score(
         self,

@@ -67,6 +67,33 @@ class Never:
 
 
 @dataclass(frozen=True)
+class NeverHere:
+    """Bans tokens of its own for each sentence.
+
+    Args:
+        tokens: [B, n] int64 for the full batch, which may repeat.
+    """
+
+    tokens: Tensor
+
+    @classmethod
+    def of(cls, tokens: Sequence[Sequence[int]], banned: int, device: torch.device) -> NeverHere:
+        """Build from lists, which one token that is banned in any case makes as long."""
+        size = max(map(len, tokens), default=0)
+        rows = [[*row, *[banned] * (size - len(row))] for row in tokens]
+        return cls(torch.tensor(rows, dtype=torch.int64, device=device))
+
+    def most(self) -> float:
+        """See `Ban`."""
+        return self.tokens.shape[1]
+
+    def apply(self, scores: Tensor, moment: Moment) -> None:
+        """See `Ban`."""
+        tokens = self.tokens[moment.sentences][:, None].expand(-1, scores.shape[1], -1)
+        scores.scatter_(-1, tokens, -math.inf)
+
+
+@dataclass(frozen=True)
 class MinimumLength:
     """Bans the end token before `length` tokens."""
 
@@ -185,6 +212,7 @@ def build_constraints(
     specials: Specials,
     limits: Tensor,
     prefixes: Sequence[Sequence[int]] | None,
+    forbidden: Sequence[Sequence[int]] = (),
 ) -> Constraints:
     """The rules that settings and prefixes stand for.
 
@@ -193,9 +221,12 @@ def build_constraints(
         specials: pad and bos are never generated.
         limits: [B] int64, the most tokens of each sentence, end token not counted.
         prefixes: ids each sentence must begin with.
+        forbidden: ids that each sentence may not contain; none have any if it is empty.
     """
     # A model may begin and end sequences with one and the same token.
     bans: list[Ban] = [Never(tuple({specials.pad, specials.bos} - {specials.eos}))]
+    if any(forbidden):
+        bans.append(NeverHere.of(forbidden, specials.pad, limits.device))
     if settings.min_length:
         bans.append(MinimumLength(settings.min_length, specials.eos))
     if settings.no_repeat_ngram:

@@ -67,11 +67,11 @@ def search(
         raise ConfigError(
             "Samples are drawn one by one: there is no search to trace", where="sampling = true"
         )
-    if settings.sampling and required is not None:
+    if settings.sampling and required is not None and required.any_phrases:
         raise ConfigError(
             "Required phrases need a beam search; samples are drawn token by token",
             where="sampling = true",
-            remedy="Set sampling = false, or require no phrases",
+            remedy="Search instead, or protect no parts of the text and give no glossary",
         )
     if source.shape[0] == 0:
         return []
@@ -86,7 +86,8 @@ def search(
     limits = torch.tensor(
         _limits(source_positions, settings, prefixes, longest), device=source.device
     )
-    rules = build_constraints(settings, known, limits, prefixes)
+    forbidden = () if required is None or vocabulary is not None else required.forbidden()
+    rules = build_constraints(settings, known, limits, prefixes, forbidden)
     if state is None:
         state = stepping.start(source, source_positions)
     if settings.sampling:
@@ -96,7 +97,7 @@ def search(
     else:
         selection = _selection(settings, known, required, source.device)
         results = beam_search(stepping, state, settings, known, rules, limits, selection, trace)
-        if required is not None:
+        if required is not None and required.any_phrases:
             results = required.checked(results, settings.length_penalty)
     if vocabulary is not None:
         results = vocabulary.with_ids(results)
@@ -156,7 +157,7 @@ def _selection(
     device: torch.device,
 ) -> Selection:
     """Return the selection of a beam search."""
-    if required is None:
+    if required is None or not required.any_phrases:
         return BestContinuations(settings.beam, specials.eos)
     return PhraseSelection.of(required, settings.beam, specials.eos, device)
 

@@ -59,10 +59,24 @@ class Requirements:
     Args:
         phrases: of each sentence.
         words: where phrases may begin and end; anywhere if None.
+        reserved: tokens that stand only in hypotheses that a phrase requires them of.
     """
 
     phrases: Sequence[Sequence[RequiredPhrase]]
     words: WordBoundaries | None = None
+    reserved: Sequence[int] = ()
+
+    @property
+    def any_phrases(self) -> bool:
+        """True if a sentence has phrases."""
+        return any(self.phrases)
+
+    def forbidden(self) -> list[list[int]]:
+        """The reserved tokens that each sentence may not contain."""
+        return [
+            sorted(set(self.reserved) - {i for p in row for ids in p.alternatives for i in ids})
+            for row in self.phrases
+        ]
 
     def restricted(self, vocabulary: RestrictedVocabulary) -> Requirements:
         """The same over the lists of a restricted vocabulary, which must hold the tokens."""

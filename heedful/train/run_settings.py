@@ -16,6 +16,7 @@ from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec
 from heedful.errors import ConfigError
 from heedful.models.preset_files import has_spec, preset_tasks
 from heedful.models.shape import TranslatorShape
+from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
 from heedful.text.tokenizer_spec import TokenizerSpec
 
 NonNegative = Annotated[float, Field(ge=0)]
@@ -211,6 +212,11 @@ class RunSettings(Config):
     preset: str | None = None
     model: TranslatorShape = TranslatorShape()
     tokenizer: TokenizerSpec = TokenizerSpec()
+    protect: tuple[str, ...] = Field(
+        (),
+        description="parts of texts that a translator learns to keep as they are: all, or some of "
+        f"{', '.join(SPAN_KINDS)}",
+    )
     data: DataSpec
     images: ImageSpec = ImageSpec()
     augment: AugmentSpec = AugmentSpec()
@@ -233,6 +239,15 @@ class RunSettings(Config):
         "skip", description="action on a non-finite loss, after its layer and lines are reported"
     )
     tensorboard: bool = Field(False, description="also write TensorBoard events (an extra)")
+
+    @property
+    def protected_kinds(self) -> tuple[SpanKind, ...]:
+        """The kinds of parts that are protected, in their own order.
+
+        Raises:
+            ConfigError: when there is no such kind.
+        """
+        return span_kinds(self.protect)
 
     @property
     def has_text(self) -> bool:
@@ -291,6 +306,12 @@ class RunSettings(Config):
                 f"Positions that are {self.model.positions} cannot be stretched by rotary_scaling",
                 where="model.rotary_scaling",
                 remedy="Set model.positions = rotary, or leave it out",
+            )
+        if self.protected_kinds and self.task != "translation":
+            raise ConfigError(
+                f"protect is for translation; this task is {self.task}",
+                where="protect",
+                remedy="Leave it out",
             )
         if not self.has_text:
             self._refuse_text_settings()

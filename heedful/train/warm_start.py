@@ -8,7 +8,7 @@ may grow; new parts start from first weights of their own.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -313,12 +313,20 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
         _refuse_without_model(settings)
         return None
     _, before = initial_text_model(settings)
+    if settings.protected_kinds:
+        kinds = None if before.protection is None else before.protection.kinds
+        if kinds != settings.protected_kinds:
+            raise ConfigError(
+                f"The model to begin with {_protects(kinds)}; only a new model can learn others",
+                where="protect",
+                remedy="Leave it out, or train without --init",
+            )
     tokens = settings.tokenizer.added_tokens()
     if not tokens:
         return before
     source = before.source.extended(tokens)
     target = source if before.joint else before.target.extended(tokens)
-    now = TokenizerPair(source, target)
+    now = replace(before, source=source, target=target)
     sides = 1 if before.joint else 2
     # A joint vocabulary is counted on both sides.
     added = sum(len(new.pieces) for new in new_tokens(before, now).values()) * sides // 2
@@ -328,6 +336,10 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
         + (f"; {known:,} are pieces of it already" if known else "")
     )
     return now
+
+
+def _protects(kinds: Sequence[str] | None) -> str:
+    return f"protects {', '.join(kinds)}" if kinds else "protects no parts of texts"
 
 
 def _refuse_without_model(settings: RunSettings) -> None:

@@ -272,9 +272,9 @@ def test_terms_of_a_glossary_are_counted(run, tmp_path: Path) -> None:
     assert done.status == 0
     assert "Boston" in done.lines[0]
     assert "Köter" in done.lines[1]
-    assert "2 of 2 terms of the glossary are in the translations" in done.err
+    assert "2 of 2 terms and protected parts of the text are in the translations" in done.err
     counts = json.loads(report.read_text())
-    assert (counts["terms"], counts["terms_missing"]) == (2, 0)
+    assert (counts["required"], counts["missing"]) == (2, 0)
     done = run("translate", "en-de", "--glossary", terms, "--max-length", "1", "--json", stdin=text)
     lacking = [json.loads(line).get("missing") for line in done.lines]
     assert lacking[1:] == [["dog → Köter"], None]
@@ -287,3 +287,15 @@ def test_a_glossary_is_read_before_the_text(run, tmp_path: Path) -> None:
     done = run("translate", "en-de", "--glossary", terms)
     assert done.status == 2
     assert f"{terms}:2: There is no target." in done.err
+
+
+def test_a_model_without_reserved_tokens_protects_nothing(run) -> None:
+    done = run("translate", "en-de", "--protect", "urls", stdin=b"http://a.b\n")
+    assert done.status == 2
+    assert "no reserved tokens" in done.err
+    assert "--protect" in done.err
+    done = run("translate", "en-de", "--protect", "none", stdin=b"Yes.\n")
+    assert (done.status, done.lines) == (0, ["Ja."])
+    done = run("translate", "en-de", "--protect", "links", stdin=b"http://a.b\n")
+    assert done.status == 2
+    assert "'links'" in done.err

@@ -40,7 +40,9 @@ def prepare(setup: Setup) -> Task:
 
     def train_new() -> TokenizerPair:
         sources, targets = (CorpusTexts(data.train, side, setup.long_words) for side in SIDES)
-        return train_pair(settings.tokenizer, sources, targets)
+        pair = train_pair(settings.tokenizer, sources, targets)
+        kinds = settings.protected_kinds
+        return pair.protecting(kinds) if kinds else pair
 
     tokenizers = setup.tokenizers(train_new)
     pairs = _encode(setup, "train", tokenizers)
