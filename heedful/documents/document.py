@@ -6,6 +6,7 @@ opens a document (`formats.open_document`), translates its `sentences` and calls
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -124,10 +125,15 @@ class _Planned:
 
 def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]:
     text = passage.text
-    whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
-    spans = [whole]
-    if settings.split == "sentences":
-        spans = list(sentence_spans(text, settings.language))
+    spans: list[Span] = []
+    for line in re.finditer(r"[^\n]+", text):
+        within = line[0]
+        if settings.split == "sentences":
+            found = list(sentence_spans(within, settings.language))
+        else:
+            bare = within.strip()
+            found = [(within.index(bare), within.index(bare) + len(bare))]
+        spans += [(line.start() + start, line.start() + end) for start, end in found]
     words = [False] * len(text)
     here = 0
     for part in passage.parts:
