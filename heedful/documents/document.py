@@ -99,7 +99,7 @@ class MarkedText:
         if not unchanged:
             lined = line_up(passage.text, planned.sentences, answers)
             written = write_passage(passage, lined, copy)
-        elif passage.wrap is None:
+        elif passage.is_in_place:
             return copy(passage.start, passage.end)
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)

@@ -12,6 +12,7 @@ from heedful.documents.document import Document, MarkedText
 from heedful.documents.document_settings import SETTINGS, DocumentSettings
 from heedful.documents.line_up import TranslatedSentence
 from heedful.documents.readers import READERS
+from heedful.documents.word_document import open_docx
 from heedful.errors import DataError
 
 
@@ -141,6 +142,7 @@ FORMATS = {
         _text_format("po", ".po .pot", encodings.po_encoding),
         _text_format("xliff", ".xliff .xlf", encodings.xml_encoding, encodings.xml_reference),
         _text_format("json", ".json .jsonl .ndjson", escape=encodings.json_escape),
+        Format("docx", (".docx",), open_docx),
         _text_format("csv", ".csv"),
         _text_format("tsv", ".tsv .tab"),
     )

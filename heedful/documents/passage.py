@@ -62,7 +62,7 @@ class Passage:
         parts: of the text, in order; in most formats they cover that range.
         encode: writes translated text as the format wants it.
         wrap: writes the whole translation in its place; as it is if unset. With it the parts may
-            stand elsewhere in the document, and an unchanged text is written all the same.
+            stand elsewhere in the document; then a text is written there even if it stays the same.
         copies: text that stays may be copied as it stood, escapes and all.
     """
 
@@ -77,6 +77,11 @@ class Passage:
     def text(self) -> str:
         """The text that a translator reads."""
         return "".join(part.text for part in self.parts)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the translation replaces the text that is read, and not another."""
+        return self.start <= self.parts[0].start and self.parts[-1].end <= self.end
 
 
 def plain(text: str, place: Place) -> str:
