@@ -184,6 +184,38 @@ def cut(parts: Sequence[Part], start: int, end: int) -> list[Part]:
     return result
 
 
+def divided(parts: Sequence[Part], offset: int) -> tuple[list[Part], list[Part]]:
+    """Return the parts before an offset of their text, and those after it.
+
+    Args:
+        parts: of a passage.
+        offset: of the text that a translator reads; closing tags there are before it.
+    """
+    here = 0
+    for number, part in enumerate(parts):
+        after = here + len(part.text)
+        if here >= offset and part.kind != "close":
+            return list(parts[:number]), list(parts[number:])
+        if after > offset:
+            left, right = cut([part], 0, offset - here), cut([part], offset - here, after - here)
+            if left == right:  # an escape, or a code: it stays whole
+                return list(parts[:number]), list(parts[number:])
+            return [*parts[:number], *left], [*right, *parts[number + 1 :]]
+        here = after
+    return list(parts), []
+
+
+def unclosed(parts: Iterable[Part]) -> list[Part]:
+    """Return the opening tags whose closing tags are not among the parts."""
+    opened: list[Part] = []
+    for part in parts:
+        if part.kind == "open":
+            opened.append(part)
+        elif part.kind == "close" and opened:
+            opened.pop()
+    return opened
+
+
 def trimmed(parts: Sequence[Part]) -> tuple[Part, ...]:
     """Return the parts without space and markup before the first word and after the last.
 
