@@ -6,16 +6,22 @@ opens a document (`formats.open_document`), translates its `sentences` and calls
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from heedful.documents.document_settings import DocumentSettings
 from heedful.documents.line_up import Span, TranslatedSentence, line_up, one_space
-from heedful.documents.passage import Passage
+from heedful.documents.passage import Part, Passage, divided, unclosed
 from heedful.documents.placement import write_passage
 from heedful.documents.sentence_split import sentence_spans
+from heedful.errors import DataError
+
+_PIECE = 1000
+"""Characters after which the next sentence of a passage begins a piece of its own."""
+_MOST_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,8 @@ class MarkedText:
         self.text = text
         ordered = sorted(passages, key=lambda p: (p.start, -p.end))
         self.passages = [_Planned(passage, _sentences(passage, settings)) for passage in ordered]
+        for planned in self.passages:
+            planned.check()
         self.inner: dict[int | None, list[int]] = {}
         enclosing: list[int] = []
         for number, passage in enumerate(ordered):
@@ -96,9 +104,11 @@ class MarkedText:
             answer.text == text for answer, text in zip(answers, planned.texts, strict=True)
         )
         if not unchanged:
-            lined = line_up(passage.text, planned.sentences, answers)
-            written = write_passage(passage, lined, copy)
-        elif passage.wrap is None:
+            written = "".join(
+                write_passage(piece, line_up(piece.text, sentences, answers[numbers]), copy)
+                for piece, sentences, numbers in planned.pieces()
+            )
+        elif passage.is_in_place:
             return copy(passage.start, passage.end)
         else:
             written = "".join(copy(part.start, part.end) for part in passage.parts)
@@ -121,13 +131,55 @@ class _Planned:
     def has_markup(self) -> bool:
         return any(part.kind not in ("text", "soft") for part in self.passage.parts)
 
+    def check(self) -> None:
+        """Refuse a sentence with markup whose words are too many to align.
+
+        Raises:
+            DataError: telling how it begins.
+        """
+        for text in self.texts if self.has_markup else ():
+            if len(text) > _MOST_CHARACTERS:
+                raise DataError(
+                    f"A sentence with markup has more than {_MOST_CHARACTERS:,} characters: "
+                    f"{text[:40]}…",
+                    remedy="Break it into sentences or paragraphs",
+                )
+
+    def pieces(self) -> Iterator[tuple[Passage, list[Span], slice]]:
+        """Yield pieces of the passage with few sentences: placing markup takes words x words.
+
+        With each come the ranges of its sentences, and their numbers.
+        """
+        parts = list(self.passage.parts)
+        first, offset = 0, 0
+        for number, (start, _) in enumerate(self.sentences):
+            if start - offset > _PIECE and number > first:
+                taken, parts = divided(parts, start - offset)
+                if any(part.is_container for part in unclosed(taken)):
+                    parts = [*taken, *parts]
+                    continue
+                yield self._piece(taken, first, number, offset)
+                first, offset = number, start
+        yield self._piece(parts, first, len(self.sentences), offset)
+
+    def _piece(
+        self, parts: Sequence[Part], first: int, last: int, offset: int
+    ) -> tuple[Passage, list[Span], slice]:
+        spans = [(start - offset, end - offset) for start, end in self.sentences[first:last]]
+        return replace(self.passage, parts=tuple(parts)), spans, slice(first, last)
+
 
 def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]:
     text = passage.text
-    whole = (len(text) - len(text.lstrip()), len(text.rstrip()))
-    spans = [whole]
-    if settings.split == "sentences":
-        spans = list(sentence_spans(text, settings.language))
+    spans: list[Span] = []
+    for line in re.finditer(r"[^\n]+", text):
+        within = line[0]
+        if settings.split == "sentences":
+            found = list(sentence_spans(within, settings.language))
+        else:
+            bare = within.strip()
+            found = [(within.index(bare), within.index(bare) + len(bare))]
+        spans += [(line.start() + start, line.start() + end) for start, end in found]
     words = [False] * len(text)
     here = 0
     for part in passage.parts:

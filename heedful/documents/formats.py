@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Protocol
@@ -11,11 +11,9 @@ from heedful.documents import document_encoding as encodings
 from heedful.documents.document import Document, MarkedText
 from heedful.documents.document_settings import SETTINGS, DocumentSettings
 from heedful.documents.line_up import TranslatedSentence
-from heedful.documents.passage import Passage
+from heedful.documents.readers import READERS
+from heedful.documents.word_document import open_docx
 from heedful.errors import DataError
-
-Reader = Callable[[str, DocumentSettings, str], Iterator[Passage]]
-"""Finds the passages of a text; called with the text, settings and the document's name."""
 
 
 class DocumentTranslator(Protocol):
@@ -110,93 +108,42 @@ def format_of(path: PurePath) -> str:
 
 
 def _text_format(
-    read: Callable[[], Reader],
+    name: str,
+    suffixes: str,
     declared: Callable[[bytes], str | None] | None = None,
     escape: Callable[[str], str] | None = None,
-) -> Callable[[bytes, DocumentSettings, str], Document]:
-    """Return what opens a format that is a single text.
+) -> Format:
+    """Return a format that is a single text.
 
     Args:
-        read: loads the format's reader.
+        name: of the format.
+        suffixes: of files.
         declared: finds the encoding that a document declares.
         escape: writes a character that the document's encoding lacks.
     """
 
-    def open_text(data: bytes, settings: DocumentSettings, name: str) -> Document:
+    def open_text(data: bytes, settings: DocumentSettings, where: str) -> Document:
         encoding = settings.encoding or (declared(data) if declared is not None else None)
-        text, charset = encodings.decode(data, name, encoding)
-        marked = MarkedText(text, read()(text, settings, name), settings)
-        return Document([marked], lambda texts: charset.encode(texts[0], name, escape))
+        text, charset = encodings.decode(data, where, encoding)
+        marked = MarkedText(text, READERS[name](text, settings, where), settings)
+        return Document([marked], lambda texts: charset.encode(texts[0], where, escape))
 
-    return open_text
-
-
-def _plain_text() -> Reader:
-    from heedful.documents.plain_text import read_plain_text
-
-    return read_plain_text
-
-
-def _srt() -> Reader:
-    from heedful.documents.subtitles import read_srt
-
-    return read_srt
-
-
-def _vtt() -> Reader:
-    from heedful.documents.subtitles import read_vtt
-
-    return read_vtt
-
-
-def _json() -> Reader:
-    from heedful.documents.json_strings import read_json
-
-    return read_json
-
-
-def _csv() -> Reader:
-    from heedful.documents.table_cells import read_csv
-
-    return read_csv
-
-
-def _tsv() -> Reader:
-    from heedful.documents.table_cells import read_tsv
-
-    return read_tsv
-
-
-def _html() -> Reader:
-    from heedful.documents.html_text import read_html
-
-    return read_html
-
-
-def _markdown() -> Reader:
-    from heedful.documents.markdown_text import read_markdown
-
-    return read_markdown
+    return Format(name, tuple(suffixes.split()), open_text)
 
 
 FORMATS = {
     format.name: format
     for format in (
-        Format("text", (".txt", ".text"), _text_format(_plain_text)),
-        Format(
-            "html",
-            (".html", ".htm", ".xhtml"),
-            _text_format(_html, encodings.html_encoding, encodings.xml_reference),
-        ),
-        Format("markdown", (".md", ".markdown"), _text_format(_markdown)),
-        Format("srt", (".srt",), _text_format(_srt)),
-        Format("vtt", (".vtt",), _text_format(_vtt)),
-        Format(
-            "json",
-            (".json", ".jsonl", ".ndjson"),
-            _text_format(_json, escape=encodings.json_escape),
-        ),
-        Format("csv", (".csv",), _text_format(_csv)),
-        Format("tsv", (".tsv", ".tab"), _text_format(_tsv)),
+        _text_format("text", ".txt .text"),
+        _text_format("html", ".html .htm .xhtml", encodings.html_encoding, encodings.xml_reference),
+        _text_format("markdown", ".md .markdown"),
+        _text_format("srt", ".srt"),
+        _text_format("vtt", ".vtt"),
+        _text_format("po", ".po .pot", encodings.po_encoding),
+        _text_format("xliff", ".xliff .xlf", encodings.xml_encoding, encodings.xml_reference),
+        _text_format("json", ".json .jsonl .ndjson", escape=encodings.json_escape),
+        Format("docx", (".docx",), open_docx),
+        _text_format("csv", ".csv"),
+        _text_format("tsv", ".tsv .tab"),
     )
 }

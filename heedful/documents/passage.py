@@ -62,7 +62,7 @@ class Passage:
         parts: of the text, in order; in most formats they cover that range.
         encode: writes translated text as the format wants it.
         wrap: writes the whole translation in its place; as it is if unset. With it the parts may
-            stand elsewhere in the document, and an unchanged text is written all the same.
+            stand elsewhere in the document; then a text is written there even if it stays the same.
         copies: text that stays may be copied as it stood, escapes and all.
     """
 
@@ -77,6 +77,11 @@ class Passage:
     def text(self) -> str:
         """The text that a translator reads."""
         return "".join(part.text for part in self.parts)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the translation replaces the text that is read, and not another."""
+        return self.start <= self.parts[0].start and self.parts[-1].end <= self.end
 
 
 def plain(text: str, place: Place) -> str:
@@ -177,6 +182,38 @@ def cut(parts: Sequence[Part], start: int, end: int) -> list[Part]:
             result.append(part)
         here = after
     return result
+
+
+def divided(parts: Sequence[Part], offset: int) -> tuple[list[Part], list[Part]]:
+    """Return the parts before an offset of their text, and those after it.
+
+    Args:
+        parts: of a passage.
+        offset: of the text that a translator reads; closing tags there are before it.
+    """
+    here = 0
+    for number, part in enumerate(parts):
+        after = here + len(part.text)
+        if here >= offset and part.kind != "close":
+            return list(parts[:number]), list(parts[number:])
+        if after > offset:
+            left, right = cut([part], 0, offset - here), cut([part], offset - here, after - here)
+            if left == right:  # an escape, or a code: it stays whole
+                return list(parts[:number]), list(parts[number:])
+            return [*parts[:number], *left], [*right, *parts[number + 1 :]]
+        here = after
+    return list(parts), []
+
+
+def unclosed(parts: Iterable[Part]) -> list[Part]:
+    """Return the opening tags whose closing tags are not among the parts."""
+    opened: list[Part] = []
+    for part in parts:
+        if part.kind == "open":
+            opened.append(part)
+        elif part.kind == "close" and opened:
+            opened.pop()
+    return opened
 
 
 def trimmed(parts: Sequence[Part]) -> tuple[Part, ...]:

@@ -9,6 +9,7 @@ the place of its own copy. Every piece of markup is written exactly once.
 from __future__ import annotations
 
 import unicodedata
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -106,14 +107,13 @@ class _Placing:
         for node in nodes:
             self.place(node.children, node.target)
 
-    def _words(self, node: _Node) -> list[int]:
+    def _words(self, node: _Node) -> range:
+        """Return the numbers of the words that a node stands around."""
         if node.start == node.end:
-            return []
-        return [
-            number
-            for number, (start, end) in enumerate(self.lined.source_words)
-            if start < node.end and end > node.start
-        ]
+            return range(0)
+        words = self.lined.source_words
+        first = bisect_right(words, node.start, key=lambda span: span[1])
+        return range(first, max(first, bisect_left(words, node.end, key=lambda span: span[0])))
 
     def _scores(self, words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
         """Return of each target word what comes from these words, and that less the rest."""
@@ -230,8 +230,9 @@ class _Placing:
 
     def _beside(self, node: _Node) -> int:
         lined, x = self.lined, node.start
-        left = [n for n, (start, _) in enumerate(lined.source_words) if start < x]
-        right = [n for n, (start, _) in enumerate(lined.source_words) if start >= x]
+        number = bisect_left(lined.source_words, x, key=lambda span: span[0])
+        left = range(number)
+        right = range(number, len(lined.source_words))
         is_left = bool(left) and lined.source_words[left[-1]][1] >= x
         is_right = bool(right) and lined.source_words[right[0]][0] == x
         if not right and not is_left:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.documents.formats import translate_document
+from heedful.errors import DataError
 
 from .translators import Dictionary, echoed, sentences, shouted
 
@@ -193,3 +194,18 @@ def test_a_declared_encoding_is_kept() -> None:
 
 def test_capitals_of_a_partial_word() -> None:
     assert shouted("<p>un<b>believ</b>able!", "html") == "<p>UN<b>BELIEV</b>ABLE!"
+
+
+def test_a_long_passage_is_placed_in_pieces() -> None:
+    """Markup that spans pieces stays, and the time grows with the length, not its square."""
+    sentence = "The <b>big dog</b> runs. <i>It is here. "
+    page = "<p>" + sentence * 300 + "end</i></p>"
+    found = shouted(page, "html")
+    assert found == page.upper().replace("<P>", "<p>").replace("</P>", "</p>").replace(
+        "<B>", "<b>"
+    ).replace("</B>", "</b>").replace("<I>", "<i>").replace("</I>", "</i>")
+
+
+def test_a_sentence_without_end_is_refused() -> None:
+    with pytest.raises(DataError, match="more than 10,000 characters"):
+        echoed(b"<b>x</b> " * 6000, "html")
