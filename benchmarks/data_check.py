@@ -22,6 +22,7 @@ stay as they are.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -30,11 +31,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+from damage import KINDS, Pair, changed_number, repeated
 from driver import new_parser, parse
 from machine import describe_machine
 from tables import markdown_table
@@ -44,10 +47,8 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.quality.check_report import prepare
 from heedful.data.quality.cleaning_settings import CleaningSettings
 from heedful.data.quality.examination import RULES, examine
-from heedful.data.quality.pair_rules import numbers
 from heedful.data.quality.raw_pairs import RawCorpus
 
-Pair = tuple[str, str]
 PARTS = ("found", "damage", "model", "size")
 SIZES = (100_000, 1_000_000)
 DAMAGED = 0.1
@@ -91,71 +92,6 @@ CORPORA = (
     Corpus("Tatoeba en-de", ("tatoeba/en-de.tsv.gz",), ("en", "de"), 10),
     Corpus("Tatoeba en-fr", ("tatoeba/en-fr.tsv.gz",), ("en", "fr"), 10),
     Corpus("Python docs en-fr", ("python_docs/en-fr.tsv.gz",), ("en", "fr"), 2),
-)  # fmt: skip
-
-
-def shuffled(pairs: list[Pair], _: Foreign, draw: random.Random) -> list[Pair]:
-    """Each with the target of another one."""
-    targets = [target for _, target in pairs]
-    shift = draw.randrange(1, len(pairs))
-    return [(s, targets[(n + shift) % len(pairs)]) for n, (s, _) in enumerate(pairs)]
-
-
-def wrong_language(pairs: list[Pair], foreign: Foreign, draw: random.Random) -> list[Pair]:
-    """Each with a target in a third language."""
-    return [(source, draw.choice(foreign)) for source, _ in pairs]
-
-
-def swapped(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
-    """Source and target exchanged."""
-    return [(target, source) for source, target in pairs]
-
-
-def truncated(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
-    """The first third of each target."""
-    return [(source, target[: max(1, len(target) // 3)]) for source, target in pairs]
-
-
-def copied(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
-    """The source as the target."""
-    return [(source, source) for source, _ in pairs]
-
-
-def mojibake(pairs: list[Pair], _: Foreign, draw: random.Random) -> list[Pair]:
-    """Targets whose UTF-8 was read as Latin-1 or Windows-1252; those of ASCII have none."""
-    found = []
-    for source, target in pairs:
-        if target.isascii():
-            continue
-        raw = target.encode()
-        try:
-            found.append((source, raw.decode(draw.choice(("latin-1", "cp1252")))))
-        except UnicodeDecodeError:
-            found.append((source, raw.decode("latin-1")))
-    return found
-
-
-def changed_number(pairs: list[Pair], _: Foreign, draw: random.Random) -> list[Pair]:
-    """A digit changed in targets whose numbers are those of the source; others have none."""
-    found = []
-    for source, target in pairs:
-        places = [n for n, letter in enumerate(target) if letter in "0123456789"]
-        if places and numbers(source) == numbers(target):
-            n = draw.choice(places)
-            digit = str((int(target[n]) + draw.randrange(1, 10)) % 10)
-            found.append((source, target[:n] + digit + target[n + 1 :]))
-    return found
-
-
-def repeated(pairs: list[Pair], _: Foreign, __: random.Random) -> list[Pair]:
-    """Nothing changed; they are there twice."""
-    return pairs
-
-
-Foreign = list[str]
-Damage = Callable[[list[Pair], Foreign, random.Random], list[Pair]]
-KINDS: tuple[Damage, ...] = (
-    shuffled, wrong_language, swapped, truncated, copied, mojibake, changed_number, repeated,
 )  # fmt: skip
 
 
@@ -245,20 +181,36 @@ def measure_size(data: Path) -> dict[str, Any]:
                 "de",
             ]
             before, started = os.times(), time.perf_counter()
-            subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+            peak = peak_of(command)
             seconds, after = time.perf_counter() - started, os.times()
             facts = json.loads(report.read_text(encoding="utf-8"))
             result[str(size)] = {
                 "megabytes_of_text": round(path.stat().st_size / 1e6, 1),
                 "seconds": round(seconds, 1),
                 "processor_seconds": round(after.children_user - before.children_user, 1),
-                "peak_memory_mb": round(facts["peak_memory_bytes"] / 1e6, 1),
+                "peak_memory_mb": round(peak / 1e6, 1),
                 "removed": facts["removed"],
             }
         say(f"size: {size:,}: {result[str(size)]}")
     small, large = (result[str(size)]["peak_memory_mb"] for size in SIZES)
     result["bytes_a_pair"] = round((large - small) * 1e6 / (SIZES[1] - SIZES[0]))
     return result
+
+
+def peak_of(command: list[str]) -> int:
+    """Run a command; the most bytes it held, looked at twice a second.
+
+    What the process reports of itself would begin with the memory of the one that started it.
+    """
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    watched, peak = psutil.Process(process.pid), 0
+    while process.poll() is None:
+        with contextlib.suppress(psutil.Error):
+            peak = max(peak, watched.memory_info().rss)
+        time.sleep(0.5)
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, command)
+    return peak
 
 
 def tables(result: dict[str, Any], folder: Path) -> None:

@@ -45,6 +45,13 @@ def test_batches_are_as_one_by_one(texts: list[str]) -> None:
         assert np.allclose(row, [wanted[name] for name in detector.languages], atol=2e-4)
 
 
+def test_many_at_once() -> None:
+    texts = [f"{TEXTS[n % 6]} {TEXTS[(n + 1) % 6]}" for n in range(150)]
+    found = language_detector().probabilities(texts)
+    alone = [language_detector().probabilities([text])[0] for text in texts]
+    assert np.allclose(found, alone, atol=1e-5)
+
+
 def test_some_languages_only() -> None:
     (first, second) = detect_languages("Das Wetter ist heute schön.", among=("en", "de"))
     REFERENCE.set_languages(["de", "en"])

@@ -47,8 +47,8 @@ class CleaningSettings(Config):
     )
     max_overlap: Annotated[float, Field(gt=0, le=1)] = Field(
         0.7,
-        description="copied: share of the words of the longer side, at least 4, that both sides "
-        "have; at this share the target counts as a copy",
+        description="copied: share of the words of the longer side, at least 4 without code, that "
+        "both sides have; at this share the target counts as a copy",
     )
     min_language_probability: Annotated[float, Field(gt=0, lt=1)] = Field(
         0.01,

@@ -10,14 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.data.language_detector import language_detector
+from heedful.data.quality.text_keys import without_code
 from heedful.errors import ConfigError, suggest
 
 FEWEST_LETTERS = 15
 """Shorter texts are not judged: of 10 to 20 letters 2 to 4 % are taken for another language."""
 
 _LONGEST = 256
-# Words with such characters are code, markup or addresses, in no language.
-_CODE = re.compile(r"\S*(?:[_/\\`<>={}\[\]|@#*~]|:\S|\.\w)\S*")
 _LETTER = re.compile(r"[^\W\d_]")
 _GUESSED = 2000
 
@@ -111,7 +110,7 @@ def _judged(texts: Iterable[str]) -> tuple[list[int], list[str]]:
     """The texts that are long enough without code, cut to what is read, and their places."""
     rows, kept = [], []
     for row, text in enumerate(texts):
-        words = _CODE.sub(" ", text[:_LONGEST])
+        words = without_code(text[:_LONGEST])
         if len(words) >= FEWEST_LETTERS and len(_LETTER.findall(words)) >= FEWEST_LETTERS:
             rows.append(row)
             kept.append(words)

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from heedful.data.quality.cleaning_settings import CleaningSettings, RuleName
+from heedful.data.quality.text_keys import without_code
 from heedful.errors import ConfigError
 
 ABOUT: dict[RuleName, str] = {
@@ -130,14 +131,16 @@ def length_ratio(source: str, target: str) -> float:
 def overlap(source: str, target: str) -> float:
     """The share of the words of the longer side that both have; 0 for fewer than 4 words.
 
+    Words that look like code are left out: they are the same in both languages.
+
     Args:
         source, target: a pair.
     """
-    right = _WORD.findall(target.casefold())
-    if len(right) < _FEWEST_WORDS:
+    left, right = (_WORD.findall(text.casefold()) for text in (source, target))
+    if set(left).isdisjoint(right):
         return 0.0
-    left = _WORD.findall(source.casefold())
-    if len(left) < _FEWEST_WORDS or set(left).isdisjoint(right):
+    left, right = (_WORD.findall(without_code(text.casefold())) for text in (source, target))
+    if min(len(left), len(right)) < _FEWEST_WORDS:
         return 0.0
     common = sum((Counter(left) & Counter(right)).values())
     return common / max(len(left), len(right))

@@ -1,4 +1,4 @@
-"""64-bit keys of texts, which tell equal and nearly equal ones apart without keeping them."""
+"""Forms of texts that are compared, and 64-bit keys, which are kept in their place."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import re
 import unicodedata
 from hashlib import blake2b
 
+# Words with such characters are code, markup or addresses, in no language.
+_CODE = re.compile(r"\S*(?:[_/\\`<>={}\[\]|@#*~]|:\S|\.\w)\S*")
 _NOT_LETTERS = re.compile(r"[\W_]+")
 
 
@@ -26,6 +28,15 @@ def letters_of(text: str) -> str:
     """
     folded = text if text.isascii() else unicodedata.normalize("NFKC", text)
     return _NOT_LETTERS.sub("", folded.casefold()) or plain_text(text)
+
+
+def without_code(text: str) -> str:
+    """The text without words that look like code, markup or addresses.
+
+    Args:
+        text: one side of a pair.
+    """
+    return _CODE.sub(" ", text)
 
 
 def text_key(text: str, salt: bytes = b"") -> int:

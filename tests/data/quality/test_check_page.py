@@ -57,7 +57,7 @@ def test_the_page_shows_texts_as_they_are_and_runs_nothing(tsv) -> None:
         ("<script>alert(1)</script> & more", '"><img src=x onerror=alert(1)>'),
         ("left to right", "a\x01b\u202ec"),
         ("=1+1", "= 2"),
-        ("Hello", "x" * 600),
+        ("y" * 600, "x" * 600),
     ]
     spec = CorpusSpec(file=str(tsv(pairs)))
     checked = check_corpus(*prepare(spec, CleaningSettings(off=("language",))))
@@ -76,6 +76,8 @@ def test_the_page_shows_texts_as_they_are_and_runs_nothing(tsv) -> None:
     assert "=1+1" in reader.cells
     assert "x" * 500 in reader.cells
     assert "x" * 501 not in page
+    assert "y" * 500 in reader.cells
+    assert "y" * 501 not in page
     assert "\u202e" not in page
 
 

@@ -17,6 +17,7 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.quality.check_report import check_corpus, prepare
 from heedful.data.quality.cleaning_settings import CleaningSettings
 from heedful.data.quality.corpus_clean import clean_corpus
+from heedful.durable import whole_folder
 from heedful.errors import DataError
 
 LINES = [
@@ -90,6 +91,29 @@ def test_the_command_keeps_the_form(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert gzip.decompress((out / "t.de.gz").read_bytes()) == "Hallo.\nEs ist spät.\n".encode()
     assert (out / "removed.tsv").read_text() == "2\tempty\n4\tduplicate\n"
     assert not [path for path in tmp_path.iterdir() if path.name.endswith(".partial")]
+
+
+def test_every_rule_that_found_a_pair_is_named(tmp_path: Path) -> None:
+    (tmp_path / "p.tsv").write_text(f"a\tb\nIt is 5.\t6 \x01 {'x' * 60}\n", encoding="utf-8")
+    words = ["data", "clean", str(tmp_path / "p.tsv"), "--out", str(tmp_path / "o")]
+    assert main(words) == 0
+    removed = (tmp_path / "o" / "removed.tsv").read_text(encoding="utf-8")
+    assert removed == "2\tcontrol_character,length_ratio,numbers\n"
+
+
+def test_a_folder_that_appears_meanwhile_is_not_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+
+    def write_while_somebody_else_does() -> None:
+        with whole_folder(out) as folder:
+            (folder / "file").write_text("new", encoding="utf-8")
+            out.mkdir()  # an empty folder would be replaced
+
+    with pytest.raises(FileExistsError) as caught:
+        write_while_somebody_else_does()
+    assert caught.value.filename == str(out)
+    assert list(out.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [out]
 
 
 def test_json_lines_keep_other_keys(tmp_path: Path) -> None:

@@ -95,6 +95,8 @@ def test_duplicates_and_many_targets_keep_the_first(tsv) -> None:
     assert checked.sources["sources"] == 2
     assert checked.sources["targets_of_a_source"]["3-5"] == 1
     assert checked.most_targets == (("a", 3),)
+    bad = [("x" * 60, "yes")] * 2  # what went for another reason is no duplicate besides
+    assert rules_per_line(tsv(bad)) == [["length_ratio"]] * 2
     off = CleaningSettings(off=("language", "duplicate", "many_targets"))
     assert set(map(tuple, rules_per_line(tsv(pairs), off))) == {()}
 
@@ -191,6 +193,9 @@ def test_languages(tsv) -> None:
     neither = CleaningSettings(off=("duplicate", "language"))
     assert rules_per_line(tsv(pairs), neither) == [[]] * 9
     assert guess_languages([("1", "2")]) is None
+    french = "Il fait très beau ce matin dans la ville."
+    assert guess_languages([(EN[0], DE[0])] * 2 + [(french, DE[1])]) == ("en", "de")
+    assert guess_languages([(EN[0], DE[0]), (french, DE[1]), (DE[0], DE[0])]) is None
     assert (
         "language"
         in check_corpus(

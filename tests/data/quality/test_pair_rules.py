@@ -47,10 +47,12 @@ GOOD = [
     ("Hello!", "Hallo!"),
     ("Tom!", "Tom!"),  # a name may be the same
     ("New York City", "New York City"),
+    ("`a_b` self.c(x=1) /usr/lib f() <i> d_e", "`a_b` self.c(x=1) /usr/lib f() <i> d_e"),
     ("a\tb", "c\td"),
     ("It costs 1,000.50 dollars.", "Es kostet 1.000,50 Dollar."),
     ("It costs 1 000 euros.", "Ça coûte 1\u202f000 euros."),
     ("Two people at 5.", "2 Leute um fünf."[2:]),
+    ("Two of 5 people.", "2 von 5 Leuten."),
     ("Two people.", "2 Leute."),  # written in letters on one side
     ("At 2:30.", "À 2h30."),
     ("At 2:30.", "À 2 h 30."),
