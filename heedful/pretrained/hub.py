@@ -12,8 +12,8 @@ import functools
 import re
 import sys
 import warnings
-from collections.abc import Collection, Iterable
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +58,7 @@ FETCHED = (
 """Patterns of the files that a model directory is read from; no other file is fetched."""
 
 _OTHER_WEIGHTS = (".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".ot", ".gguf", ".onnx")
+_TAGS = ("ETag", "X-Linked-Etag")
 _SECONDS = 10.0  # until the hub must have answered
 _WHO_ARE_YOU, _FORBIDDEN, _TOO_MANY, _SERVER_ERROR = 401, 403, 429, 500
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -149,7 +150,8 @@ def fetch(name: HubName, path_remedy: str = "Check the name") -> Path:
     """
     library = _library(name, path_remedy)
     if name.is_commit:
-        with suppress(library.errors.LocalEntryNotFoundError, _Incomplete):
+        # Whatever is wrong with the copy, the hub may have a better one.
+        with suppress(OSError, ValueError, _Incomplete, _Outside):
             return _snapshot(library, name, from_cache=True)
     try:
         files = _files(library, name)
@@ -159,7 +161,8 @@ def fetch(name: HubName, path_remedy: str = "Check the name") -> Path:
         raise _explained(error, name, path_remedy) from error
     _check_weights(files, name)
     try:
-        directory = _snapshot(library, name, from_cache=False)
+        with _checked_tags(library):
+            directory = _snapshot(library, name, from_cache=False)
     except Exception as error:
         raise _explained(error, name, path_remedy) from error
     if not name.is_commit:
@@ -193,6 +196,10 @@ def _files(library: ModuleType, name: HubName) -> Collection[str]:
     return [file.rfilename for file in info.siblings or ()]
 
 
+class _Outside(Exception):
+    """A file outside the cache."""
+
+
 class _Incomplete(Exception):
     """A directory of the cache that lacks its weights."""
 
@@ -212,9 +219,36 @@ def _snapshot(library: ModuleType, name: HubName, *, from_cache: bool) -> Path:
     )
     if not source_of(directory):
         raise ValueError(f"the hub names no commit: {directory.name!r}"[:200])
+    folder = directory.parents[2].resolve()  # models share files there
+    for file in directory.rglob("*"):
+        if not file.resolve().is_relative_to(folder):
+            raise _Outside(f"{file.name} leads to {file.resolve()}")
     if from_cache and not any((directory / file).exists() for file in _WEIGHTS):
         raise _Incomplete
     return directory
+
+
+@contextmanager
+def _checked_tags(library: ModuleType) -> Iterator[None]:
+    """A context in which a server that names a file outside the cache is refused.
+
+    The library (2.4) stores a file under the name that the server gives as its tag, wherever that
+    leads.
+    """
+
+    def check(response: Any) -> None:
+        for header in _TAGS:
+            tag = response.headers.get(header, "")
+            if "/" in tag.removeprefix("W/") or "\\" in tag or ".." in tag:
+                raise _Outside(f"the server names a file {tag[:100]}")
+
+    session = library.get_session()
+    before = session.event_hooks
+    session.event_hooks = {**before, "response": [*before["response"], check]}
+    try:
+        yield
+    finally:
+        session.event_hooks = before
 
 
 def _progress_bar(library: ModuleType) -> type[Any]:
@@ -239,6 +273,8 @@ def _from_cache(library: ModuleType, name: HubName, reason: Exception, path_reme
             remedy=f"{path_remedy}; a model of the hub must be fetched once with a connection "
             "(without HF_HUB_OFFLINE, and HF_ENDPOINT if set must be right)",
         ) from reason
+    except Exception as error:
+        raise _explained(error, name, path_remedy) from error
     if not name.is_commit:
         warnings.warn(
             f"{_reason(reason)}: {name} is commit {directory.name}, which is in the cache",
@@ -279,6 +315,12 @@ def _explained(error: Exception, name: HubName, path_remedy: str) -> UserError:
     from huggingface_hub import errors
 
     where = str(name)
+    if isinstance(error, _Outside):
+        return ModelError(
+            f"It has a file outside the hub's cache: {error}",
+            where=where,
+            remedy=f"Do not use this model, nor {_address()} if it is no server you trust",
+        )
     log_in = "log in with `hf auth login`, or set HF_TOKEN"
     if isinstance(error, errors.GatedRepoError):
         return ModelError(

@@ -230,6 +230,21 @@ def test_only_files_of_models_are_fetched(run: Run, hub: Hub, bert: Path, tmp_pa
     assert not any("evil." in request or ".bin" in request for request in hub.requests)
 
 
+def test_a_server_that_names_files_elsewhere(run: Run, hub: Hub, tmp_path: Path) -> None:
+    hub.repositories[MARIAN].tag_of_file["vocab.json"] = "../../../../escaped"
+    assert "outside the hub's cache" in said(run("info", MARIAN), 2)
+    assert not list(tmp_path.rglob("escaped*"))
+
+
+def test_a_link_that_leads_elsewhere(run: Run, hub: Hub, bert: Path, tmp_path: Path) -> None:
+    commit = hub.repositories[MARIAN].refs["main"]
+    snapshot = cache(tmp_path) / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    (snapshot / "model.safetensors").symlink_to(bert / "model.safetensors")
+    word = f"{MARIAN}@{commit}"
+    assert "outside the hub's cache" in said(run("info", word, HF_HUB_OFFLINE="1"), 2)
+
+
 def test_what_is_on_the_disk_comes_first(run: Run, hub: Hub, marian: Path, tmp_path: Path) -> None:
     local = tmp_path / "here" / MARIAN
     local.parent.mkdir()
