@@ -12,6 +12,8 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 
 from uvicorn.config import STARTUP_FAILURE, Config
 from uvicorn.supervisors.multiprocess import Multiprocess
@@ -108,22 +110,25 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
     Raises:
         RunError: when a worker could not start; it has said why.
     """
-    config = Config(
-        Worker(settings),
-        factory=True,
-        workers=settings.workers,
-        http=Connection,
-        ws="none",
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=30,
-        timeout_graceful_shutdown=int(settings.limits.seconds) + 5,
-        timeout_worker_healthcheck=HEALTH_SECONDS,
-    )
-    with tempfile.TemporaryDirectory(prefix="heedful-counts-") as folder:
+    with (
+        tempfile.TemporaryDirectory(prefix="heedful-counts-") as counts,
+        tempfile.TemporaryDirectory(prefix="heedful-files-") as files,
+    ):
+        config = Config(
+            Worker(replace(settings, files=Path(files))),
+            factory=True,
+            workers=settings.workers,
+            http=Connection,
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=int(settings.limits.seconds) + 5,
+            timeout_worker_healthcheck=HEALTH_SECONDS,
+        )
         if settings.workers > 1:
-            os.environ[_FOLDER_OF_COUNTS] = folder
+            os.environ[_FOLDER_OF_COUNTS] = counts
         supervisor = Supervisor(config, listening, ready)
         supervisor.run()
         os.environ.pop(_FOLDER_OF_COUNTS, None)

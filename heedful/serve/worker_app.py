@@ -10,6 +10,7 @@ import torch
 from starlette.applications import Starlette
 
 from heedful.serve.application import ServerParts, build_app
+from heedful.serve.file_store import FileStore
 from heedful.serve.gate import AccessLog
 from heedful.serve.keys import Keys
 from heedful.serve.metrics import Metrics
@@ -58,6 +59,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
             gate=settings.gate,
             keys=None if settings.keys is None else Keys.read(settings.keys),
             log=None if log is None else AccessLog(log),
+            files=None if settings.files is None else FileStore(settings.files),
         )
     )
 
