@@ -159,7 +159,8 @@ def http_tables() -> str:
             ("Request", operation.get("requestBody", {}).get("content", {})),
             ("Answer", operation["responses"]["200"]["content"]),
         ):
-            reference = content.get("application/json", {}).get("schema", {}).get("$ref")
+            described = next(iter(content.values()), {})
+            reference = described.get("schema", {}).get("$ref")
             fields = schemas[reference.rpartition("/")[2]] if reference else {}
             if fields.get("properties"):
                 page += [f"**{title}**", fields_table(fields)]
@@ -184,5 +185,7 @@ def json_type(field: dict[str, Any]) -> str:
         return ", ".join(f"`{value}`" for value in field.get("enum", [field.get("const")]))
     if field.get("type") == "array":
         return f"list of {json_type(field.get('items', {}))}"
+    if field.get("format") == "binary":
+        return "file"
     words = {"string": "text", "boolean": "true or false", "null": "nothing"}
     return words.get(field.get("type", "object"), field.get("type", "object"))

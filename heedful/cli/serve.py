@@ -19,7 +19,7 @@ from heedful.search.search_settings import SearchSettings
 if TYPE_CHECKING:
     from heedful.serve.limits import GateSettings, Limits
 
-_NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart")
+_NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart", "sentencex")
 
 
 @Parameter(name="*", group=Group("Access", sort_key=20))

@@ -19,6 +19,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from heedful.serve.exchange import Endpoint, Refusal, json_response, respond
+from heedful.serve.file_store import FileStore
 from heedful.serve.gate import AccessLog, Gate
 from heedful.serve.keys import Keys
 from heedful.serve.libretranslate import LibreTranslate, NoBody
@@ -41,6 +42,7 @@ class ServerParts:
         gate: limits of requests.
         keys: of those who may ask; anybody if None.
         log: of requests; none if None.
+        files: that were translated; none are if None.
     """
 
     service: Service
@@ -48,6 +50,7 @@ class ServerParts:
     gate: GateSettings
     keys: Keys | None = None
     log: AccessLog | None = None
+    files: FileStore | None = None
 
 
 def build_app(parts: ServerParts) -> Starlette:
@@ -81,7 +84,7 @@ def build_app(parts: ServerParts) -> Starlette:
 
     return Starlette(
         routes=[
-            Route(each.path, _handler(each, parts.keys), methods=[each.method])
+            Route(each.path, _handler(each, parts.keys), methods=[each.method], name=each.path)
             for each in endpoints
         ],
         middleware=[
@@ -103,7 +106,7 @@ def all_endpoints(parts: ServerParts) -> list[Endpoint[Any]]:
     """Return the endpoints of all interfaces."""
     needs_key = parts.keys is not None
     endpoints = [
-        *LibreTranslate(parts.service, needs_key=needs_key).endpoints(),
+        *LibreTranslate(parts.service, needs_key=needs_key, files=parts.files).endpoints(),
         *OpenAI(parts.service).endpoints(),
         *NativeApi(parts.service).endpoints(),
         *_operations(parts),

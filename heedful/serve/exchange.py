@@ -116,6 +116,7 @@ class Endpoint(Generic[B]):
         result: the response's values, for the description.
         is_open: answered without a key.
         media_type: of the answer.
+        body_type: media type of a request, for the description.
     """
 
     path: str
@@ -127,6 +128,7 @@ class Endpoint(Generic[B]):
     result: type[pydantic.BaseModel] | None = None
     is_open: bool = False
     media_type: str = "application/json"
+    body_type: str = "application/json"
 
 
 async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) -> Response:
@@ -156,6 +158,8 @@ async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) 
             raise
         request.state.refusal = refusal.reason
         return json_response(endpoint.error(refusal), refusal.status, refusal.headers)
+    finally:
+        await request.close()  # files of its form
 
 
 async def read_values(request: Request) -> dict[str, Any]:

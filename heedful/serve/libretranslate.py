@@ -15,6 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heedful.errors import ModelError
+from heedful.search.search_settings import SearchSettings
+from heedful.serve.document_translation import translate_documents
 from heedful.serve.exchange import (
     Body,
     Endpoint,
@@ -22,7 +24,9 @@ from heedful.serve.exchange import (
     json_response,
     while_connected,
 )
-from heedful.serve.service import Service, TranslatedText
+from heedful.serve.file_store import FileStore
+from heedful.serve.libretranslate_files import FileTranslation, supported_suffixes
+from heedful.serve.service import Service
 
 MOST_ALTERNATIVES = 8
 
@@ -41,7 +45,7 @@ class TranslateBody(Body):
     q: str | list[str] = Field(description="text to translate, or several")
     source: str = Field(min_length=1, description="language code, or auto to detect it")
     target: str = Field(min_length=1, description="language code")
-    format: Literal["text"] = Field("text", description="of the text")
+    format: Literal["text", "html"] = Field("text", description="of the text")
     alternatives: Annotated[
         int,
         BeforeValidator(_number, json_schema_input_type=int | str | None),
@@ -109,15 +113,20 @@ class LibreTranslate:
     Args:
         service: of the server.
         needs_key: clients need a key.
+        files: that were translated; none are if None.
     """
 
-    def __init__(self, service: Service, *, needs_key: bool) -> None:
+    def __init__(
+        self, service: Service, *, needs_key: bool, files: FileStore | None = None
+    ) -> None:
         self.service = service
         self.needs_key = needs_key
+        self.files = files
 
     def endpoints(self) -> list[Endpoint[Any]]:
         """Return the paths of LibreTranslate that are answered here."""
         return [
+            *FileTranslation(self.service, self.files, self._route, error_body).endpoints(),
             Endpoint(
                 "/translate",
                 "Translate text from a language to another",
@@ -176,20 +185,41 @@ class LibreTranslate:
             detected = [await self._detected(text, body.target) for text in texts]
             sources = [each.language for each in detected]
         routes = [self._route(source, body.target) for source in sources]
-        translated: list[TranslatedText | None] = [None] * len(texts)
-        for route in dict.fromkeys(routes):
-            numbers = [i for i, other in enumerate(routes) if other == route]
+        translated: list[list[str]] = [[] for _ in texts]
+        for source, route in dict.fromkeys(zip(sources, routes, strict=True)):
+            numbers = [i for i, other in enumerate(sources) if other == source]
             part = await while_connected(
                 request,
-                self.service.translate([texts[i] for i in numbers], route, settings=settings),
+                self._translate([texts[i] for i in numbers], route, body.format, source, settings),
             )
-            for number, text in zip(numbers, part, strict=True):
-                translated[number] = text
+            for number, answers in zip(numbers, part, strict=True):
+                translated[number] = answers
         request.state.texts = len(texts)
-        results = [text for text in translated if text is not None]
-        answer = _answer(results, detected, body)
+        answer = _answer(translated, detected, body)
         names = dict.fromkeys(name for route in routes for name in route)
         return json_response(answer, headers={"x-heedful-models": ", ".join(names)})
+
+    async def _translate(
+        self,
+        texts: Sequence[str],
+        route: Sequence[str],
+        format: str,
+        language: str,
+        settings: SearchSettings,
+    ) -> list[list[str]]:
+        """Return of each text its translation and the next-best ones."""
+        if format == "html":
+            pages = [text.encode("utf-8", "replace") for text in texts]
+            self.service.check(texts)
+            documents = await translate_documents(
+                self.service, pages, format, route, settings=settings, language=language
+            )
+            return [[answer.decode("utf-8") for answer in answers] for answers in documents]
+        found = await self.service.translate(texts, route, settings=settings)
+        return [
+            [text.text, *(text.alternative(rank) for rank in range(1, text.ranks + 1))]
+            for text in found
+        ]
 
     async def detect(self, request: Request, body: DetectBody) -> Response:
         """Answer `/detect`."""
@@ -220,7 +250,7 @@ class LibreTranslate:
             {
                 "apiKeys": self.needs_key,
                 "charLimit": self.service.limits.characters,
-                "filesTranslation": False,
+                "filesTranslation": self.files is not None,
                 "frontendTimeout": _FRONTEND_TIMEOUT,
                 "keyRequired": self.needs_key,
                 "language": {
@@ -228,7 +258,7 @@ class LibreTranslate:
                     "target": {"code": target, "name": language_name(target)},
                 },
                 "suggestions": False,
-                "supportedFilesFormat": [],
+                "supportedFilesFormat": [] if self.files is None else supported_suffixes(),
             }
         )
 
@@ -253,17 +283,14 @@ class LibreTranslate:
 
 
 def _answer(
-    texts: Sequence[TranslatedText], detected: Sequence[Detected], body: TranslateBody
+    texts: Sequence[Sequence[str]], detected: Sequence[Detected], body: TranslateBody
 ) -> dict[str, Any]:
     """Return translations in the form of the request."""
-    translated = [text.text for text in texts]
+    translated = [text[0] for text in texts]
     is_one = isinstance(body.q, str)
     answer: dict[str, Any] = {"translatedText": translated[0] if is_one else translated}
     if body.alternatives:
-        others = [
-            [text.alternative(rank) for rank in range(1, min(body.alternatives, text.ranks) + 1)]
-            for text in texts
-        ]
+        others = [list(text[1 : body.alternatives + 1]) for text in texts]
         answer["alternatives"] = others[0] if is_one else others
     if detected:
         plain = [each.model_dump() for each in detected]

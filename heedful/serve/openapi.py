@@ -38,7 +38,7 @@ def describe(endpoints: Iterable[Endpoint[Any]], *, needs_key: bool) -> dict[str
             schema = _reference(endpoint.body, schemas)
             operation["requestBody"] = {
                 "required": True,
-                "content": {"application/json": {"schema": schema}},
+                "content": {endpoint.body_type: {"schema": schema}},
             }
         if "{name}" in endpoint.path:
             operation["parameters"] = [
@@ -69,7 +69,7 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, An
     wrong = {"application/json": {"schema": {"type": "object"}}}
     statuses = _STATUSES if endpoint.body.model_fields else {}
     if "{name}" in endpoint.path or "model" in endpoint.body.model_fields:
-        statuses = statuses | {"404": "There is no such model"}
+        statuses = statuses | {"404": "There is nothing of that name"}
     if not endpoint.is_open:
         statuses = statuses | {"403": _STATUSES["403"]}
     return responses | {

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from uvicorn.config import STARTUP_FAILURE, Config
@@ -33,12 +34,10 @@ class Worker:
 
     Args:
         settings: of the server.
-        shared: folder in which workers share weights; None for one worker.
     """
 
-    def __init__(self, settings: ServerSettings, shared: Path | None) -> None:
+    def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
-        self.shared = shared
 
     def __call__(self) -> object:
         """Load the models and build the application; uvicorn calls it.
@@ -48,7 +47,7 @@ class Worker:
         from heedful.serve.worker_app import build_worker
 
         try:
-            return build_worker(self.settings, self.shared)
+            return build_worker(self.settings)
         except UserError as error:
             print(f"heedful serve: {error}", file=sys.stderr)
             sys.exit(STARTUP_FAILURE)
@@ -129,14 +128,15 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
         RunError: when a worker could not start; it has said why.
     """
     with tempfile.TemporaryDirectory(prefix="heedful-serve-") as name:
-        counts, shared = Path(name, "counts"), None
+        counts, shared, files = (Path(name, part) for part in ("counts", "weights", "files"))
+        files.mkdir()
         if settings.workers > 1:
             counts.mkdir()
             os.environ[_FOLDER_OF_COUNTS] = str(counts)
-            shared = Path(name, "weights")
             shared.mkdir()
+        own = replace(settings, files=files, shared=shared if settings.workers > 1 else None)
         config = Config(
-            Worker(settings, shared),
+            Worker(own),
             factory=True,
             workers=settings.workers,
             http=Connection,
@@ -148,7 +148,7 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
             timeout_graceful_shutdown=int(settings.limits.seconds) + 5,
             timeout_worker_healthcheck=HEALTH_SECONDS,
         )
-        supervisor = Supervisor(config, listening, ready, shared)
+        supervisor = Supervisor(config, listening, ready, own.shared)
         supervisor.run()
         os.environ.pop(_FOLDER_OF_COUNTS, None)
     if supervisor.has_failed:

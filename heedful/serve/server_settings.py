@@ -27,6 +27,8 @@ class ServerSettings:
         workers: processes; they share the cores.
         keys: file of API keys; anybody may ask if None.
         access_log: file of requests, - for standard error; none if None.
+        files: folder of translated files, which workers share; none are translated if None.
+        shared: folder in which workers share weights; they do not if None.
     """
 
     models: tuple[str, ...]
@@ -41,3 +43,5 @@ class ServerSettings:
     workers: int = 1
     keys: Path | None = None
     access_log: str | None = "-"
+    files: Path | None = None
+    shared: Path | None = None

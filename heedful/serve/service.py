@@ -174,7 +174,7 @@ class Service:
             ConfigError, DataError, ModelError: when the request is wrong.
             QueueFull, DeadlinePassed: when there is too much to do.
         """
-        self._check(texts)
+        self.check(texts)
         settings = settings or self.search
         deadline = time.monotonic() + self.limits.seconds
         lines = [text.split("\n") for text in texts]
@@ -193,7 +193,7 @@ class Service:
         Raises:
             as for `translate`.
         """
-        self._check(prompts)
+        self.check(prompts)
         pipeline = await self.generator(name)
         work = GenerationWork(pipeline, settings)
         tokens = await to_thread.run_sync(self._prompt_lengths, pipeline, prompts)
@@ -222,7 +222,7 @@ class Service:
         Raises:
             as for `translate`.
         """
-        self._check([prompt])
+        self.check([prompt])
         pipeline = await self.generator(name)
         (count,) = await to_thread.run_sync(self._prompt_lengths, pipeline, [prompt])
         deadline = time.monotonic() + self.limits.seconds
@@ -253,7 +253,12 @@ class Service:
         encode = (await self._translator(name)).tokenizers.source.encode_batch
         return list(map(len, await to_thread.run_sync(encode, list(texts))))
 
-    def _check(self, texts: Sequence[str]) -> None:
+    def check(self, texts: Sequence[str]) -> None:
+        """Refuse texts that are too many or too long for a request.
+
+        Raises:
+            DataError: telling the limit.
+        """
         limits = self.limits
         if len(texts) > limits.texts:
             raise DataError(f"{len(texts):,} texts; at most {limits.texts:,} are taken at once")

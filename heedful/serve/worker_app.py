@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import TextIO
 
 import torch
 from starlette.applications import Starlette
 
 from heedful.serve.application import ServerParts, build_app
+from heedful.serve.file_store import FileStore
 from heedful.serve.gate import AccessLog
 from heedful.serve.keys import Keys
 from heedful.serve.metrics import Metrics
@@ -23,12 +23,11 @@ MOST_THREADS = 4
 """Batches computed at a time: each needs memory of its own."""
 
 
-def build_worker(settings: ServerSettings, shared: Path | None = None) -> Starlette:
+def build_worker(settings: ServerSettings) -> Starlette:
     """Load models and build the application.
 
     Args:
         settings: of the server.
-        shared: folder in which workers share weights; they do not if None.
 
     Raises:
         UserError: and its kinds, when a model or a file cannot be used.
@@ -38,7 +37,7 @@ def build_worker(settings: ServerSettings, shared: Path | None = None) -> Starle
         device=settings.device,
         precision=settings.precision,
         most_bytes=settings.most_bytes,
-        shared=shared,
+        shared=settings.shared,
     )
     models.load_all()
     metrics = Metrics()
@@ -61,6 +60,7 @@ def build_worker(settings: ServerSettings, shared: Path | None = None) -> Starle
             gate=settings.gate,
             keys=None if settings.keys is None else Keys.read(settings.keys),
             log=None if log is None else AccessLog(log),
+            files=None if settings.files is None else FileStore(settings.files),
         )
     )
 

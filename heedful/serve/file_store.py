@@ -1,0 +1,65 @@
+"""Translated files, kept in a folder for a while until they are fetched."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from pathlib import Path
+
+from heedful.durable import whole
+
+_NAME = re.compile(r"[\w-]{32}(?:\.[a-z]{1,8})?")
+
+
+class FileStore:
+    """Files under names that nobody can guess; several processes may share the folder.
+
+    Args:
+        folder: that only this server reads and writes.
+        seconds: that a file is kept.
+        most_bytes: of all files together; the oldest make room.
+    """
+
+    def __init__(self, folder: Path, *, seconds: float = 600.0, most_bytes: int = 1 << 28) -> None:
+        self.folder = folder
+        self.seconds = seconds
+        self.most_bytes = most_bytes
+
+    def put(self, content: bytes, suffix: str) -> str:
+        """Keep a file, and return its name.
+
+        Args:
+            content: of the file.
+            suffix: of its name, such as .html.
+        """
+        self._make_room(len(content))
+        name = secrets.token_urlsafe(24) + suffix
+        with whole(self.folder / name) as file:
+            file.write(content)
+        return name
+
+    def get(self, name: str) -> bytes | None:
+        """Return a file; None if there is none of that name, or its time is over."""
+        if _NAME.fullmatch(name) is None:
+            return None
+        self._make_room(0)
+        try:
+            return (self.folder / name).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _make_room(self, size: int) -> None:
+        """Delete files whose time is over, and the oldest if there are too many bytes."""
+        files = []
+        for path in self.folder.iterdir():
+            try:
+                files.append((path.stat().st_mtime, path.stat().st_size, path))
+            except FileNotFoundError:  # another process deleted it
+                continue
+        size += sum(each for _, each, _ in files)
+        for changed, each, path in sorted(files):
+            if changed >= time.time() - self.seconds and size <= self.most_bytes:
+                break
+            path.unlink(missing_ok=True)
+            size -= each
