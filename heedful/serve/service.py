@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from anyio import to_thread
 
+from heedful.data.language_detector import detect_languages
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.text_generation import (
     Generation,
@@ -20,7 +21,6 @@ from heedful.pipelines.text_generation import (
 from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import GenerationSettings, SearchSettings
-from heedful.serve.language_detection import detect_languages
 from heedful.serve.limits import Limits
 from heedful.serve.scheduler import DeadlinePassed, Job, Scheduler
 from heedful.serve.served_models import ServedModels
