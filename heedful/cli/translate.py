@@ -7,12 +7,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
+from heedful.cli.checking import UNCHECKED, CheckFlags
 from heedful.cli.flags import (
     STANDARD,
     ModelPath,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.checker import Checker
+    from heedful.quality.reports import TranslationReport
 
 CHUNK = 4096
 """Lines that are in memory at a time."""
@@ -118,6 +121,7 @@ def translate(
     shortlist_file: Annotated[
         Path | None, Parameter(help="The same, with a shortlist outside the model's directory.")
     ] = None,
+    checks: CheckFlags = UNCHECKED,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -132,6 +136,7 @@ def translate(
 
         echo "A man rides a bicycle." | heedful translate run
         heedful translate run -i text.en -o text.de --beam 5
+        heedful translate en-de -i text.en --check --json
     """
     settings = search_settings(search)
     flags = {
@@ -143,6 +148,7 @@ def translate(
         "stream": stream,
         "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
+        **checks.plain(),
     }
     report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
@@ -154,11 +160,12 @@ def translate(
             settings,
             running,
             alignment=alignment,
+            checks=checks,
             prefixes=prefix is not None or prefix_file is not None,
             shortlist=shortlist_file or shortlist,
         )
     )
-    counts = {"lines": 0, "tokens": 0, "cut": 0}
+    counts = {"lines": 0, "tokens": 0, "cut": 0} | ({"in_doubt": 0} if checks.is_on else {})
     writer = _Writer(
         json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
     )
@@ -167,10 +174,13 @@ def translate(
             translations = translator.translate(
                 texts, prefixes.take(len(texts)), counts["lines"] + 1, events.warn
             )
-            writer.write(translations, writable)
+            reports = translator.check(texts, translations, events.warn)
+            writer.write(translations, reports, writable)
             counts["lines"] += len(translations)
             counts["tokens"] += sum(len(translation.tokens) for translation in translations)
             counts["cut"] += sum(not translation.finished for translation in translations)
+            if reports is not None:
+                counts["in_doubt"] += sum(report.in_doubt for report in reports)
             events.progress(counts["lines"], None, "translated")
         prefixes.finish()
     loaded = translator.load_seconds
@@ -195,6 +205,7 @@ class TranslationRequest:
         settings: of the search.
         running: device, precision and batches.
         alignment: return alignments.
+        checks: of translations.
         prefixes: translations have given prefixes.
         shortlist: use the model's shortlist, or the one in this file.
     """
@@ -203,6 +214,7 @@ class TranslationRequest:
     settings: SearchSettings
     running: Running
     alignment: bool
+    checks: CheckFlags
     prefixes: bool
     shortlist: bool | Path
 
@@ -211,7 +223,7 @@ class TranslationRequest:
         """True if the request needs nothing but translations of one model."""
         running = self.running
         return (
-            not (self.alignment or self.prefixes or self.shortlist)
+            not (self.alignment or self.checks.is_on or self.prefixes or self.shortlist)
             and not running.ensemble
             and running.batch_size is None
             and running.batch_tokens == STANDARD.batch_tokens
@@ -235,6 +247,10 @@ class LazyTranslator:
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
             self._full = self._load_full()
+        self._checker: Checker | None = None
+        if request.checks.is_on:
+            assert self._full is not None
+            self._checker = request.checks.checker(request.model, self._full[0])
 
     def translate(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
@@ -257,12 +273,20 @@ class LazyTranslator:
             texts,
             settings=request.settings,
             prefixes=prefixes,
-            alignment=request.alignment,
+            alignment=request.alignment or request.checks.is_on,
             batch_size=request.running.batch_size,
             batch_tokens=positions,
             first_line=first_line,
             warn=warn,
         )
+
+    def check(
+        self, texts: Sequence[str], translations: Sequence[Translation], warn: Warn
+    ) -> list[TranslationReport] | None:
+        """Return reports on translations; None where none are asked for."""
+        if self._checker is None:
+            return None
+        return self._checker.reports(texts, translations, warn=warn)
 
     def _load_lean(self) -> NumpyTranslationPipeline | None:
         """The NumPy pipeline, if it supports the model and the search."""
@@ -295,15 +319,25 @@ class _Writer:
         self.scores = scores
         self.alignment = alignment
 
-    def write(self, translations: list[Translation], stream: TextIO) -> None:
-        for translation in translations:
-            line = self._item(translation) if self.json else self._columns(translation)
+    def write(
+        self,
+        translations: list[Translation],
+        reports: list[TranslationReport] | None,
+        stream: TextIO,
+    ) -> None:
+        for translation, report in zip(translations, reports or repeat(None), strict=False):
+            if self.json:
+                line = self._item(translation, report)
+            else:
+                line = self._columns(translation, report)
             assert "\n" not in line
             stream.write(line + "\n")
         stream.flush()
 
-    def _item(self, translation: Translation) -> str:
+    def _item(self, translation: Translation, report: TranslationReport | None) -> str:
         item = self._fields(translation)
+        if report is not None:
+            item["report"] = report.plain()
         if self.n_best:
             item["n_best"] = [self._fields(candidate) for candidate in translation.n_best]
         return json.dumps(item, ensure_ascii=False)
@@ -315,8 +349,8 @@ class _Writer:
             fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()
         return fields
 
-    def _columns(self, translation: Translation) -> str:
-        if not (self.scores or self.alignment or self.n_best):
+    def _columns(self, translation: Translation, report: TranslationReport | None) -> str:
+        if report is None and not (self.scores or self.alignment or self.n_best):
             return str(translation)
         columns: list[str] = []
         for candidate in translation.n_best:
@@ -326,6 +360,8 @@ class _Writer:
             if self.alignment:
                 links = candidate.alignment.links if candidate.alignment is not None else ()
                 columns.append(" ".join(f"{source}-{target}" for source, target, _ in links))
+        if report is not None:
+            columns.append(",".join(report.failed) or "ok")
         return "\t".join(columns)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,6 +31,11 @@ from heedful.text.tokenizer_pair import TokenizerPair
 
 BATCH_TOKENS = 4096
 """Positions of a batch, padding and hypotheses counted."""
+
+Pair = tuple[Sequence[int], Sequence[int]]
+"""Ids of a source and its target."""
+
+Result = TypeVar("Result")
 
 Progress = Callable[[int, int], None]
 """Called with how many items are done, and of how many."""
@@ -136,20 +141,49 @@ class BatchedTranslation:
             batch_size, batch_tokens, warn, progress: as for `search`; positions count on the longer
                 side of a pair.
         """
-        lengths = [max(map(len, pair)) + 1 for pair in zip(sources, targets, strict=True)]
-        batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
-        scores: dict[int, tuple[float, ...]] = {}
 
-        def run(part: list[int]) -> list[tuple[float, ...]]:
-            pairs = [(sources[i], targets[i]) for i in part]
+        def run(pairs: list[Pair]) -> list[tuple[float, ...]]:
             return score_pairs(self.model, self.device, self.tokenizers, pairs)
 
+        return self.in_batches(
+            run,
+            list(zip(sources, targets, strict=True)),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=progress,
+        )
+
+    def in_batches(
+        self,
+        run: Callable[[list[Pair]], list[Result]],
+        pairs: Sequence[Pair],
+        *,
+        batch_size: int | None,
+        batch_tokens: int,
+        warn: Warn | None,
+        progress: Progress | None,
+    ) -> list[Result]:
+        """The results of a function of pairs, in the order of the pairs.
+
+        Args:
+            run: computes a batch.
+            pairs: ids of a source and its target.
+            batch_size, batch_tokens, warn, progress: as for `score`.
+        """
+        lengths = [max(map(len, pair)) + 1 for pair in pairs]
+        batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
+        results: dict[int, Result] = {}
+
+        def run_part(part: list[int]) -> list[Result]:
+            return run([pairs[i] for i in part])
+
         with self._running():
-            for part, result in split_on_oom(batches, run, warn, lambda i: f"line {i + 1}"):
-                scores.update(zip(part, result, strict=True))
+            for part, result in split_on_oom(batches, run_part, warn, lambda i: f"line {i + 1}"):
+                results.update(zip(part, result, strict=True))
                 if progress is not None:
-                    progress(len(scores), len(lengths))
-        return [scores[i] for i in range(len(lengths))]
+                    progress(len(results), len(lengths))
+        return [results[i] for i in range(len(lengths))]
 
     def _search_alone(
         self, items: Sequence[SearchItem], settings: SearchSettings, longest: int | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -14,7 +15,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.translator import Translator
 from heedful.pipelines.batched_translation import BATCH_TOKENS, BatchedTranslation, Progress
-from heedful.pipelines.segment_search import SearchItem, target_specials
+from heedful.pipelines.segment_search import SearchItem, align_pairs, target_specials
 from heedful.pipelines.text_splitting import (
     CutText,
     Score,
@@ -193,6 +194,7 @@ class TranslationPipeline:
         sources: Sequence[str],
         targets: Sequence[str | Sequence[int]],
         *,
+        alignment: bool = False,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
         warn: Warn | None = None,
@@ -204,6 +206,7 @@ class TranslationPipeline:
             sources: texts.
             targets: a text for each source, or its token ids. A text is cut into tokens as in
                 training, which need not be how a search put it together.
+            alignment: also give alignments of words.
             batch_size: pairs scored together, instead of `batch_tokens`.
             batch_tokens: positions scored together, on the longer side, padding counted.
             warn: called with a sentence when memory ran out and a batch was split.
@@ -240,9 +243,23 @@ class TranslationPipeline:
             progress=progress,
         )
         target = self.tokenizers.target
-        return [
+        found = [
             Score.of(target.pieces(ids), token_scores)
             for ids, token_scores in zip(target_ids, scores, strict=True)
+        ]
+        if not alignment:
+            return found
+        alignments = self.batched.in_batches(
+            lambda pairs: align_pairs(self.model, self.device, self.tokenizers, pairs),
+            list(zip(source_ids, target_ids, strict=True)),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=None,
+        )
+        return [
+            replace(score, alignment=aligned)
+            for score, aligned in zip(found, alignments, strict=True)
         ]
 
     def _items(

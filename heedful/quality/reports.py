@@ -68,7 +68,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True)
-class Report:
+class TranslationReport:
     """All checks of one translation.
 
     Args:

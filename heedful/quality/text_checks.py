@@ -68,6 +68,21 @@ class CheckSettings(Config):
     fewest_letters: Annotated[int, Field(ge=1)] = Field(
         20, description="letters from which on a language is detected"
     )
+    least_mean: Annotated[float, Field(lt=0)] = Field(
+        -0.9, description="mean log-probability of the tokens of a translation"
+    )
+    least_token: Annotated[float, Field(lt=0)] = Field(
+        -3.5, description="log-probability of a single token"
+    )
+    least_attention: Annotated[float, Field(ge=0)] = Field(
+        0.2, description="attention that a word of the source gets from all words together"
+    )
+    most_uncovered: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.2, description="share of the source's words that may get less"
+    )
+    least_difference: float = Field(
+        0.3, description="log-probability that a token gains by the source, in the mean"
+    )
 
 
 DEFAULT = CheckSettings()

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import heedful
+from heedful.cli.checking import CheckFlags
 from heedful.cli.flags import Running
 from heedful.cli.main import main
 from heedful.cli.translate import LazyTranslator, TranslationRequest
@@ -81,7 +82,13 @@ def test_a_sentence_needs_no_pytorch_which_may_be_loaded_afterwards(model: Path)
 
 @pytest.mark.parametrize(
     "words",
-    [["--alignment"], ["--prefix", "a"], ["--no-repeat-ngram", "2"], ["--precision", "bf16"]],
+    [
+        ["--alignment"],
+        ["--check"],
+        ["--prefix", "a"],
+        ["--no-repeat-ngram", "2"],
+        ["--precision", "bf16"],
+    ],
     ids=lambda words: words[0],
 )
 def test_what_needs_pytorch_has_it(model: Path, words: list[str]) -> None:
@@ -94,6 +101,7 @@ def asked(model: Path, **changes: Any) -> TranslationRequest:
     plain: dict[str, Any] = {
         "running": Running(device="cpu"),
         "alignment": False,
+        "checks": CheckFlags(),
         "prefixes": False,
         "shortlist": False,
     }
@@ -104,6 +112,7 @@ def test_nothing_but_translations_is_plain(model: Path) -> None:
     assert asked(model).is_plain
     for name, value in {
         "alignment": True,
+        "checks": CheckFlags(check=True),
         "prefixes": True,
         "shortlist": Path("list"),
         "running": Running(batch_size=1),
