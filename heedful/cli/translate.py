@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from heedful.cli.checking import UNCHECKED, CheckFlags
+from heedful.cli.checking import UNCHECKED, CheckedTranslations, CheckFlags
 from heedful.cli.flags import (
     STANDARD,
     ModelPath,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.quality.checker import Checker
     from heedful.quality.reports import TranslationReport
 
 CHUNK = 4096
@@ -165,24 +164,24 @@ def translate(
             shortlist=shortlist_file or shortlist,
         )
     )
-    counts = {"lines": 0, "tokens": 0, "cut": 0} | ({"in_doubt": 0} if checks.is_on else {})
+    counts = {"lines": 0, "tokens": 0, "cut": 0}
     writer = _Writer(
         json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
     )
     with closing(terminal()) as events, output_to(output_file) as writable:
         for texts in chunks(input, 1 if stream else CHUNK):
-            translations = translator.translate(
+            translations, reports = translator.translate(
                 texts, prefixes.take(len(texts)), counts["lines"] + 1, events.warn
             )
-            reports = translator.check(texts, translations, events.warn)
-            writer.write(translations, reports, writable)
+            writer.write(translations, reports if checks.is_shown else None, writable)
             counts["lines"] += len(translations)
             counts["tokens"] += sum(len(translation.tokens) for translation in translations)
             counts["cut"] += sum(not translation.finished for translation in translations)
-            if reports is not None:
-                counts["in_doubt"] += sum(report.in_doubt for report in reports)
             events.progress(counts["lines"], None, "translated")
         prefixes.finish()
+    checked = translator.checked
+    if checked is not None:
+        counts |= {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
     loaded = translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
@@ -194,6 +193,8 @@ def translate(
         },
         summary=False,
     )
+    if checked is not None:
+        checked.finish(counts["lines"])
 
 
 @dataclass(frozen=True)
@@ -238,6 +239,7 @@ class LazyTranslator:
 
     Attributes:
         load_seconds: time spent on loading so far.
+        checked: what checks translations, if that is asked for.
     """
 
     def __init__(self, request: TranslationRequest) -> None:
@@ -247,15 +249,17 @@ class LazyTranslator:
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
             self._full = self._load_full()
-        self._checker: Checker | None = None
+        self.checked: CheckedTranslations | None = None
         if request.checks.is_on:
             assert self._full is not None
-            self._checker = request.checks.checker(request.model, self._full[0])
+            self.checked = CheckedTranslations(
+                request.checks, request.model, self._full[0], request.settings
+            )
 
     def translate(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
-    ) -> list[Translation]:
-        """Translate each text.
+    ) -> tuple[list[Translation], list[TranslationReport] | None]:
+        """Translate each text, and check the translations if that is asked for.
 
         Args:
             texts: lines.
@@ -263,6 +267,14 @@ class LazyTranslator:
             first_line: number of the first line.
             warn: receives warnings.
         """
+        translations = self._translate(texts, prefixes, first_line, warn)
+        if self.checked is None:
+            return translations, None
+        return self.checked.settle(texts, translations, first_line, warn)
+
+    def _translate(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
+    ) -> list[Translation]:
         request = self.request
         if self._lean is not None and self._lean.serves(texts):
             return self._lean.translate(texts, request.settings, first_line=first_line, warn=warn)
@@ -279,14 +291,6 @@ class LazyTranslator:
             first_line=first_line,
             warn=warn,
         )
-
-    def check(
-        self, texts: Sequence[str], translations: Sequence[Translation], warn: Warn
-    ) -> list[TranslationReport] | None:
-        """Return reports on translations; None where none are asked for."""
-        if self._checker is None:
-            return None
-        return self._checker.reports(texts, translations, warn=warn)
 
     def _load_lean(self) -> NumpyTranslationPipeline | None:
         """The NumPy pipeline, if it supports the model and the search."""

@@ -87,6 +87,8 @@ def _language_result(
     if code not in probabilities:
         return CheckResult("language", False, 1.0, least)
     value = probabilities[code]
+    if len(letters) < 2 * fewest:  # names and loans weigh more in a short text
+        least /= 10
     failed = value < least
     note = f"looks like {ranked[0][0]}"
     evidence = (Evidence("target", 0, len(target), target, note),) if failed else ()

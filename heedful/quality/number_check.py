@@ -12,6 +12,7 @@ from heedful.quality.number_words import (
     has_number_word,
     months,
     normalise,
+    parts_of_numbers,
     scales,
 )
 from heedful.quality.reports import CheckResult, Evidence, Side, counted
@@ -46,8 +47,10 @@ class NumberSide:
         return self.tells_times and number.is_time
 
     def has_value(self, value: int) -> bool:
-        """Return True if the text has a whole number, in figures or in words."""
-        return self.says(value) or any((value,) in number.readings for number in self.numbers)
+        """Return True if the text has a whole number, in figures or in words, or in a time."""
+        return self.says(value) or any(
+            value in reading for number in self.numbers for reading in number.readings
+        )
 
     @property
     def tells_times(self) -> bool:
@@ -55,16 +58,25 @@ class NumberSide:
         pattern = clock_words(self.language) if self.language else None
         return pattern is not None and pattern.search(self.text) is not None
 
-    def spoken(self) -> list[tuple[str, int]]:
-        """Return words that are numbers for certain, and what they stand for."""
-        known = common_words(self.language) if self.language else {}
-        values = [None, *map(known.get, self.words), None]
-        return [
-            (word, value)
-            for place, word in enumerate(self.words, start=1)
-            if (value := values[place]) is not None
-            if values[place - 1] is values[place + 1] is None  # no part of "thirty-four"
-        ]
+    def spoken(self) -> list[tuple[re.Match[str], int]]:
+        """Return words that are numbers for certain, and what they stand for.
+
+        Parts of "thirty-four" and "two thousand" are none, nor is that of "four-wheeler".
+        """
+        if self.language is None:
+            return []
+        known, parts = common_words(self.language), parts_of_numbers(self.language)
+        words = list(re.finditer(r"[^\W_]+", self.text))
+        folded = [None, *(word[0].casefold() for word in words), None]
+        found = []
+        for place, word in enumerate(words, start=1):
+            value = known.get(folded[place] or "")
+            around = self.text[max(word.start() - 1, 0) : word.end() + 1]
+            if value is None or "-" in around or "’" in around or "'" in around:
+                continue
+            if folded[place - 1] not in parts and folded[place + 1] not in parts:
+                found.append((word, value))
+        return found
 
     def says(self, value: int) -> bool:
         """Return True if the text has a whole number in words."""
@@ -106,8 +118,8 @@ def check_numbers(
 
     Numbers agree across the ways to write them: 1,000.5 and 1.000,5; 9:15, 9.15 Uhr and 9 h 15;
     dates in any order; figures and words, months and their numbers, Roman numerals, where the
-    languages are known. A 1 needs no counterpart. Words against words are compared only where both
-    texts have a number that the other one lacks.
+    languages are known. A 1 needs no counterpart. Of numbers that are words in both texts, only
+    those are compared that are numbers for certain: from three on, and no parts of longer ones.
 
     Args:
         source: the text, what is protected blanked.
@@ -178,27 +190,20 @@ def _has_part(number: Number, part: int) -> bool:
 
 
 def _different_words(left: NumberSide, right: NumberSide) -> list[Evidence]:
-    """Return words for numbers that only one of the texts has, where both have some."""
+    """Return words for numbers that the other text does not have in any form."""
     if left.tells_times or right.tells_times or left.language is None or right.language is None:
         return []
-    mine = [word for word, value in left.spoken() if not right.has_value(value)]
-    others = [word for word, value in right.spoken() if not left.has_value(value)]
-    if not mine or not others:
-        return []
     return [
-        *(_word_evidence(left, word, "missing") for word in mine),
-        *(_word_evidence(right, word, "added") for word in others),
+        Evidence(side.side, *word.span(), word[0], note)
+        for side, other, note in ((left, right, "missing"), (right, left, "added"))
+        for word, value in side.spoken()
+        # Seven in the evening is "neunzehn Uhr".
+        if not any(map(other.has_value, (value, value + 12, value - 12)))
     ]
 
 
 def _at(number: Number, side: Side, note: str) -> Evidence:
     return Evidence(side, number.start, number.end, number.text, note)
-
-
-def _word_evidence(side: NumberSide, word: str, note: str) -> Evidence:
-    matches = re.finditer(r"[^\W_]+", side.text)
-    match = next(match for match in matches if match[0].casefold() == word)
-    return Evidence(side.side, *match.span(), match[0], note)
 
 
 def _roman(numeral: str) -> int:

@@ -12,14 +12,15 @@ from heedful.errors import ConfigError
 LARGEST = 10_000_000
 """Numbers up to here are looked for as words; nobody writes out longer ones."""
 
-COMMON = (*range(2, 21), *range(30, 100, 10), 100, 1000)
-"""Numbers whose words are numbers for certain: "one" is an article, and more."""
+COMMON = (*range(3, 21), *range(30, 100, 10))
+"""Numbers whose words are numbers for certain. "One" is an article, "two" may be "both"."""
 
 # What turns the word of a number into that of another one, at its end.
 _GOES_ON = re.compile(r"[- ]?(?:und|zig|ßig|zehn|hundert|tausend|teen|ty|hundred|thousand|cent)")
+_OTHER_MEANINGS = {"de": ("acht",), "fr": ("neuf",)}  # attention, new
 _CLOCK = {
-    "en": "half|quarter|past|o'clock|o’clock|noon|midnight",
-    "de": "halb|viertel|dreiviertel|mittags?|mitternachts?|kurz vor|kurz nach",
+    "en": "half|quarters?|noon|midnight",
+    "de": r"halb\w*|anderthalb\w*|\w*viertel\w*|mittags?|mitternachts?",
     "fr": "demie?|quart|midi|minuit|moins",
     "es": "media|cuarto|mediodía|medianoche",
     "it": "mezza|quarto|mezzogiorno|mezzanotte",
@@ -51,7 +52,11 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
     words = [normalise(_spell(value, language, kind)).strip() for kind in kinds]
     # "a hundred", "hundert" beside "one hundred", "einhundert".
     words += [re.sub(r"^(?:one |ein)(?=.*(?:hund|th?[oa]us))", "", word) for word in words]
+    if language.startswith("fr") and 1100 < value < 2000:
+        hundreds, rest = (_spell(part, language, "cardinal") for part in divmod(value, 100))
+        words.append(normalise(f"{hundreds} cent {rest if value % 100 else ''}").strip())
     stems = [word[:-1] for word in words if word.endswith("e") and len(word) > 4]
+    stems += [f"{word[:-1]}ies" for word in words if word.endswith("y")]  # the thirties
     return tuple(dict.fromkeys(filter(None, [*words, *stems])))
 
 
@@ -78,7 +83,15 @@ def has_number_word(value: int, language: str, normalised: str) -> bool:
 def common_words(language: str) -> dict[str, int]:
     """Return the words of common numbers, each one word, and what they stand for."""
     spelled = {normalise(_spell(value, language, "cardinal")).strip(): value for value in COMMON}
-    return {word: value for word, value in spelled.items() if word and " " not in word}
+    other = _OTHER_MEANINGS.get(language, ())
+    return {w: value for w, value in spelled.items() if w and " " not in w and w not in other}
+
+
+@functools.cache
+def parts_of_numbers(language: str) -> frozenset[str]:
+    """Return words that longer numbers are made of, normalised."""
+    spelled = [_spell(value, language, "cardinal") for value in (*range(1, 101), 200, 2000, 10**6)]
+    return frozenset(word for each in spelled for word in normalise(each).split()) | {"million"}
 
 
 @functools.cache

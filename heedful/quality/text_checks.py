@@ -66,7 +66,7 @@ class CheckSettings(Config):
         0.01, description="least probability of the language that is asked for"
     )
     fewest_letters: Annotated[int, Field(ge=1)] = Field(
-        20, description="letters from which on a language is detected"
+        10, description="letters from which on a language is detected"
     )
     least_mean: Annotated[float, Field(lt=0)] = Field(
         -0.9, description="mean log-probability of the tokens of a translation"
@@ -81,7 +81,7 @@ class CheckSettings(Config):
         0.2, description="share of the source's words that may get less"
     )
     least_difference: float = Field(
-        0.3, description="log-probability that a token gains by the source, in the mean"
+        1.0, description="log-probability that a token gains by the source, in the mean"
     )
 
 
@@ -120,7 +120,7 @@ def check_texts(
         check_urls(left, right),
         check_placeholders(left, right, source),
         check_quotes(plain, other),
-        check_repetition(plain, other),
+        check_repetition(source, target),
         *check_length(source, target, shortest=settings.shortest, longest=settings.longest),
         *check_copies(
             plain,

@@ -70,9 +70,9 @@ def check_repetition(source: str, target: str) -> CheckResult:
         The result; its value is the number of repeated words.
     """
     evidence, value = [], 0
-    allowed = len(_repeats(find_words(source), source))
-    for first, count, length in _repeats(words := find_words(target), target)[allowed:]:
-        start, end = words[first + length].start, words[first + length * count - 1].end
+    allowed = len(_repeats(_tokens(source)))
+    for first, count, length in _repeats(tokens := _tokens(target))[allowed:]:
+        start, end = tokens[first + length].start, tokens[first + length * count - 1].end
         value += length * (count - 1)
         evidence.append(Evidence("target", start, end, target[start:end], "repeated"))
     if not evidence:
@@ -89,19 +89,32 @@ def _is_loop(unit: str) -> bool:
     return any(character.isalpha() for character in unit)
 
 
-def _repeats(words: Sequence[Word], text: str) -> list[tuple[int, int, int]]:
+def _tokens(text: str) -> list[Word]:
+    """Return what stands between spaces, marks and all; characters where there are no spaces.
+
+    With its marks, because "… objects. Objects …" repeats nothing.
+    """
+    if max(text, default="") >= _FIRST_SPACELESS and any(map(is_spaceless, text)):
+        return find_words(text)
+    return [Word(*m.span(), m[0], m[0].casefold()) for m in re.finditer(r"\S+", text)]
+
+
+def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
     """Return first word, times and length in words of phrases that follow themselves."""
     found: list[tuple[int, int, int]] = []
     folded = [word.folded for word in words]
+    if len(set(folded)) == len(folded):  # most texts
+        return found
     place = 0
     while place < len(words):
         for length in range(1, (len(words) - place) // 2 + 1):
+            if folded[place] != folded[place + length]:
+                continue
             count = 1
             unit = folded[place : place + length]
             while folded[place + count * length : place + (count + 1) * length] == unit:
                 count += 1
-            gap = text[words[place + length - 1].end : words[place + length].start]
-            if count > 1 and _is_repetition(unit, count, gap):
+            if count > 1 and _is_repetition(unit, count):
                 found.append((place, count, length))
                 place += length * count - 1
                 break
@@ -109,20 +122,19 @@ def _repeats(words: Sequence[Word], text: str) -> list[tuple[int, int, int]]:
     return found
 
 
-def _is_repetition(unit: Sequence[str], count: int, gap: str) -> bool:
+def _is_repetition(unit: Sequence[str], count: int) -> bool:
     """Return True for a phrase that nobody repeats on purpose.
 
     Args:
         unit: its words.
         count: how often it stands there.
-        gap: what stands between the first and the second.
     """
-    if count == 2 and (sum(map(len, unit)) < _SHORTEST_PHRASE or len(set(unit)) == 1):
+    if not any(character.isalpha() for word in unit for character in word):
         return False
-    if all(any(map(str.isdigit, word)) for word in unit):
-        return False
-    # "… recursive objects. Recursive objects are …"; what is protected is a wide gap.
-    return count > 2 or len(unit) > 3 or (gap.isspace() and len(gap) == 1) or not gap
+    # "Nous nous", "die die"; "very, very, very" and "1 + 1 + 1" may be meant.
+    if count == 2:
+        return len(set(unit)) > 1 and sum(map(len, unit)) >= _SHORTEST_PHRASE
+    return not unit[0].endswith(",") or len(unit) > 1
 
 
 def text_length(text: str) -> float:
@@ -212,7 +224,8 @@ def check_copies(
     share = len(new) / max(len(counting), 1)
     copied = share > most_copied and len(new) > 1
     whole = Evidence("target", 0, len(target), target, "a copy of the source")
-    runs = [] if copied else _runs(new, words)
+    runs = [] if copied else _runs(kept, words)
+    runs = [run for run in runs if sum(word.text in own for word in run) > 1]
     longest = max(map(len, runs), default=0)
     left = [word for run in runs if len(run) > longest_run for word in run]
     if known is not None and not copied:

@@ -76,3 +76,45 @@ def test_languages_are_pairs_of_codes(run: Run, languages: str) -> None:
 def test_named_languages_go_before_those_of_the_card(run: Run) -> None:
     done = run("--check", "--languages", "en-ru", stdin=b"The man sees the dog in the garden.\n")
     assert done.lines[0].endswith("\tscript,language")
+
+
+@pytest.mark.parametrize(
+    ("words", "third"),
+    [
+        (["--on-doubt", "mark"], "[?] "),
+        (["--on-doubt", "mark", "--mark", "-- "], "-- "),
+        (["--on-doubt", "source"], "Go to http://www.example.org/x?y=1 now."),
+    ],
+)
+def test_doubtful_translations_are_marked_or_replaced(
+    run: Run, words: list[str], third: str
+) -> None:
+    plain, done = run(), run(*words)
+    assert done.status == 0
+    assert done.lines[:2] == plain.lines[:2]
+    assert done.lines[2] == (third if third.endswith(".") else third + plain.lines[2])
+
+
+def test_doubt_can_fail_and_loses_nothing(run: Run, tmp_path: Path) -> None:
+    plain, out = run(), tmp_path / "out.txt"
+    done = run("--on-doubt", "fail", "-o", out)
+    assert done.status == 1
+    assert "1 of 3 translations are in doubt: line 3." in done.err
+    assert out.read_text(encoding="utf-8").split("\n")[:-1] == plain.lines
+    assert run("--on-doubt", "fail", stdin=b"A man rides a bicycle.\n").status == 0
+
+
+def test_second_tries_are_counted(run: Run, tmp_path: Path) -> None:
+    record = tmp_path / "report.json"
+    done = run("--second-try", "--check", "--report", record)
+    assert done.status == 0
+    counts = json.loads(record.read_text())
+    assert counts["in_doubt"] == 1
+    assert counts["replaced"] in (0, 1)
+
+
+@pytest.mark.parametrize("mark", ["a\nb", "a\tb", ""])
+def test_a_mark_stays_within_its_column(run: Run, mark: str) -> None:
+    done = run("--on-doubt", "mark", "--mark", mark)
+    assert done.status == 2
+    assert "--mark" in done.err
