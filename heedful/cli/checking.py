@@ -1,13 +1,11 @@
-"""Flags that check translations, and the checker that they describe."""
+"""The checks that flags ask for: translations are checked, tried again, marked, or refused."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING
 
-from cyclopts import Group, Parameter
-
+from heedful.cli.flags import CheckFlags
 from heedful.cli.text_io import say
 from heedful.errors import RunError, UserError
 
@@ -19,111 +17,6 @@ if TYPE_CHECKING:
     from heedful.quality.checker import Checker
     from heedful.quality.reports import TranslationReport
     from heedful.search.search_settings import SearchSettings
-
-_GROUP = Group("Checking", sort_key=40)
-
-
-@Parameter(name="*", group=_GROUP)
-@dataclass(frozen=True, kw_only=True)
-class CheckFlags:
-    """Checks of translations; see the guide on checking."""
-
-    check: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Check each translation, and write a tab and the names of the checks that failed "
-            "after it (ok if none); with --json, a report with measures and places.",
-        ),
-    ] = False
-    check_source: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Also check that the source makes each translation more probable; slower.",
-        ),
-    ] = False
-    languages: Annotated[
-        str | None,
-        Parameter(
-            help="Languages of the text and its translation, such as en-de, for the checks of "
-            "numbers in words and of the language; those of the model's name or card if unset.",
-        ),
-    ] = None
-
-    second_try: Annotated[
-        bool,
-        Parameter(
-            negative=(),
-            show_default=False,
-            help="Search again, wider and with constraints, where a check failed; the translation "
-            "is kept only if fewer checks fail.",
-        ),
-    ] = False
-    on_doubt: Annotated[
-        Literal["keep", "mark", "source", "fail"],
-        Parameter(
-            help="A translation that a check doubts is kept, marked, replaced by its source, or "
-            "named at the end, with exit status 1.",
-        ),
-    ] = "keep"
-    mark: Annotated[
-        str, Parameter(allow_leading_hyphen=True, help="Before translations that are marked.")
-    ] = "[?] "
-
-    @property
-    def is_on(self) -> bool:
-        """True if translations are checked."""
-        return self.is_shown or self.second_try or self.on_doubt != "keep"
-
-    @property
-    def is_shown(self) -> bool:
-        """True if reports are written."""
-        return self.check or self.check_source
-
-    def plain(self) -> dict[str, Any]:
-        """The flags as JSON data."""
-        return {
-            "check": self.is_on,
-            "check_source": self.check_source,
-            "languages": self.languages,
-            "second_try": self.second_try,
-            "on_doubt": self.on_doubt,
-        }
-
-    def verify(self) -> None:
-        """Refuse a mark that would end the line.
-
-        Raises:
-            UserError: naming the flag.
-        """
-        if len(self.mark.splitlines()) != 1 or "\t" in self.mark:
-            raise UserError("A mark is a few characters of one line, without tabs", where="--mark")
-
-    def checker(self, model: Path, pipeline: TranslationPipeline) -> Checker:
-        """Return the checker that is asked for.
-
-        Args:
-            model: directory of the translator.
-            pipeline: the translator.
-
-        Raises:
-            UserError: when the languages are not written as en-de.
-        """
-        from heedful.quality.checker import Checker
-
-        languages = languages_of(model, self.languages)
-        if None in languages:
-            say(
-                "The languages of the model are unknown: numbers in words, the script and the "
-                "language are not checked. Give --languages, such as en-de."
-            )
-        return Checker(pipeline, languages, detached=self.check_source)
-
-
-UNCHECKED = CheckFlags()
 
 _LINES_NAMED = 50
 
@@ -149,10 +42,10 @@ class CheckedTranslations:
         pipeline: TranslationPipeline,
         settings: SearchSettings,
     ) -> None:
-        flags.verify()
+        _verify(flags)
         self.flags = flags
         self.settings = settings
-        self.checker = flags.checker(model, pipeline)
+        self.checker = _checker(flags, model, pipeline)
         self.doubted: list[int] = []
         self.replaced = 0
 
@@ -210,6 +103,41 @@ class CheckedTranslations:
         if self.flags.on_doubt == "source":
             return Translation(one_line(text), **vars(translation))
         return translation
+
+
+def _verify(flags: CheckFlags) -> None:
+    """Refuse a mark that would end the line.
+
+    Raises:
+        UserError: naming the flag.
+    """
+    if len(flags.mark.splitlines()) != 1 or "\t" in flags.mark:
+        raise UserError("A mark is a few characters of one line, without tabs", where="--mark")
+
+
+def _checker(flags: CheckFlags, model: Path, pipeline: TranslationPipeline) -> Checker:
+    """Return the checker that is asked for.
+
+    Args:
+        flags: that say so.
+        model: directory of the translator.
+        pipeline: the translator.
+
+    Raises:
+        UserError: when the languages are not written as en-de.
+    """
+    from heedful.quality.calibration import Calibration, calibration_path
+    from heedful.quality.checker import Checker
+
+    stored = calibration_path(model)
+    calibration = Calibration.read(stored) if stored.exists() else None
+    languages = languages_of(model, flags.languages)
+    if None in languages:
+        say(
+            "The languages of the model are unknown: numbers in words, the script and the "
+            "language are not checked. Give --languages, such as en-de."
+        )
+    return Checker(pipeline, languages, detached=flags.check_source, calibration=calibration)
 
 
 def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:

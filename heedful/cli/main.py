@@ -38,6 +38,7 @@ VERBS = {
     "compare": "Train several configurations on the same data with the same budget, and compare "
     "them.",
     "sweep": "Train a configuration with several values of one setting, and compare them.",
+    "calibrate": "Learn how good a model's translations are by how sure it is of them.",
     "score": "Score given translations (log-probability).",
     "import": "Convert a Hugging Face model directory to a Heedful one.",
     "merge": "Merge a low-rank adapter (LoRA) into its base model.",

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
-from heedful.cli.checking import UNCHECKED, CheckedTranslations, CheckFlags
 from heedful.cli.flags import (
     STANDARD,
+    UNCHECKED,
+    CheckFlags,
     ModelPath,
     Running,
     SearchFlags,
@@ -37,6 +38,7 @@ from heedful.errors import DataError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
+    from heedful.cli.checking import CheckedTranslations
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
@@ -251,6 +253,8 @@ class LazyTranslator:
             self._full = self._load_full()
         self.checked: CheckedTranslations | None = None
         if request.checks.is_on:
+            from heedful.cli.checking import CheckedTranslations
+
             assert self._full is not None
             self.checked = CheckedTranslations(
                 request.checks, request.model, self._full[0], request.settings

@@ -13,6 +13,7 @@ from heedful.quality.text_checks import DEFAULT, CheckSettings, Languages, check
 if TYPE_CHECKING:
     from heedful.pipelines.text_splitting import Warn
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.calibration import Calibration
 
 
 class Checker:
@@ -25,6 +26,7 @@ class Checker:
         settings: thresholds.
         detached: also check whether the source makes a translation more probable. It costs another
             pass of the model.
+        calibration: predicts the chrF of translations; see `heedful calibrate`.
     """
 
     def __init__(
@@ -34,12 +36,14 @@ class Checker:
         settings: CheckSettings = DEFAULT,
         *,
         detached: bool = False,
+        calibration: Calibration | None = None,
     ) -> None:
         assert pipeline is not None or not detached, "only a model can tell"
         self.pipeline = pipeline
         self.languages = languages
         self.settings = settings
         self.detached = detached
+        self.calibration = calibration
 
     def reports(
         self,
@@ -61,9 +65,17 @@ class Checker:
         """
         _check_count(sources, translations)
         without = self._without_source(translations, warn)
+        confidence: Sequence[float | None] = [None] * len(sources)
+        if self.calibration is not None:
+            confidence = self.calibration.predict(sources, translations)
         return [
-            TranslationReport(tuple(self._checks(source, translation, bare)))
-            for source, translation, bare in zip(sources, translations, without, strict=True)
+            TranslationReport(
+                tuple(self._checks(source, translation, bare)),
+                predicted if translation.token_scores else None,
+            )
+            for source, translation, bare, predicted in zip(
+                sources, translations, without, confidence, strict=True
+            )
         ]
 
     def report_pairs(

@@ -49,7 +49,10 @@ _TOKEN = re.compile(
 )
 _SPACES = re.compile(r"[ \u00a0\u202f\u2009'’]")
 _SEPARATORS = re.compile(r"[.,٫٬]")
-_HOURS = re.compile(r"\s?(?:Uhr|h|heures?|uur|horas?)\b(?:[ \u00a0]?(\d\d)(?!\d))?", re.IGNORECASE)
+_HOURS = re.compile(
+    r"\s?(?:(?:Uhr|heures?|uur|horas?)\b|h(?![^\W\d_]))(?:[ \u00a0]?(\d\d)(?!\d))?",
+    re.IGNORECASE,
+)
 _DAYTIME = re.compile(r"\s?(?:a\.?m|p\.?m)\b", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?s\b|er(?:n|s)?\b")
 _HALF_DAY = 12

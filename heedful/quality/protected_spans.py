@@ -29,7 +29,18 @@ class ProtectedSpan:
     end: int
     text: str
 
+    @property
+    def key(self) -> str:
+        """The part that must stay the same: of :role:`text <target>` the role and its target."""
+        role = _ROLE.fullmatch(self.text)
+        if role is None:
+            return self.text
+        target = _TARGET.search(role[2])
+        return role[1] + (target[1] if target else role[2])
 
+
+_ROLE = re.compile(r"(:[\w:+-]+:)`[~!]?([^`]+)`")
+_TARGET = re.compile(r"<([^<>]+)>$")
 _URL = r"(?:https?|ftps?|file|mailto):[^\s<>\"“”«»`]+|\bwww\.[^\s<>\"“”«»`]+"
 _EMAIL = r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
 _PLACEHOLDERS = (
@@ -42,8 +53,7 @@ _PLACEHOLDERS = (
     r"</?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>(?!`)|<!--.*?-->",  # tags, but no `text <target>`
     r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#[xX][\dA-Fa-f]{1,5});",  # entities
     r"``[^`]+``",  # code of reStructuredText and Markdown
-    r":[A-Za-z][\w:+-]*:(?=`)",  # roles of reStructuredText
-    r"(?<=:`)[~!.]?[\w.]*[._()]\w*(?:\(\))?(?=`)",  # names that roles refer to
+    r":[A-Za-z][\w:+-]*:`[^`]+`",  # roles of reStructuredText
     r"(?<![\w|])\|[A-Za-z]\w*\|(?![\w|])",  # substitutions
     r"(?<!\w)__[A-Za-z0-9]+__(?!\w)",
     r"[\U0001F300-\U0001FAFF\u2600-\u27BF](?:[\u200d\ufe0f\U0001F3FB-\U0001F3FF]"
@@ -123,7 +133,7 @@ def check_placeholders(
 
 def _is_marked_up(evidence: Evidence, source: Sequence[ProtectedSpan], text: str) -> bool:
     """Return True for code in a translation that is plain text in the source."""
-    if not evidence.text.startswith("``"):
+    if not evidence.text.startswith("``") or evidence.note != "added":
         return False
     plain = blanked(text, source)
     return evidence.text.strip("`\"'") in plain
@@ -131,16 +141,16 @@ def _is_marked_up(evidence: Evidence, source: Sequence[ProtectedSpan], text: str
 
 def _surplus(spans: list[ProtectedSpan], others: list[ProtectedSpan], side: Side) -> list[Evidence]:
     """Return the spans that there are more of than in the other text."""
-    room = Counter(span.text for span in others)
+    room = Counter(span.key for span in others)
     known = set(room)
     evidence = []
     for span in spans:
-        if room[span.text] > 0:
-            room[span.text] -= 1
+        if room[span.key] > 0:
+            room[span.key] -= 1
             continue
         if side == "source":
-            note = "too few in the translation" if span.text in known else "missing"
+            note = "too few in the translation" if span.key in known else "missing"
         else:
-            note = "too many" if span.text in known else "added"
+            note = "too many" if span.key in known else "added"
         evidence.append(Evidence(side, span.start, span.end, span.text, note))
     return evidence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field
@@ -95,8 +94,6 @@ def check_texts(
     target: str,
     languages: Languages = (None, None),
     settings: CheckSettings = DEFAULT,
-    *,
-    known: Collection[str] | None = None,
 ) -> list[CheckResult]:
     """Check a translation by its text alone.
 
@@ -106,7 +103,6 @@ def check_texts(
         languages: codes of both, such as en and de; None where unknown. Then words of numbers are
             not compared, and script and language not checked.
         settings: thresholds.
-        known: words that translations between these languages keep, in small letters.
 
     Returns:
         A result for each check that could be made, in the order of `CHECKS`.
@@ -127,7 +123,6 @@ def check_texts(
             other,
             most_copied=settings.most_copied,
             longest_run=settings.longest_run,
-            known=known,
         ),
     ]
     if languages[1] is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heedful.quality.reports import CheckResult, Evidence, counted
@@ -192,19 +192,17 @@ def check_copies(
     *,
     most_copied: float,
     longest_run: int,
-    known: Collection[str] | None = None,
 ) -> tuple[CheckResult, CheckResult]:
     """Find words of the source that stand in the translation as they were.
 
     Names, words that hold figures, and what is set as code may stay. Many words are the same in two
-    languages, so a single one says nothing unless those that are the same are known.
+    languages, so a single one says nothing.
 
     Args:
         source: the text, what is protected blanked.
         target: its translation, the same.
         most_copied: share of the translation's words past which the source was copied.
         longest_run: words in a row past which they were not translated.
-        known: words that translations keep; each other one of four letters was not translated.
 
     Returns:
         Whether it was copied, and whether words were not translated.
@@ -228,13 +226,6 @@ def check_copies(
     runs = [run for run in runs if sum(word.text in own for word in run) > 1]
     longest = max(map(len, runs), default=0)
     left = [word for run in runs if len(run) > longest_run for word in run]
-    if known is not None and not copied:
-        left += [
-            word
-            for word in new
-            if word not in left and len(word.text) > 3
-            if word.folded not in known and word.text == word.text.lower()
-        ]
     evidence = tuple(Evidence("target", w.start, w.end, w.text, "as in the source") for w in left)
     return (
         CheckResult("copied", copied, share, most_copied, (whole,) if copied else ()),

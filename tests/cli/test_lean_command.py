@@ -14,8 +14,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.cli.checking import CheckFlags
-from heedful.cli.flags import Running
+from heedful.cli.flags import CheckFlags, Running
 from heedful.cli.main import main
 from heedful.cli.translate import LazyTranslator, TranslationRequest
 from heedful.kernels.library import kernels
@@ -134,12 +133,12 @@ def test_many_lines_load_pytorch_once_and_few_before_and_after_do_not(
     told: list[str] = []
     translators = LazyTranslator(asked(model))
     lines = ["abc", "h" * 50, *["def"] * 20, "a" * 50]
-    found = translators.translate(lines[:2], None, 1, told.append)
+    found = translators.translate(lines[:2], None, 1, told.append)[0]
     before = translators.load_seconds
     assert not loaded
-    found += translators.translate(lines[2:22], None, 3, told.append)
+    found += translators.translate(lines[2:22], None, 3, told.append)[0]
     assert translators.load_seconds > before > 0.0
-    found += translators.translate(lines[22:], None, 23, told.append)
+    found += translators.translate(lines[22:], None, 23, told.append)[0]
     assert loaded == [model]
     whole = heedful.load(model, device="cpu").translate(lines, beam=2, max_length=4)
     assert found == whole
