@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _PATH = "setting"
 _RUNNING = Group("Running", sort_key=50)
+_CHECKING = Group("Checking", sort_key=40)
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 
 BatchTokens = int | Literal["auto"]
@@ -162,6 +163,80 @@ else:
     SearchFlags = flags_of(SearchSettings, "Search")
 
 _Settings = TypeVar("_Settings", bound=SearchSettings)
+
+
+@Parameter(name="*", group=_CHECKING)
+@dataclass(frozen=True, kw_only=True)
+class CheckFlags:
+    """Checks of translations; see the guide on checking."""
+
+    check: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Check each translation, and write a tab and the names of the checks that failed "
+            "after it (ok if none); with --json, a report with measures and places.",
+        ),
+    ] = False
+    check_source: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Also check that the source makes each translation more probable; slower.",
+        ),
+    ] = False
+    languages: Annotated[
+        str | None,
+        Parameter(
+            help="Languages of the text and its translation, such as en-de, for the checks of "
+            "numbers in words and of the language; those of the model's name or card if unset.",
+        ),
+    ] = None
+
+    second_try: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Search again, wider and with constraints, where a check failed; the translation "
+            "is kept only if fewer checks fail.",
+        ),
+    ] = False
+    on_doubt: Annotated[
+        Literal["keep", "mark", "source", "fail"],
+        Parameter(
+            help="A translation that a check doubts is kept, marked, replaced by its source, or "
+            "named at the end, with exit status 1.",
+        ),
+    ] = "keep"
+    mark: Annotated[
+        str, Parameter(allow_leading_hyphen=True, help="Before translations that are marked.")
+    ] = "[?] "
+
+    @property
+    def is_on(self) -> bool:
+        """True if translations are checked."""
+        return self.is_shown or self.second_try or self.on_doubt != "keep"
+
+    @property
+    def is_shown(self) -> bool:
+        """True if reports are written."""
+        return self.check or self.check_source
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        return {
+            "check": self.is_on,
+            "check_source": self.check_source,
+            "languages": self.languages,
+            "second_try": self.second_try,
+            "on_doubt": self.on_doubt,
+        }
+
+
+UNCHECKED = CheckFlags()
 
 
 def search_settings(flags: Any) -> SearchSettings:

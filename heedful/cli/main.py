@@ -40,6 +40,7 @@ VERBS = {
     "them.",
     "sweep": "Train a configuration with several values of one setting, and compare them.",
     "frontier": "Measure which settings of a translator are fast, small and good on this machine.",
+    "calibrate": "Learn how good a model's translations are by how sure it is of them.",
     "score": "Score given translations (log-probability).",
     "import": "Convert a Hugging Face model directory to a Heedful one.",
     "merge": "Merge a low-rank adapter (LoRA) into its base model.",

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -16,6 +16,8 @@ from cyclopts import Parameter
 
 from heedful.cli.flags import (
     STANDARD,
+    UNCHECKED,
+    CheckFlags,
     ModelPath,
     Running,
     SearchFlags,
@@ -38,10 +40,12 @@ from heedful.errors import DataError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
+    from heedful.cli.checking import CheckedTranslations
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.reports import TranslationReport
 
 CHUNK = 4096
 """Lines that are in memory at a time."""
@@ -138,6 +142,7 @@ def translate(
     shortlist_file: Annotated[
         Path | None, Parameter(help="The same, with a shortlist outside the model's directory.")
     ] = None,
+    checks: CheckFlags = UNCHECKED,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -152,6 +157,7 @@ def translate(
 
         echo "A man rides a bicycle." | heedful translate run
         heedful translate run -i text.en -o text.de --beam 5
+        heedful translate en-de -i text.en --check --json
     """
     settings = search_settings(search)
     flags = {
@@ -165,6 +171,7 @@ def translate(
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
         "glossary": None if glossary is None else str(glossary),
         "protect": protect,
+        **checks.plain(),
     }
     report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
@@ -176,6 +183,7 @@ def translate(
             settings,
             running,
             alignment=alignment,
+            checks=checks,
             prefixes=prefix is not None or prefix_file is not None,
             shortlist=shortlist_file or shortlist,
             glossary=glossary,
@@ -188,25 +196,31 @@ def translate(
     )
     with closing(terminal()) as events, output_to(output_file) as writable:
         for texts in chunks(input, 1 if stream else CHUNK):
-            translations = translator.translate(
+            translations, reports = translator.translate(
                 texts, prefixes.take(len(texts)), tally.counts["lines"] + 1, events.warn
             )
-            writer.write(translations, writable)
+            writer.write(translations, reports if checks.is_shown else None, writable)
             tally.add(translations, events.warn)
             events.progress(tally.counts["lines"], None, "translated")
         prefixes.finish()
     tally.finish()
+    checked = translator.checked
+    counts: dict[str, int] = dict(tally.counts)
+    if checked is not None:
+        counts |= {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
     loaded = translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
         {
-            **tally.counts,
+            **counts,
             "load_seconds": round(loaded, 3),
-            "lines_per_second": round(tally.counts["lines"] / working, 2),
-            "tokens_per_second": round(tally.counts["tokens"] / working, 1),
+            "lines_per_second": round(counts["lines"] / working, 2),
+            "tokens_per_second": round(counts["tokens"] / working, 1),
         },
         summary=False,
     )
+    if checked is not None:
+        checked.finish(counts["lines"])
 
 
 class _Tally:
@@ -245,6 +259,7 @@ class TranslationRequest:
         settings: of the search.
         running: device, precision and batches.
         alignment: return alignments.
+        checks: of translations.
         prefixes: translations have given prefixes.
         shortlist: use the model's shortlist, or the one in this file.
         glossary: terms that must be translated as in this file.
@@ -255,6 +270,7 @@ class TranslationRequest:
     settings: SearchSettings
     running: Running
     alignment: bool
+    checks: CheckFlags
     prefixes: bool
     shortlist: bool | Path
     glossary: Path | None = None
@@ -265,7 +281,8 @@ class TranslationRequest:
         """True if the request needs nothing but translations of one model."""
         running = self.running
         return (
-            not (self.alignment or self.prefixes or self.shortlist or self.glossary or self.protect)
+            not (self.alignment or self.checks.is_on or self.prefixes)
+            and not (self.shortlist or self.glossary or self.protect)
             and not running.ensemble
             and running.batch_size is None
             and running.batch_tokens == STANDARD.batch_tokens
@@ -280,6 +297,7 @@ class LazyTranslator:
 
     Attributes:
         load_seconds: time spent on loading so far.
+        checked: what checks translations, if that is asked for.
     """
 
     def __init__(self, request: TranslationRequest) -> None:
@@ -290,11 +308,24 @@ class LazyTranslator:
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
             self._full = self._load_full()
+        self.checked: CheckedTranslations | None = None
+        if request.checks.is_on:
+            from heedful.cli.checking import CheckedTranslations
+
+            assert self._full is not None
+            self.checked = CheckedTranslations(
+                request.checks,
+                request.model,
+                self._full[0],
+                request.settings,
+                glossary=self._glossary,
+                protect=request.protect,
+            )
 
     def translate(
         self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
-    ) -> list[Translation]:
-        """Translate each text.
+    ) -> tuple[list[Translation], list[TranslationReport] | None]:
+        """Translate each text, and check the translations if that is asked for.
 
         Args:
             texts: lines.
@@ -302,6 +333,14 @@ class LazyTranslator:
             first_line: number of the first line.
             warn: receives warnings.
         """
+        translations = self._translate(texts, prefixes, first_line, warn)
+        if self.checked is None:
+            return translations, None
+        return self.checked.settle(texts, translations, first_line, warn)
+
+    def _translate(
+        self, texts: Sequence[str], prefixes: Sequence[str] | None, first_line: int, warn: Warn
+    ) -> list[Translation]:
         request = self.request
         if self._lean is not None and self._lean.serves(texts):
             return self._lean.translate(texts, request.settings, first_line=first_line, warn=warn)
@@ -314,7 +353,7 @@ class LazyTranslator:
             prefixes=prefixes,
             glossary=self._glossary,
             protect=request.protect,
-            alignment=request.alignment,
+            alignment=request.alignment or request.checks.is_on,
             batch_size=request.running.batch_size,
             batch_tokens=positions,
             first_line=first_line,
@@ -364,15 +403,25 @@ class _Writer:
         self.scores = scores
         self.alignment = alignment
 
-    def write(self, translations: list[Translation], stream: TextIO) -> None:
-        for translation in translations:
-            line = self._item(translation) if self.json else self._columns(translation)
+    def write(
+        self,
+        translations: list[Translation],
+        reports: list[TranslationReport] | None,
+        stream: TextIO,
+    ) -> None:
+        for translation, report in zip(translations, reports or repeat(None), strict=False):
+            if self.json:
+                line = self._item(translation, report)
+            else:
+                line = self._columns(translation, report)
             assert "\n" not in line
             stream.write(line + "\n")
         stream.flush()
 
-    def _item(self, translation: Translation) -> str:
+    def _item(self, translation: Translation, report: TranslationReport | None) -> str:
         item = self._fields(translation)
+        if report is not None:
+            item["report"] = report.plain()
         if self.n_best:
             item["n_best"] = [self._fields(candidate) for candidate in translation.n_best]
         return json.dumps(item, ensure_ascii=False)
@@ -386,8 +435,8 @@ class _Writer:
             fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()
         return fields
 
-    def _columns(self, translation: Translation) -> str:
-        if not (self.scores or self.alignment or self.n_best):
+    def _columns(self, translation: Translation, report: TranslationReport | None) -> str:
+        if report is None and not (self.scores or self.alignment or self.n_best):
             return str(translation)
         columns: list[str] = []
         for candidate in translation.n_best:
@@ -397,6 +446,8 @@ class _Writer:
             if self.alignment:
                 links = candidate.alignment.links if candidate.alignment is not None else ()
                 columns.append(" ".join(f"{source}-{target}" for source, target, _ in links))
+        if report is not None:
+            columns.append(",".join(report.failed) or "ok")
         return "\t".join(columns)
 
 

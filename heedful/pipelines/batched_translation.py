@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -25,6 +25,7 @@ from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, search
 from heedful.pipelines.segment_search import (
     SearchItem,
     SegmentSearch,
+    align_pairs,
     score_pairs,
     target_specials,
 )
@@ -34,8 +35,16 @@ from heedful.search.search_settings import SearchSettings, longest_output
 from heedful.search.step_model import Ensemble, StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
 
+if TYPE_CHECKING:
+    from heedful.search.alignment import Alignment
+
 BATCH_TOKENS = 4096
 """Positions of a batch, padding and hypotheses counted."""
+
+Pair = tuple[Sequence[int], Sequence[int]]
+"""Ids of a source and its target."""
+
+Result = TypeVar("Result")
 
 Progress = Callable[[int, int], None]
 """Called with how many items are done, and of how many."""
@@ -146,20 +155,76 @@ class BatchedTranslation:
             batch_size, batch_tokens, warn, progress: as for `search`; positions count on the longer
                 side of a pair.
         """
-        lengths = [max(map(len, pair)) + 1 for pair in zip(sources, targets, strict=True)]
-        batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
-        scores: dict[int, tuple[float, ...]] = {}
 
-        def run(part: list[int]) -> list[tuple[float, ...]]:
-            pairs = [(sources[i], targets[i]) for i in part]
+        def run(pairs: list[Pair]) -> list[tuple[float, ...]]:
             return score_pairs(self.model, self.device, self.tokenizers, pairs)
 
+        return self.in_batches(
+            run,
+            list(zip(sources, targets, strict=True)),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=progress,
+        )
+
+    def align(
+        self,
+        sources: Sequence[Sequence[int]],
+        targets: Sequence[Sequence[int]],
+        *,
+        batch_size: int | None,
+        batch_tokens: int,
+        warn: Warn | None,
+    ) -> list[Alignment]:
+        """Word alignments of given translations.
+
+        Args:
+            sources, targets, batch_size, batch_tokens, warn: as for `score`.
+        """
+
+        def run(pairs: list[Pair]) -> list[Alignment]:
+            return align_pairs(self.model, self.device, self.tokenizers, pairs)
+
+        return self.in_batches(
+            run,
+            list(zip(sources, targets, strict=True)),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=None,
+        )
+
+    def in_batches(
+        self,
+        run: Callable[[list[Pair]], list[Result]],
+        pairs: Sequence[Pair],
+        *,
+        batch_size: int | None,
+        batch_tokens: int,
+        warn: Warn | None,
+        progress: Progress | None,
+    ) -> list[Result]:
+        """The results of a function of pairs, in the order of the pairs.
+
+        Args:
+            run: computes a batch.
+            pairs: ids of a source and its target.
+            batch_size, batch_tokens, warn, progress: as for `score`.
+        """
+        lengths = [max(map(len, pair)) + 1 for pair in pairs]
+        batches = plan_batches(lengths, width=1, batch_tokens=batch_tokens, batch_size=batch_size)
+        results: dict[int, Result] = {}
+
+        def run_part(part: list[int]) -> list[Result]:
+            return run([pairs[i] for i in part])
+
         with self._running():
-            for part, result in split_on_oom(batches, run, warn, lambda i: f"line {i + 1}"):
-                scores.update(zip(part, result, strict=True))
+            for part, result in split_on_oom(batches, run_part, warn, lambda i: f"line {i + 1}"):
+                results.update(zip(part, result, strict=True))
                 if progress is not None:
-                    progress(len(scores), len(lengths))
-        return [scores[i] for i in range(len(lengths))]
+                    progress(len(results), len(lengths))
+        return [results[i] for i in range(len(lengths))]
 
     def _search_alone(
         self, items: Sequence[SearchItem], settings: SearchSettings, longest: int | None

@@ -160,6 +160,32 @@ def score_pairs(
     return score_targets(model, source, positions, targets, target_specials(tokenizers))
 
 
+def align_pairs(
+    model: StepModel[Any],
+    device: torch.device,
+    tokenizers: TokenizerPair,
+    pairs: Sequence[tuple[Sequence[int], Sequence[int]]],
+) -> list[Alignment]:
+    """Word alignments of given translations, by the attention of a search that found them.
+
+    Args:
+        model: the translator, or an ensemble of some.
+        device: of the model.
+        tokenizers: of source and target.
+        pairs: ids of a source and its target.
+    """
+    source, positions = _sources([ids for ids, _ in pairs], tokenizers, device)
+    targets = [ids for _, ids in pairs]
+    begun = model.start(source, positions)
+    attention = attention_of(model, begun, targets, target_specials(tokenizers)).double().cpu()
+    alignments = []
+    for weights, (ids, target) in zip(attention, pairs, strict=True):
+        sides = ((tokenizers.source, ids), (tokenizers.target, target))
+        left, right = ((one, each, one.decode(each)) for one, each in sides)
+        alignments.append(align(weights, left, right))
+    return alignments
+
+
 def _phrase_tokens(phrases: Sequence[RequiredPhrase]) -> list[int]:
     return [id for phrase in phrases for ids in phrase.alternatives for id in ids]
 

@@ -390,11 +390,13 @@ class Score:
         score: natural-log probability, summed over the tokens and the end token.
         tokens: the vocabulary's pieces of the target, for display.
         token_scores: log-probability of each token and of the end token.
+        alignment: of words, when it was asked for.
     """
 
     score: float
     tokens: tuple[str, ...]
     token_scores: tuple[float, ...]
+    alignment: Alignment | None = None
 
     @classmethod
     def of(cls, tokens: Sequence[str], token_scores: Sequence[float]) -> Self:

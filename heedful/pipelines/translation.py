@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
@@ -228,6 +229,7 @@ class TranslationPipeline:
         sources: Sequence[str],
         targets: Sequence[str | Sequence[int]],
         *,
+        alignment: bool = False,
         batch_size: int | None = None,
         batch_tokens: int = BATCH_TOKENS,
         warn: Warn | None = None,
@@ -239,6 +241,7 @@ class TranslationPipeline:
             sources: texts.
             targets: a text for each source, or its token ids. A text is cut into tokens as in
                 training, which need not be how a search put it together.
+            alignment: also give alignments of words.
             batch_size: pairs scored together, instead of `batch_tokens`.
             batch_tokens: positions scored together, on the longer side, padding counted.
             warn: called with a sentence when memory ran out and a batch was split.
@@ -275,9 +278,18 @@ class TranslationPipeline:
             progress=progress,
         )
         target = self.tokenizers.target
-        return [
+        found = [
             Score.of(target.pieces(ids), token_scores)
             for ids, token_scores in zip(target_ids, scores, strict=True)
+        ]
+        if not alignment:
+            return found
+        alignments = self.batched.align(
+            source_ids, target_ids, batch_size=batch_size, batch_tokens=batch_tokens, warn=warn
+        )
+        return [
+            replace(score, alignment=aligned)
+            for score, aligned in zip(found, alignments, strict=True)
         ]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
 
 import pydantic
+from anyio import to_thread
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,7 +15,10 @@ from starlette.responses import Response
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import SearchSettings
 from heedful.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
-from heedful.serve.service import Service
+from heedful.serve.service import Service, TranslatedText
+
+if TYPE_CHECKING:
+    from heedful.quality.reports import TranslationReport
 
 
 class TranslateTexts(Body):
@@ -27,6 +32,7 @@ class TranslateTexts(Body):
         default_factory=dict, description="settings of the search, such as beam and n_best"
     )
     alignment: bool = Field(False, description="also give alignments of words")
+    report: bool = Field(False, description="also check translations: a report on each line")
 
 
 class Line(pydantic.BaseModel):
@@ -39,6 +45,9 @@ class Line(pydantic.BaseModel):
     token_scores: list[float]
     n_best: list[dict[str, Any]] = Field(description="next-best translations")
     alignment: dict[str, Any] | None
+    report: dict[str, Any] | None = Field(
+        description="failed checks, and for each check its value, threshold and evidence"
+    )
 
 
 class TranslatedTexts(pydantic.BaseModel):
@@ -87,23 +96,58 @@ class NativeApi:
             route = [model.name for model in models]
         else:
             raise Refusal(400, "Give source and target, or a model", "invalid", where="source")
+        alignment = body.alignment or body.report
         translated = await while_connected(
             request,
-            self.service.translate(body.texts, route, settings=settings, alignment=body.alignment),
+            self.service.translate(body.texts, route, settings=settings, alignment=alignment),
         )
         request.state.texts = len(body.texts)
+        reports: Iterator[TranslationReport | None] = repeat(None)
+        if body.report:
+            reports = iter(await to_thread.run_sync(self._reports, body.texts, translated, route))
         return json_response(
             {
                 "translations": [
-                    {"text": text.text, "lines": [_line(line) for line in text.lines]}
+                    {
+                        "text": text.text,
+                        "lines": [
+                            _line(line, next(reports), alignment=body.alignment)
+                            for line in text.lines
+                        ],
+                    }
                     for text in translated
                 ],
                 "models": route,
             }
         )
 
+    def _reports(
+        self, texts: Sequence[str], translated: Sequence[TranslatedText], route: Sequence[str]
+    ) -> list[TranslationReport]:
+        """Check the lines of all texts.
 
-def _line(line: Translation) -> dict[str, Any]:
+        What the last of several models thought is about the text in between: then the texts alone
+        are checked.
+        """
+        from heedful.quality.calibration import Calibration, calibration_path
+        from heedful.quality.checker import Checker
+
+        first, last = (self.service.models.find(name) for name in (route[0], route[-1]))
+        stored = calibration_path(last.path)
+        calibration = Calibration.read(stored) if stored.exists() else None
+        languages = (first.source or None, last.target or None)
+        checker = Checker(languages=languages, calibration=calibration)
+        sources = [line for text in texts for line in text.split("\n")]
+        lines = [line for text in translated for line in text.lines]
+        if len(route) > 1:
+            lines = [Translation(line) for line in lines]
+        return checker.reports(sources, lines)
+
+
+def _line(
+    line: Translation, report: TranslationReport | None, *, alignment: bool
+) -> dict[str, Any]:
+    aligned = line.alignment if alignment else None
     return {
         "text": str(line),
         "score": line.score,
@@ -111,5 +155,6 @@ def _line(line: Translation) -> dict[str, Any]:
         "tokens": list(line.tokens),
         "token_scores": list(line.token_scores),
         "n_best": [{"text": str(other), "score": other.score} for other in line.others],
-        "alignment": None if line.alignment is None else line.alignment.plain(),
+        "alignment": None if aligned is None else aligned.plain(),
+        "report": None if report is None else report.plain(),
     }

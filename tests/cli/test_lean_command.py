@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.cli.flags import Running
+from heedful.cli.flags import CheckFlags, Running
 from heedful.cli.main import main
 from heedful.cli.translate import LazyTranslator, TranslationRequest
 from heedful.kernels.library import kernels
@@ -81,7 +81,13 @@ def test_a_sentence_needs_no_pytorch_which_may_be_loaded_afterwards(model: Path)
 
 @pytest.mark.parametrize(
     "words",
-    [["--alignment"], ["--prefix", "a"], ["--no-repeat-ngram", "2"], ["--precision", "bf16"]],
+    [
+        ["--alignment"],
+        ["--check"],
+        ["--prefix", "a"],
+        ["--no-repeat-ngram", "2"],
+        ["--precision", "bf16"],
+    ],
     ids=lambda words: words[0],
 )
 def test_what_needs_pytorch_has_it(model: Path, words: list[str]) -> None:
@@ -94,6 +100,7 @@ def asked(model: Path, **changes: Any) -> TranslationRequest:
     plain: dict[str, Any] = {
         "running": Running(device="cpu"),
         "alignment": False,
+        "checks": CheckFlags(),
         "prefixes": False,
         "shortlist": False,
     }
@@ -104,6 +111,7 @@ def test_nothing_but_translations_is_plain(model: Path) -> None:
     assert asked(model).is_plain
     for name, value in {
         "alignment": True,
+        "checks": CheckFlags(check=True),
         "prefixes": True,
         "shortlist": Path("list"),
         "running": Running(batch_size=1),
@@ -125,12 +133,12 @@ def test_many_lines_load_pytorch_once_and_few_before_and_after_do_not(
     told: list[str] = []
     translators = LazyTranslator(asked(model))
     lines = ["abc", "h" * 50, *["def"] * 20, "a" * 50]
-    found = translators.translate(lines[:2], None, 1, told.append)
+    found = translators.translate(lines[:2], None, 1, told.append)[0]
     before = translators.load_seconds
     assert not loaded
-    found += translators.translate(lines[2:22], None, 3, told.append)
+    found += translators.translate(lines[2:22], None, 3, told.append)[0]
     assert translators.load_seconds > before > 0.0
-    found += translators.translate(lines[22:], None, 23, told.append)
+    found += translators.translate(lines[22:], None, 23, told.append)[0]
     assert loaded == [model]
     whole = heedful.load(model, device="cpu").translate(lines, beam=2, max_length=4)
     assert found == whole

@@ -20,6 +20,7 @@ LAYERS = (
     {"search", "evaluate", "interop"},
     {"pipelines", "documents"},
     {"train", "inspect"},
+    {"quality"},
     {"comparison"},
     {"serve", "studio"},
     {"cli"},

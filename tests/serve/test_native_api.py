@@ -9,6 +9,7 @@ from starlette.testclient import TestClient
 
 import heedful
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.quality.checker import Checker
 
 DOG = "A dog runs in the snow."
 
@@ -35,6 +36,35 @@ def test_scores_tokens_and_alignments_are_those_of_the_library(client: TestClien
     assert line["n_best"][0]["text"] == str(own.others[0])
     assert own.alignment is not None
     assert line["alignment"] == own.alignment.plain()
+
+
+def test_reports_are_those_of_the_library(client: TestClient) -> None:
+    texts = [f"{DOG}\n", "Go to http://www.example.org/x?y=1 now."]
+    plain = client.post("/v1/translate", json={"texts": texts, "model": "en-de"}).json()
+    values = {"texts": texts, "source": "en", "target": "de", "report": True}
+    answer = client.post("/v1/translate", json=values).json()
+    lines = [line for text in answer["translations"] for line in text["lines"]]
+    own = heedful.load(models_at_hand()["en-de"].path).translate(
+        [DOG, "", texts[1]], alignment=True
+    )
+    expected = Checker(languages=("en", "de")).reports([DOG, "", texts[1]], own)
+    assert [line["report"]["failed"] for line in lines] == [[*each.failed] for each in expected]
+    assert "urls" in lines[2]["report"]["failed"]
+    names = [each["name"] for each in lines[0]["report"]["checks"]]
+    assert names == [each.name for each in expected[0].checks]
+    assert lines[0]["alignment"] is None
+    assert plain["translations"][0]["lines"][0]["report"] is None
+    assert plain["translations"][0]["text"] == answer["translations"][0]["text"]
+
+
+def test_texts_alone_are_checked_behind_a_pivot(client: TestClient) -> None:
+    values = {"texts": [DOG], "source": "en", "target": "fr", "report": True}
+    answer = client.post("/v1/translate", json=values).json()
+    assert len(answer["models"]) == 2
+    (line,) = answer["translations"][0]["lines"]
+    names = {each["name"] for each in line["report"]["checks"]}
+    assert "language" in names
+    assert not names & {"unsure", "uncovered", "detached"}
 
 
 @pytest.mark.parametrize(

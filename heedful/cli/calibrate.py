@@ -1,0 +1,149 @@
+"""`heedful calibrate`: make the confidence of a translator mean what it says."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from heedful.cli.flags import (
+    STANDARD,
+    ModelPath,
+    Running,
+    SearchFlags,
+    search_settings,
+    terminal,
+)
+from heedful.cli.text_io import (
+    PLAIN,
+    Output,
+    Report,
+    read_parallel,
+    refuse_missing_folder,
+    say,
+    show_table,
+)
+from heedful.errors import DataError
+
+if TYPE_CHECKING:
+    from heedful.quality.calibration import Reliability
+
+
+def calibrate(
+    model: ModelPath,
+    /,
+    *,
+    source: Annotated[Path, Parameter(help="Text that the model has not seen, one item a line.")],
+    reference: Annotated[Path, Parameter(help="Its translations, line by line.")],
+    output_file: Annotated[
+        Path | None,
+        Parameter(
+            name=("--output", "-o"),
+            help="File for the calibration; calibration.json in the model's directory if unset.",
+        ),
+    ] = None,
+    chart: Annotated[
+        Path | None,
+        Parameter(
+            help="Draw the reliability diagram to this .html, .png, .svg or .json file; needs the "
+            "extra studio."
+        ),
+    ] = None,
+    search: SearchFlags | None = None,
+    running: Running = STANDARD,
+    output: Output = PLAIN,
+) -> None:
+    """Learn how good a model's translations are by how sure it is of them.
+
+    The text is translated and scored against the reference; sentence chrF is fitted to the mean and
+    lowest log-probability and the lengths. `heedful translate --check --json` then gives each
+    translation a confidence: the chrF it is likely to get. A fit to every other line is measured
+    on the lines between; what is stored is fitted to all.
+
+    For example:
+
+        heedful calibrate run --source valid.en --reference valid.de
+    """
+    if chart is not None:
+        from heedful.inspect import charts
+
+        charts.kind_of(chart)
+        refuse_missing_folder(chart)
+    settings = search_settings(search)
+    flags = {"model": str(model), "source": str(source), "reference": str(reference)}
+    report = Report("calibrate", output, {**flags, **settings.plain(), **running.plain()})
+    sources, references = read_parallel(source, reference)
+    from heedful.evaluate.corpus_metrics import build_metric
+    from heedful.quality.calibration import FEWEST_PAIRS, calibration_path, fit, reliability
+
+    if len(sources) < 2 * FEWEST_PAIRS:
+        raise DataError(
+            f"{len(sources)} lines are too few to calibrate with",
+            where=str(source),
+            remedy=f"Give at least {2 * FEWEST_PAIRS}, better thousands",
+        )
+    path = calibration_path(model) if output_file is None else output_file
+    refuse_missing_folder(path)
+    pipeline = running.load(model)
+    with closing(terminal()) as events:
+        translations = pipeline.translate(
+            sources,
+            settings=settings,
+            batch_size=running.batch_size,
+            batch_tokens=running.positions(pipeline, settings),
+            warn=events.warn,
+            progress=lambda done, total: events.progress(done, total, "translated"),
+        )
+    metric = build_metric("chrf")
+    scores = [
+        metric.sentence_score(str(text), [wanted]).score
+        for text, wanted in zip(translations, references, strict=True)
+    ]
+    whole = fit(sources, translations, scores)
+    half = fit(sources[::2], translations[::2], scores[::2])
+    predicted = half.predict(sources[1::2], translations[1::2])
+    found = reliability(predicted, scores[1::2])
+    whole.write(path)
+    if not output.json:
+        _show(found)
+    if chart is not None:
+        _draw(found, chart)
+    say(f"Wrote {path}, fitted to {whole.pairs:,} pairs.")
+    report.finish({"file": str(path), "pairs": whole.pairs, **asdict(found)})
+
+
+def _show(found: Reliability) -> None:
+    rows = [
+        (f"{each.predicted:.1f}", f"{each.actual:.1f} ± {1.96 * each.error:.1f}", f"{each.count:,}")
+        for each in found.bins
+    ]
+    show_table(
+        f"Confidence and chrF, in the mean {found.calibration_error:.1f} apart; of single "
+        f"translations {found.absolute_error:.1f} apart, correlation {found.correlation:.2f}",
+        ("predicted chrF", "chrF (95 %)", "translations"),
+        rows,
+        numbers=3,
+    )
+
+
+def _draw(found: Reliability, path: Path) -> None:
+    from heedful.inspect import charts
+
+    measured = [
+        charts.Estimate(
+            each.predicted,
+            each.actual,
+            each.actual - 1.96 * each.error,
+            each.actual + 1.96 * each.error,
+        )
+        for each in found.bins
+    ]
+    ends = (found.bins[0].predicted, found.bins[-1].predicted)
+    series = {"measured": measured, "as predicted": [charts.Estimate(x, x, x, x) for x in ends]}
+    drawn = charts.bands(
+        series, x="predicted chrF", y="chrF", title="Reliability of the confidence"
+    )
+    charts.save(drawn, path)

@@ -1,0 +1,179 @@
+"""The checks that flags ask for: translations are checked, tried again, marked, or refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heedful.cli.flags import CheckFlags
+from heedful.cli.text_io import say
+from heedful.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from heedful.pipelines.glossary import Glossary
+    from heedful.pipelines.text_splitting import Translation, Warn
+    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.checker import Checker
+    from heedful.quality.reports import TranslationReport
+    from heedful.search.search_settings import SearchSettings
+
+_LINES_NAMED = 50
+
+
+class CheckedTranslations:
+    """Translations as they are checked, tried again, and written.
+
+    Args:
+        flags: that say so.
+        model: directory of the translator.
+        pipeline: the translator.
+        settings: of the search.
+        glossary, protect: of the translations.
+
+    Attributes:
+        doubted: numbers of lines that are in doubt.
+        replaced: translations that the second try replaced.
+    """
+
+    def __init__(
+        self,
+        flags: CheckFlags,
+        model: Path,
+        pipeline: TranslationPipeline,
+        settings: SearchSettings,
+        *,
+        glossary: Glossary | None = None,
+        protect: Sequence[str] | None = None,
+    ) -> None:
+        _verify(flags)
+        self.flags = flags
+        self.settings = settings
+        self.glossary = glossary
+        self.protect = protect
+        self.checker = _checker(flags, model, pipeline)
+        self.doubted: list[int] = []
+        self.replaced = 0
+
+    def settle(
+        self, texts: Sequence[str], translations: list[Translation], first_line: int, warn: Warn
+    ) -> tuple[list[Translation], list[TranslationReport]]:
+        """Check translations, and return those to write and the reports on them.
+
+        Args:
+            texts: that were translated.
+            translations: of each.
+            first_line: number of the first.
+            warn: receives warnings.
+        """
+        reports = self.checker.reports(texts, translations, warn=warn)
+        if self.flags.second_try:
+            from heedful.quality.second_try import try_again
+
+            first = translations
+            translations, reports = try_again(
+                self.checker,
+                texts,
+                first,
+                reports,
+                self.settings,
+                glossary=self.glossary,
+                protect=self.protect,
+                warn=warn,
+            )
+            self.replaced += sum(a is not b for a, b in zip(first, translations, strict=True))
+        written = []
+        for line, (text, translation, report) in enumerate(
+            zip(texts, translations, reports, strict=True), start=first_line
+        ):
+            if report.in_doubt:
+                self.doubted.append(line)
+                translation = self._in_doubt(text, translation)
+            written.append(translation)
+        return written, reports
+
+    def finish(self, lines: int) -> None:
+        """Fail if translations are in doubt and that is what was asked for.
+
+        Raises:
+            RunError: naming their lines.
+        """
+        if self.flags.on_doubt != "fail" or not self.doubted:
+            return
+        named = ", ".join(map(str, self.doubted[:_LINES_NAMED]))
+        more = ", …" if len(self.doubted) > _LINES_NAMED else ""
+        raise RunError(
+            f"{len(self.doubted):,} of {lines:,} translations are in doubt: line {named}{more}",
+            where="--on-doubt fail",
+            remedy="All translations were written; --check says what is wrong with which",
+        )
+
+    def _in_doubt(self, text: str, translation: Translation) -> Translation:
+        from heedful.pipelines.text_splitting import Translation, one_line
+
+        if self.flags.on_doubt == "mark":
+            return Translation(self.flags.mark + translation, **vars(translation))
+        if self.flags.on_doubt == "source":
+            return Translation(one_line(text), **vars(translation))
+        return translation
+
+
+def _verify(flags: CheckFlags) -> None:
+    """Refuse a mark that would end the line.
+
+    Raises:
+        UserError: naming the flag.
+    """
+    if len(flags.mark.splitlines()) != 1 or "\t" in flags.mark:
+        raise UserError("A mark is a few characters of one line, without tabs", where="--mark")
+
+
+def _checker(flags: CheckFlags, model: Path, pipeline: TranslationPipeline) -> Checker:
+    """Return the checker that is asked for.
+
+    Args:
+        flags: that say so.
+        model: directory of the translator.
+        pipeline: the translator.
+
+    Raises:
+        UserError: when the languages are not written as en-de.
+    """
+    from heedful.quality.calibration import Calibration, calibration_path
+    from heedful.quality.checker import Checker
+
+    stored = calibration_path(model)
+    calibration = Calibration.read(stored) if stored.exists() else None
+    languages = languages_of(model, flags.languages)
+    if None in languages:
+        say(
+            "The languages of the model are unknown: numbers in words, the script and the "
+            "language are not checked. Give --languages, such as en-de."
+        )
+    return Checker(pipeline, languages, detached=flags.check_source, calibration=calibration)
+
+
+def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None]:
+    """Return the languages of a translator: those named, or those that its name or card says.
+
+    Args:
+        model: its directory.
+        words: such as en-de or pt_BR-zh.
+
+    Raises:
+        UserError: when they are not written so.
+    """
+    if words is None:
+        from heedful.serve.served_models import parse_model
+
+        served = parse_model(str(model))
+        return served.source or None, served.target or None
+    codes = words.split("-")
+    if len(codes) != 2 or not all(code.replace("_", "").isalpha() for code in codes):
+        raise UserError(
+            f"Languages are written as en-de, not {words!r}",
+            where="--languages",
+            remedy="Give the code of the source's language, a hyphen, and the target's",
+        )
+    return codes[0], codes[1]

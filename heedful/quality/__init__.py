@@ -1,0 +1,1 @@
+"""Checks of translations: a report for each sentence, second tries, and calibrated confidence."""

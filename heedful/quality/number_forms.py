@@ -1,0 +1,165 @@
+"""Numbers in a text, each with the values that it may stand for.
+
+"1,000" is a thousand in English and one in German, "9.15" a decimal number or a time: a number has
+several readings, and two numbers agree if they share one. A language decides nothing here, because
+people write numbers of other languages' forms, too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Reading = tuple[int | str, ...]
+"""A value: one number, a number and its decimals as text, hours and minutes, or a date."""
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a text.
+
+    Args:
+        start: index of its first character.
+        end: index after its last character.
+        text: as it is written.
+        readings: values that it may stand for.
+        parts: the numbers it is made of, if they could also stand apart: of a date or a time.
+    """
+
+    start: int
+    end: int
+    text: str
+    readings: frozenset[Reading]
+    parts: tuple[int, ...] = ()
+
+    @property
+    def is_time(self) -> bool:
+        """True if the number may be hours, or hours and minutes."""
+        return any(
+            len(reading) <= 2 and all(isinstance(each, int) and each < 60 for each in reading)
+            for reading in self.readings
+        )
+
+
+# A space joins groups of three digits only, and only after a first group that is no year.
+_TOKEN = re.compile(
+    r"(?<!\d)\d{1,3}(?:[ \u00a0\u202f\u2009]\d{3})+(?!\d)(?:[.,]\d+)?"
+    r"|\d+(?:[.,:/'’٫٬-]\d+)*"
+)
+_SPACES = re.compile(r"[ \u00a0\u202f\u2009'’]")
+_SEPARATORS = re.compile(r"[.,٫٬]")
+_HOURS = re.compile(
+    r"\s?(?:(?:Uhr|heures?|uur|horas?)\b|h(?![^\W\d_]))(?:[ \u00a0]?(\d\d)(?!\d))?",
+    re.IGNORECASE,
+)
+_DAYTIME = re.compile(r"\s?(?:a\.?m|p\.?m)\b", re.IGNORECASE)
+_DECADE = re.compile(r"['’]?s\b|er(?:n|s)?\b")
+_HALF_DAY = 12
+_SMALL_DIGITS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")  # of CO₂; ² is an exponent
+
+
+def find_numbers(text: str) -> list[Number]:
+    """Return the numbers of a text, in their order."""
+    text = text.translate(_SMALL_DIGITS)
+    numbers: list[Number] = []
+    end = 0
+    for match in _TOKEN.finditer(text):
+        if match.start() < end:  # minutes of the time before
+            continue
+        for number in _numbers_at(text, match.start(), match.end()):
+            numbers.append(number)
+            end = number.end
+    return numbers
+
+
+def _numbers_at(text: str, start: int, end: int) -> Iterator[Number]:
+    """Read a token: one number, or several where its marks join numbers."""
+    token = text[start:end]
+    if re.fullmatch(r"\d{1,4}([/-])\d{1,2}\1\d{1,4}", token):
+        yield _joined(start, end, token, is_date=True)
+    elif re.search(r"[/-]", token):  # a range or a fraction: numbers of their own
+        for piece in re.finditer(r"[^/-]+", token):
+            yield from _numbers_at(text, start + piece.start(), start + piece.end())
+    elif ":" in token:
+        yield _time_or_ratio(text, start, end)
+    else:
+        yield _plain(text, start, end)
+
+
+def _joined(start: int, end: int, token: str, *, is_date: bool) -> Number:
+    """A date, in any order and with two digits for a year or four; or a version, as it stands."""
+    parts = tuple(map(int, re.findall(r"\d+", token)))
+    readings: set[Reading] = {parts}
+    if is_date:
+        readings.add(("date", *sorted(part % 100 for part in parts)))
+    return Number(start, end, token, frozenset(readings), parts)
+
+
+def _time_or_ratio(text: str, start: int, end: int) -> Number:
+    token = text[start:end]
+    parts = tuple(map(int, re.findall(r"\d+", token)))
+    if len(parts) > 3 or parts[0] > 24 or any(part > 59 for part in parts[1:]):
+        return Number(start, end, token, frozenset({parts}), parts)
+    after = _HOURS.match(text, end) or _DAYTIME.match(text, end)
+    readings = _clock(parts)
+    return Number(start, after.end() if after else end, token, readings, parts)
+
+
+def _clock(parts: tuple[int, ...]) -> frozenset[Reading]:
+    """Readings of a time: twelve hours more or less, full hours without their minutes."""
+    hours = {parts[0], (parts[0] + _HALF_DAY) % 24, parts[0] or 24}
+    readings: set[Reading] = {(hour, *parts[1:]) for hour in hours}
+    if not any(parts[1:]):
+        readings |= {(hour,) for hour in hours}
+    return frozenset(readings)
+
+
+def _plain(text: str, start: int, end: int) -> Number:
+    token = text[start:end]
+    hours = _HOURS.match(text, end)
+    if hours and re.fullmatch(r"\d{1,2}(?:\.\d\d)?", token):  # 14 Uhr, 9.15 Uhr, 6 h 30
+        parts = tuple(map(int, token.split(".")))
+        parts += (int(hours[1]),) if hours[1] and len(parts) == 1 else ()
+        return Number(start, hours.end(), text[start : hours.end()], _clock(parts), parts)
+    daytime = _DAYTIME.match(text, end)
+    if daytime and re.fullmatch(r"\d{1,2}", token):
+        return Number(start, daytime.end(), token, _clock((int(token), 0)), (int(token),))
+    digits = _SPACES.sub("", token)
+    groups = _SEPARATORS.split(digits)
+    marks = _SEPARATORS.findall(digits)
+    if len(groups) == 1:
+        return Number(start, end, token, _whole(text, start, end, int(digits)), _apart(token))
+    if len(set(marks)) == 1 and len(marks) > 1:
+        if all(len(group) == 3 for group in groups[1:]):
+            value = int("".join(groups))
+            return Number(start, end, token, frozenset({(value,)}))
+        return _joined(start, end, token, is_date=len(groups) == 3)
+    readings: set[Reading] = set()
+    if len(marks) == 1 and len(groups[1]) == 3 and 1 <= len(groups[0]) <= 3 and groups[0] != "0":
+        readings.add((int(groups[0] + groups[1]),))
+    if len(marks) == 1 and len(groups[1]) == 2:  # 9.15 as a time
+        readings.add((int(groups[0]), int(groups[1])))
+    whole, decimals = int("".join(groups[:-1])), groups[-1]
+    readings.add((whole, decimals.rstrip("0") if len(decimals) != 3 else decimals))
+    if not decimals.strip("0") and len(decimals) != 3:
+        readings.add((whole,))
+    parts = tuple(map(int, groups)) if len(groups) == 2 and len(decimals) < 3 else ()
+    return Number(start, end, token, frozenset(readings), parts)
+
+
+def _whole(text: str, start: int, end: int, value: int) -> frozenset[Reading]:
+    readings: set[Reading] = {(value,)}
+    if _DECADE.match(text, end) and value % 10 == 0:  # the 1990s, die 90er
+        readings.add((value % 100,))
+    if end - start == 2 and text[start - 1 : start] in ("'", "’"):  # '98
+        readings |= {(1900 + value,), (2000 + value,)}
+    return frozenset(readings)
+
+
+def _apart(token: str) -> tuple[int, ...]:
+    """Numbers that spaces join, should they not belong together."""
+    pieces = re.split(r"[ \u00a0\u202f\u2009]", token)
+    if len(pieces) == 1 or any(piece.startswith("0") for piece in pieces):
+        return ()
+    return tuple(map(int, pieces))

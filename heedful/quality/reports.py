@@ -1,0 +1,115 @@
+"""Reports on translations: what each check measured, and where it found something."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Side = Literal["source", "target"]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A place in a text that a check points at.
+
+    Args:
+        side: the text.
+        start: index of its first character.
+        end: index after its last character.
+        text: what stands there.
+        note: what is the matter with it.
+    """
+
+    side: Side
+    start: int
+    end: int
+    text: str
+    note: str
+
+    def plain(self) -> dict[str, Any]:
+        """The evidence as JSON data."""
+        return {
+            "side": self.side,
+            "start": self.start,
+            "end": self.end,
+            "text": self.text,
+            "note": self.note,
+        }
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The result of one check of one translation.
+
+    Args:
+        name: of the check, a key of `CHECKS`.
+        failed: True if the translation is in doubt.
+        value: what was measured.
+        threshold: the value past which the check fails.
+        evidence: places that speak against the translation.
+    """
+
+    name: str
+    failed: bool
+    value: float
+    threshold: float
+    evidence: tuple[Evidence, ...] = ()
+
+    def plain(self) -> dict[str, Any]:
+        """The result as JSON data."""
+        return {
+            "name": self.name,
+            "failed": self.failed,
+            "value": round(self.value, 4),
+            "threshold": self.threshold,
+            "evidence": [each.plain() for each in self.evidence],
+        }
+
+
+@dataclass(frozen=True)
+class TranslationReport:
+    """All checks of one translation.
+
+    Args:
+        checks: their results. A check that could not be made has none: those of probabilities
+            without a model, those of languages where these are unknown.
+        confidence: predicted chrF, 0 to 100, where the model was calibrated.
+    """
+
+    checks: tuple[CheckResult, ...] = ()
+    confidence: float | None = None
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """Names of the checks that failed."""
+        return tuple(check.name for check in self.checks if check.failed)
+
+    @property
+    def in_doubt(self) -> bool:
+        """True if a check failed."""
+        return any(check.failed for check in self.checks)
+
+    def __getitem__(self, name: str) -> CheckResult:
+        """Return the result of a check.
+
+        Raises:
+            KeyError: when it was not made.
+        """
+        for check in self.checks:
+            if check.name == name:
+                return check
+        raise KeyError(name)
+
+    def plain(self) -> dict[str, Any]:
+        """The report as JSON data."""
+        return {
+            "failed": list(self.failed),
+            "confidence": None if self.confidence is None else round(self.confidence, 1),
+            "checks": [check.plain() for check in self.checks],
+        }
+
+
+def counted(name: str, evidence: Sequence[Evidence]) -> CheckResult:
+    """Return the result of a check that fails by any evidence."""
+    return CheckResult(name, bool(evidence), len(evidence), 0, tuple(evidence))

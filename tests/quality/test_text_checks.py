@@ -1,0 +1,199 @@
+"""Checks of a text and its translation, by cases that people write and by invariants."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heedful.quality.number_check import check_numbers
+from heedful.quality.protected_spans import protected_spans
+from heedful.quality.text_checks import CHECKS, check_texts
+
+EN_DE = ("en", "de")
+
+
+def failed(source: str, target: str, languages: tuple[str | None, str | None] = EN_DE) -> set[str]:
+    return {result.name for result in check_texts(source, target, languages) if result.failed}
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("It costs 1,000.5 euros.", "Es kostet 1.000,5 Euro."),
+        ("1,234,567 people", "1.234.567 Menschen"),
+        ("1,234,567 people", "1 234 567 Menschen"),
+        ("Here's $10.00.", "Hier sind 10 Dollar."),
+        ("He has 12 sons.", "Er hat zwölf Söhne."),
+        ("I saw five men.", "Ich sah 5 Männer."),
+        ("He is 16-year-old.", "Er ist sechzehnjährig."),
+        ("It's 9:15.", "Es ist 9.15 Uhr."),
+        ("It's 9:15.", "Es ist Viertel nach neun."),
+        ("It's 2:00 p.m.", "Es ist 14 Uhr."),
+        ("It's 4:30 p.m.", "Es ist 16h30."),
+        ("The train leaves at 2:30 p.m.", "Der Zug fährt um vierzehn Uhr dreißig ab."),
+        ("on October 20, 2013", "am 20.10.2013"),
+        ("on 10/20/2013", "am 20.10.2013"),
+        ("the 20th day", "der 20. Tag"),
+        ("on the 20th", "am Zwanzigsten"),
+        ("the 1990s", "die 90er"),
+        ("in 1973", "neunzehnhundertdreiundsiebzig"),
+        ("Louis XIV and 14 cats", "Ludwig XIV. und 14 Katzen"),
+        ("3 million people", "3.000.000 Menschen"),
+        ("1.2 million", "1,2 Millionen"),
+        ("5 to 7 cats", "5-7 Katzen"),
+        ("I have 1 dog.", "Ich habe einen Hund."),
+        ("CO₂", "CO2"),
+        ("version 3.11.2", "Version 3.11.2"),
+    ],
+)
+def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
+    assert not check_numbers(source, target, EN_DE).failed
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "found"),
+    [
+        ("It costs 1,000.5 euros.", "Es kostet 1.000,6 Euro.", ["1,000.5", "1.000,6"]),
+        ("He has 12 sons.", "Er hat elf Söhne.", ["12"]),
+        ("He has 12 sons.", "Er hat Söhne.", ["12"]),
+        ("He has sons.", "Er hat 12 Söhne.", ["12"]),
+        ("It's 9:15.", "Es ist 9.25 Uhr.", ["9:15", "9.25 Uhr"]),
+        ("3.5 and 7", "5,3 und 7", ["3.5", "5,3"]),
+        ("7 and 7", "7", ["7"]),
+        ("5", "25", ["5", "25"]),
+        ("6 cats", "sechsundzwanzig Katzen", ["6"]),
+        ("five cats", "sechs Katzen", ["five", "sechs"]),
+        ("in 1830", "in 1930", ["1830", "1930"]),
+        ("on October 20, 2013", "am 21.10.2013", ["20", "21.10.2013"]),
+        ("version 3.11.2", "Version 3.11.3", ["3.11.2", "3.11.3"]),
+    ],
+)
+def test_numbers_that_differ_are_named(source: str, target: str, found: list[str]) -> None:
+    result = check_numbers(source, target, EN_DE)
+    assert result.failed
+    texts = [each.text for each in result.evidence]
+    assert set(found) <= set(texts), texts
+    for each in result.evidence:
+        text = source if each.side == "source" else target
+        assert text[each.start : each.end] == each.text
+
+
+@pytest.mark.parametrize(
+    ("text", "spans"),
+    [
+        ("Hi %s, %(name)s has 50% of %d", ["%s", "%(name)s", "%d"]),
+        ("100 % sure and 99% done, 5%discount", []),
+        ("{} {0} {name!r:>10} ${HOME} {{ user.name }} {a: 1}",
+         ["{}", "{0}", "{name!r:>10}", "${HOME}", "{{ user.name }}"]),
+        ("<b>x</b> &amp; <br/> a < b > c", ["<b>", "</b>", "&amp;", "<br/>"]),
+        ("See (https://a.b/c_(d)), or www.x.org.", ["https://a.b/c_(d)", "www.x.org"]),
+        ("Mail me.you@a-b.example.org!", ["me.you@a-b.example.org"]),
+        ("use ``x = 1`` and :func:`os.path`", ["``x = 1``", ":func:`os.path`"]),
+        ("👍🏽 fine 👩‍👩‍👧", ["👍🏽", "👩‍👩‍👧"]),
+        ("nothing at all", []),
+    ],
+)  # fmt: skip
+def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
+    found = protected_spans(text)
+    assert [span.text for span in found] == spans
+    assert all(text[span.start : span.end] == span.text for span in found)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "names"),
+    [
+        ("Hello %s!", "Hallo!", {"placeholders"}),
+        ("Hello {name}!", "Hallo {name} {name}!", {"placeholders"}),
+        ("Hello {name}!", "Hallo {Name}!", {"placeholders"}),
+        ("Run len(b) now.", "Führe ``len(b)`` jetzt aus.", set()),
+        ("See :ref:`setup` now.", "Siehe :ref:`die Einrichtung <setup>` jetzt.", set()),
+        ("See :ref:`setup` now.", "Siehe :ref:`die Einrichtung <setups>` jetzt.", {"placeholders"}),
+        ("Call :func:`~a.b` now.", "Rufe :func:`a.b` jetzt auf.", set()),
+        ("See https://a.org/1 now.", "Siehe https://a.org/2 jetzt.", {"urls"}),
+        ("Write to a@b.org now.", "Schreib jetzt.", {"urls"}),
+        ('He said "yes" to me.', "Er sagte „ja“ zu mir.", set()),
+        ('He said "yes" to me.', "Er sagte ja zu mir.", {"quotes"}),
+        ("He said 'yes' to me.", "Er sagte „ja“ zu mir.", set()),
+        ("It isn't Tom's.", "Es gehört Tom nicht.", set()),
+        ('He is 5\'10" tall.', "Er ist 5'10\" groß.", set()),
+        ("I like the red house.", "Ich mag das rote das rote Haus.", {"repetition"}),
+        ("I like you.", "Ich ich ich mag dich.", {"repetition"}),
+        ("No, no, no!", "Nein, nein, nein!", set()),
+        ("The man who sees her", "Der Mann, der der Frau die die Tür zeigt", set()),
+        ("That is very funny", "Das ist hahahahahahahaha", {"repetition"}),
+        ("a", "", {"too_short"}),
+        ("Tom met the old man in the park and then went home.", "Tom ging.", {"too_short"}),
+        ("Go.", "Er ging am nächsten Tag sehr früh in den Wald und kam nie wieder.", {"too_long"}),
+        ("We like the red house over there.", "We like the red house over there.",
+         {"copied", "language"}),
+        ("Tom Jackson, Boston", "Tom Jackson, Boston", set()),
+        ("OK", "OK", set()),
+        ("I read it yesterday evening in the book of the day.",
+         "Ich las es gestern am späten Abend in the book of dem Tag.", {"untranslated"}),
+        ("A sign at the door says “keep off the grass”.",
+         "Auf einem Schild an der Tür steht „keep off the grass“.", set()),
+        ("I like the red house.", "Мне нравится красный дом.", {"script", "language"}),
+        ("I like the big red house.", "J'aime bien la grande maison rouge.", {"language"}),
+    ],
+)  # fmt: skip
+def test_only_the_right_checks_fail(source: str, target: str, names: set[str]) -> None:
+    assert failed(source, target) == names
+
+
+def test_unknown_languages_leave_out_what_needs_them() -> None:
+    results = check_texts("12 cats", "zwölf Katzen")
+    assert [each.name for each in results] == [
+        name for name in list(CHECKS)[:9] if name not in ("script", "language")
+    ]
+
+
+GROUPS: dict[str, Callable[[int], str]] = {
+    "en": lambda value: f"{value:,}",
+    "de": lambda value: f"{value:,}".replace(",", "."),
+    "fr": lambda value: f"{value:,}".replace(",", "\u202f"),
+    "ch": lambda value: f"{value:,}".replace(",", "’"),
+    "plain": str,
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 10**9), st.sampled_from(sorted(GROUPS)), st.sampled_from(sorted(GROUPS)))
+def test_groups_of_digits_do_not_matter(value: int, one: str, other: str) -> None:
+    source, target = f"about {GROUPS[one](value)} of them", f"etwa {GROUPS[other](value)} davon"
+    assert not check_numbers(source, target, EN_DE).failed
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(2, 10**7), st.integers(0, 6), st.integers(1, 9), st.sampled_from(sorted(GROUPS)))
+def test_another_digit_is_found(value: int, place: int, change: int, form: str) -> None:
+    digits = str(value)
+    place %= len(digits)
+    digit = (int(digits[place]) + change) % 10
+    other = int(digits[:place] + str(digit) + digits[place + 1 :])
+    source, target = f"about {GROUPS[form](value)} of them", f"etwa {GROUPS[form](other)} davon"
+    assert check_numbers(source, target, EN_DE).failed
+
+
+PIECES = ["the", "7", "1,000", "“a”", "{x}", "%s", "ist", ".", "'", '"', "www.a.b", "a@b.c", "中文",
+          "<b>", "``c``", "9:15"]  # fmt: skip
+TEXT = st.text(max_size=60) | st.lists(st.sampled_from(PIECES)).map(" ".join)
+
+
+@settings(max_examples=300, deadline=None)
+@given(TEXT, TEXT)
+def test_any_two_texts_get_a_report(source: str, target: str) -> None:
+    for result in check_texts(source, target, EN_DE):
+        assert result.name in CHECKS
+        for each in result.evidence:
+            text = source if each.side == "source" else target
+            assert 0 <= each.start <= each.end <= len(text)
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXT)
+def test_a_text_beside_itself_keeps_numbers_and_placeholders(text: str) -> None:
+    names = failed(text, text, (None, None))
+    assert not names & {"numbers", "urls", "placeholders", "quotes", "repetition", "too_long"}
