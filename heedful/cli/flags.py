@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _PATH = "setting"
 _RUNNING = Group("Running", sort_key=50)
 _CHECKING = Group("Checking", sort_key=40)
-_SAMPLING = ("temperature", "top_k", "top_p", "min_p")
+_SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon")
 
 BatchTokens = int | Literal["auto"]
 ModelPath = Annotated[
@@ -293,7 +293,7 @@ class Running:
         """The number of positions of a batch, for the hypotheses of a search."""
         beam = 1
         if settings is not None:
-            beam = settings.n_best if settings.sampling else settings.beam
+            beam = settings.width
         return positions_of(self.batch_tokens, pipeline, beam)
 
     def plain(self) -> dict[str, Any]:

@@ -114,7 +114,7 @@ class BatchedTranslation:
         for beam, numbers in _by_beam(items, settings):
             planned = plan_batches(
                 [len(items[i].segment.ids) + 1 for i in numbers],
-                width=settings.n_best if settings.sampling else beam,
+                width=beam,
                 batch_tokens=batch_tokens,
                 batch_size=batch_size,
             )
@@ -281,7 +281,7 @@ def _by_beam(items: Sequence[SearchItem], settings: SearchSettings) -> list[tupl
 
     Searched apart, these take the plain, faster selection, and no item depends on another's beam.
     """
-    groups: dict[int, list[int]] = {settings.beam: []}
+    groups: dict[int, list[int]] = {settings.width: []}
     for number, item in enumerate(items):
         groups.setdefault(item.beam(settings), []).append(number)
     return sorted(groups.items())

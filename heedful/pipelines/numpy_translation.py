@@ -188,7 +188,8 @@ class NumpyTranslationPipeline:
 
 def searches(settings: SearchSettings) -> bool:
     """Return True for plain greedy and beam search."""
-    return not (settings.sampling or settings.coverage_penalty or settings.no_repeat_ngram)
+    special = settings.coverage_penalty or settings.no_repeat_ngram or settings.alternatives
+    return not (settings.sampling or special)
 
 
 def _is_processor(device: str) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from heedful.data.batches import source_tensors
+from heedful.evaluate.expected_utility import expected_chrf
 from heedful.pipelines.text_splitting import Segment, SegmentResult, distinct_texts
 from heedful.search.alignment import Alignment, align
 from heedful.search.dispatch import search
@@ -42,7 +43,7 @@ class SearchItem:
 
     def beam(self, settings: SearchSettings) -> int:
         """The hypotheses that its search keeps: more where phrases are required."""
-        return widened_beam(settings.beam, self.phrases)
+        return widened_beam(settings.width, self.phrases)
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class SegmentSearch:
         """Translate a batch, in its order; all items need beams of one width."""
         settings, specials = self.settings, target_specials(self.tokenizers)
         phrases = [item.phrases for item in items]
-        settings = settings.model_copy(update={"beam": items[0].beam(settings)})
+        if any(phrases):
+            settings = settings.model_copy(update={"beam": items[0].beam(settings)})
         ids = [item.segment.ids for item in items]
         source, positions = _sources(ids, self.tokenizers, self.device)
         prefixes = [item.prefix for item in items]
@@ -93,7 +95,9 @@ class SegmentSearch:
             self.model,
             source,
             positions,
-            settings.model_copy(update={"n_best": settings.beam}) if several else settings,
+            settings.model_copy(update={"n_best": settings.risk_samples or settings.width})
+            if several or settings.risk_samples
+            else settings,
             specials=specials,
             prefixes=prefixes,
             names=[item.name for item in items],
@@ -105,6 +109,10 @@ class SegmentSearch:
         if several:
             target = self.tokenizers.target
             results = [distinct_texts(each, target)[: settings.n_best] for each in results]
+        if settings.alternatives:  # one of each group, of which a later may be the better
+            results = [sorted(each, key=lambda h: -h.normalized_score) for each in results]
+        if settings.risk_samples:
+            results = [self._least_risk(each) for each in results]
         if not self.alignment:
             return [
                 SegmentResult(hypotheses, phrases=item.phrases)
@@ -115,6 +123,17 @@ class SegmentSearch:
             SegmentResult(hypotheses, rows, item.phrases)
             for item, hypotheses, rows in zip(items, results, alignments, strict=True)
         ]
+
+    def _least_risk(self, samples: Sequence[Hypothesis]) -> list[Hypothesis]:
+        """The samples most like all, ranked by their mean chrF against all; each text once."""
+        target = self.tokenizers.target
+        utilities = expected_chrf([target.decode(sample.tokens) for sample in samples])
+        ranked = [
+            replace(sample, normalized_score=utility)
+            for sample, utility in zip(samples, utilities, strict=True)
+        ]
+        ranked.sort(key=lambda sample: -sample.normalized_score)
+        return distinct_texts(ranked, target)[: self.settings.n_best]
 
     def _alignments(
         self, begun: Any, segments: Sequence[Segment], results: Sequence[Sequence[Hypothesis]]

@@ -12,6 +12,7 @@ from heedful.errors import ConfigError
 from heedful.search.beam import SearchTrace, beam_search
 from heedful.search.beam_selection import BestContinuations, Selection
 from heedful.search.constraints import build_constraints
+from heedful.search.diverse_beam import DiverseGroups, merged_groups
 from heedful.search.required_phrases import PhraseSelection, Requirements
 from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
 from heedful.search.sampling import draws, sample
@@ -63,16 +64,7 @@ def search(
         ConfigError: when a coverage penalty is asked of a model without attention, or required
             phrases or a trace of samples, which no search has.
     """
-    if settings.sampling and trace is not None:
-        raise ConfigError(
-            "Samples are drawn one by one: there is no search to trace", where="sampling = true"
-        )
-    if settings.sampling and required is not None and required.any_phrases:
-        raise ConfigError(
-            "Required phrases need a beam search; samples are drawn token by token",
-            where="sampling = true",
-            remedy="Search instead, or protect no parts of the text and give no glossary",
-        )
+    _refuse_contradictions(settings, required, trace)
     if source.shape[0] == 0:
         return []
     stepping: StepModel[Any] = model
@@ -83,10 +75,17 @@ def search(
         known = vocabulary.specials(specials)
         prefixes = None if prefixes is None else vocabulary.indices(prefixes)
         required = None if required is None else required.restricted(vocabulary)
+    groups = max(1, settings.alternatives)
     limits = torch.tensor(
         _limits(source_positions, settings, prefixes, longest), device=source.device
     )
-    forbidden = () if required is None or vocabulary is not None else required.forbidden()
+    forbidden: list[list[int]] = []
+    if required is not None and vocabulary is None:  # else no list holds reserved tokens
+        forbidden = required.forbidden()
+    if groups > 1:
+        limits = limits.repeat_interleave(groups)
+        prefixes = None if prefixes is None else [p for p in prefixes for _ in range(groups)]
+        forbidden = [row for row in forbidden for _ in range(groups)]
     rules = build_constraints(settings, known, limits, prefixes, forbidden)
     if state is None:
         state = stepping.start(source, source_positions)
@@ -96,7 +95,14 @@ def search(
         results = sample(stepping, state, settings, known, rules, limits, name_of)
     else:
         selection = _selection(settings, known, required, source.device)
-        results = beam_search(stepping, state, settings, known, rules, limits, selection, trace)
+        each = settings
+        if groups > 1:
+            rows = torch.arange(len(source), device=source.device).repeat_interleave(groups)
+            state = stepping.reorder(state, rows[:, None])
+            each = settings.model_copy(update={"n_best": settings.beam})
+        results = beam_search(stepping, state, each, known, rules, limits, selection, trace)
+        if groups > 1:
+            results = merged_groups(results, groups)
         if required is not None and required.any_phrases:
             results = required.checked(results, settings.length_penalty)
     if vocabulary is not None:
@@ -150,6 +156,27 @@ def stream_tokens(
         yield token
 
 
+def _refuse_contradictions(
+    settings: SearchSettings, required: Requirements | None, trace: SearchTrace | None
+) -> None:
+    if settings.sampling and trace is not None:
+        raise ConfigError(
+            "Samples are drawn one by one: there is no search to trace", where="sampling = true"
+        )
+    if settings.sampling and required is not None and required.any_phrases:
+        raise ConfigError(
+            "Required phrases need a beam search; samples are drawn token by token",
+            where="sampling = true",
+            remedy="Search instead, or protect no parts of the text and give no glossary",
+        )
+    if settings.alternatives > 1 and required is not None and required.any_phrases:
+        raise ConfigError(
+            "Alternatives that differ cannot be searched for with required phrases",
+            where=f"alternatives = {settings.alternatives}",
+            remedy="Ask for n_best, or protect no parts of the text and give no glossary",
+        )
+
+
 def _selection(
     settings: SearchSettings,
     specials: Specials,
@@ -157,6 +184,8 @@ def _selection(
     device: torch.device,
 ) -> Selection:
     """Return the selection of a beam search."""
+    if settings.alternatives > 1:
+        return DiverseGroups(settings.beam, specials.eos, settings.alternatives, settings.diversity)
     if required is None or not required.any_phrases:
         return BestContinuations(settings.beam, specials.eos)
     return PhraseSelection.of(required, settings.beam, specials.eos, device)

@@ -136,12 +136,12 @@ def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
 
 
 def draw(scores: Tensor, uniforms: Tensor, settings: SearchSettings) -> Tensor:
-    """Draw tokens: temperature first (0 takes the likeliest), then top-k, top-p, min-p.
+    """Draw tokens: temperature first (0 takes the likeliest), then the filters.
 
     Args:
         scores: log-probabilities [B, W, V]; −∞ is never drawn.
         uniforms: [B, W] in [0, 1).
-        settings: temperature, top_k, top_p, min_p.
+        settings: temperature, top_k, top_p, min_p, epsilon.
 
     Returns:
         Ids [B, W] int64.
@@ -186,7 +186,10 @@ def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor |
     if settings.top_k or settings.top_p < 1.0:
         scores, ids = scores.topk(min(settings.top_k or size, size), -1)
     probabilities = scores.softmax(-1)
-    keep = probabilities >= settings.min_p * probabilities.amax(-1, keepdim=True)
+    most = probabilities.amax(-1, keepdim=True)
+    keep = probabilities >= settings.min_p * most
+    if settings.epsilon > 0.0:  # Hewitt 2022
+        keep &= probabilities >= most.clamp(max=settings.epsilon)
     if settings.top_p < 1.0:
         keep &= probabilities.cumsum(-1) - probabilities < settings.top_p
     return probabilities.masked_fill(~keep, 0.0), ids

@@ -127,13 +127,28 @@ class SearchSettings(Config):
     min_p: Annotated[float, Field(ge=0, le=1)] = Field(
         0.0, description="draw among tokens at least this probable relative to the most probable"
     )
+    epsilon: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="draw among tokens of at least this probability, or the most probable"
+    )
     seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(1, description="of the draws")
+    risk_samples: Annotated[int, Field(ge=0)] = Field(
+        0, description="draw so many and choose the one most like all (minimum Bayes risk); 0: none"
+    )
+    alternatives: Annotated[int, Field(ge=0)] = Field(
+        0, description="translations that differ, by a diverse beam search; 0 is a plain search"
+    )
+    # On 150 sentences of Tatoeba, 5 answers of `en-de` have a mean chrF against each other of 65
+    # by n_best, 63 with 0.5, 61 with 1, 47 with 2, 35 with 4; the best stay as good up to 2.
+    diversity: NonNegative = Field(
+        2.0, description="how much a token costs that another alternative has at the same place"
+    )
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if self.temperature == 0:  # a draw at temperature 0 is the most probable token
             self.__dict__["sampling"] = True
-        if not self.sampling and self.n_best > self.beam:
+        self._settle_answers()
+        if not self.sampling and not self.alternatives and self.n_best > self.beam:
             raise ValueError(
                 f"n_best = {self.n_best} needs a beam at least as wide (beam = {self.beam})"
             )
@@ -142,11 +157,35 @@ class SearchSettings(Config):
                 f"min_length = {self.min_length} is more than max_length = {self.max_length}"
             )
         if not self.sampling:
-            drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
+            drawn = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "epsilon": 0.0}
             for name, unused in drawn.items():
                 if getattr(self, name) != unused:
                     raise ValueError(f"{name} needs sampling = true")
         return self
+
+    def _settle_answers(self) -> None:
+        """Settle what several samples or alternatives imply."""
+        if self.risk_samples:
+            self.__dict__["sampling"] = True
+            if self.n_best > self.risk_samples:
+                raise ValueError(
+                    f"n_best = {self.n_best} is more than risk_samples = {self.risk_samples}"
+                )
+        if self.alternatives:
+            if self.sampling:
+                raise ValueError("alternatives are searched for: leave out sampling")
+            if self.n_best not in (1, self.alternatives):
+                raise ValueError(
+                    f"n_best = {self.n_best} and alternatives = {self.alternatives}: give one"
+                )
+            self.__dict__["n_best"] = self.alternatives
+
+    @property
+    def width(self) -> int:
+        """Hypotheses of a sentence that are kept, or drawn, at once."""
+        if self.sampling:
+            return self.risk_samples or self.n_best
+        return self.beam * max(1, self.alternatives)
 
     def longest(self, source_length: int) -> int:
         """The most tokens, end token not counted, for a source of so many tokens."""
@@ -170,7 +209,11 @@ class SearchOptions(TypedDict, total=False):
     top_k: int
     top_p: float
     min_p: float
+    epsilon: float
     seed: int
+    risk_samples: int
+    alternatives: int
+    diversity: float
 
 
 class GenerationSettings(SearchSettings):
@@ -223,7 +266,7 @@ def check_width(specs: Sequence[CommonSpec], settings: SearchSettings) -> None:
     """
     vocabulary = min(spec.predicted_vocabulary for spec in specs)
     name = "n_best" if settings.sampling else "beam"
-    width = settings.n_best if settings.sampling else settings.beam
+    width = settings.width
     if not settings.sampling and width > max(vocabulary, _ANY_VOCABULARY):
         raise ConfigError(
             f"The beam is wider than the model's vocabulary of {vocabulary:,} tokens",

@@ -13,6 +13,8 @@ import torch
 
 import heedful
 from heedful.cli.main import main
+from heedful.errors import ConfigError
+from heedful.text.protected_spans import reserved_marks
 
 WORDS = {"ab": "no", "cd": "pq", "ef": "rs", "gh": "tu", "ij": "vw", "kl": "xy"}
 SETTINGS = {
@@ -107,6 +109,11 @@ def test_the_pipeline_keeps_parts_in_any_text(folder: Path) -> None:
         for line, translation in zip(text.splitlines(), result.splitlines(), strict=True):
             for part in translator.tokenizers.protection.protect(line)[1]:
                 assert translation.count(part) >= line.count(part)
+    several = translator.translate(["ab cd", "gh ef"], alternatives=3)
+    assert all(len(set(result.n_best)) == 3 for result in several)
+    assert not any(reserved_marks(text) for result in several for text in result.n_best)
+    with pytest.raises(ConfigError, match="required phrases"):
+        translator.translate(texts, alternatives=3)
     (alone,) = translator.translate(texts[:1])
     assert alone == found[0]
     quantized = heedful.load(folder / "run", device="cpu", precision="int8").translate(texts)

@@ -11,12 +11,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sacrebleu.metrics import CHRF
 
 import heedful
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
+from heedful.pipelines.search_items import search_items
 from heedful.pipelines.text_splitting import clean, cut_texts, one_line
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_width
@@ -325,3 +327,47 @@ def test_a_beam_no_search_could_finish_is_refused(width):
     with pytest.raises(ConfigError, match="GiB of memory"):
         check_width([large], SearchSettings(sampling=True, n_best=width))
     check_width([spec], SearchSettings(beam=50))
+
+
+def test_the_sample_most_like_all_is_chosen(pipeline):
+    options = {"sampling": True, "max_length": 6, "seed": 3}
+    chosen = pipeline.translate(TEXTS, risk_samples=12, n_best=3, **options)
+    drawn = pipeline.batched.search(
+        *(search_items_of(pipeline, TEXTS), SearchSettings(n_best=12, **options)),
+        **dict.fromkeys(("batch_size", "warn", "progress")),
+        alignment=False,
+        batch_tokens=4096,
+    )
+    rows = iter(drawn)
+    for text, result in zip(TEXTS, chosen, strict=True):
+        if not text.strip():
+            assert result == ""
+            continue
+        texts = [pipeline.tokenizers.target.decode(h.tokens) for h in next(rows).hypotheses]
+        utility = {one: sum(sentence_chrf(one, each) for each in texts) / 12 for one in texts}
+        ranked = sorted(utility.values(), reverse=True)[:3]
+        assert [each.normalized_score for each in result.n_best] == pytest.approx(ranked, abs=1e-6)
+        best = [one for one, score in utility.items() if score > ranked[0] - 1e-6]
+        assert result in map(one_line, best)
+
+
+def search_items_of(pipeline, texts):
+    cut = cut_texts(texts, pipeline.tokenizers.source, pipeline.max_length)
+    return search_items(cut, pipeline.tokenizers, prefixes=None, glossary=None, first_line=1)
+
+
+def sentence_chrf(one, other):
+    return CHRF().sentence_score(one, [other]).score
+
+
+@pytest.mark.parametrize("options", [{"beam": 2}, {"beam": 1}, {"beam": 3, "diversity": 0.5}])
+def test_alternatives_are_distinct_and_begin_with_what_is_best(pipeline, options):
+    plain = pipeline.translate(TEXTS, max_length=8, **options)
+    found = pipeline.translate(TEXTS, max_length=8, alternatives=3, **options)
+    for text, result, best in zip(TEXTS, found, plain, strict=True):
+        if not text.strip():
+            continue
+        assert len({str(each) for each in result.n_best}) == len(result.n_best) <= 3
+        scores = [each.normalized_score for each in result.n_best]
+        assert scores == sorted(scores, reverse=True)
+        assert scores[0] >= best.normalized_score - 1e-5

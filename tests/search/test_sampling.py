@@ -178,3 +178,15 @@ def test_temperature_zero_is_greedy(toy, samples):
     for source, hypotheses in zip(ids, cold, strict=True):
         assert len(hypotheses) == samples
         assert {h.tokens for h in hypotheses} == {toy.textbook_greedy(model, source, 6)}
+
+
+@given(seed=st.integers(0, 10_000), epsilon=st.sampled_from([0.01, 0.1, 0.3, 0.9]))
+@settings(max_examples=30)
+def test_epsilon_leaves_the_tokens_that_are_probable_enough(seed, epsilon):
+    logits = torch.randn(2, 3, 12, generator=torch.Generator().manual_seed(seed))
+    chosen = SearchSettings(sampling=True, epsilon=epsilon)
+    shares = distribution(logits.log_softmax(-1), chosen)
+    for row, share in zip(logits.flatten(0, 1), shares.flatten(0, 1), strict=True):
+        probabilities = row.double().softmax(-1).tolist()
+        kept = [p if p >= epsilon or p == max(probabilities) else 0.0 for p in probabilities]
+        assert share.tolist() == pytest.approx([p / sum(kept) for p in kept], abs=1e-5)
