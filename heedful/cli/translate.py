@@ -203,11 +203,7 @@ def translate(
             tally.add(translations, events.warn)
             events.progress(tally.counts["lines"], None, "translated")
         prefixes.finish()
-    tally.finish()
-    checked = translator.checked
-    counts: dict[str, int] = dict(tally.counts)
-    if checked is not None:
-        counts |= {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
+    counts = tally.finish(translator.checked)
     loaded = translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
@@ -219,8 +215,8 @@ def translate(
         },
         summary=False,
     )
-    if checked is not None:
-        checked.finish(counts["lines"])
+    if translator.checked is not None:
+        translator.checked.finish(counts["lines"])
 
 
 class _Tally:
@@ -240,14 +236,17 @@ class _Tally:
         self.counts["required"] += sum(translation.required for translation in translations)
         self.counts["missing"] += sum(len(translation.missing) for translation in translations)
 
-    def finish(self) -> None:
-        """Report the phrases, if any were required."""
+    def finish(self, checked: CheckedTranslations | None) -> dict[str, int]:
+        """Say how many phrases there are, if any were required; return all counts."""
         required, missing = self.counts["required"], self.counts["missing"]
         if required:
             say(
                 f"{required - missing:,} of {required:,} terms and protected parts of the text "
                 "are in the translations"
             )
+        if checked is None:
+            return self.counts
+        return self.counts | {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -25,7 +25,6 @@ from heedful.pipelines.numpy_translation import NumpyTranslationPipeline, search
 from heedful.pipelines.segment_search import (
     SearchItem,
     SegmentSearch,
-    align_pairs,
     score_pairs,
     target_specials,
 )
@@ -34,9 +33,6 @@ from heedful.search.lexical_shortlist import Shortlist
 from heedful.search.search_settings import SearchSettings, longest_output
 from heedful.search.step_model import Ensemble, StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
-
-if TYPE_CHECKING:
-    from heedful.search.alignment import Alignment
 
 BATCH_TOKENS = 4096
 """Positions of a batch, padding and hypotheses counted."""
@@ -166,33 +162,6 @@ class BatchedTranslation:
             batch_tokens=batch_tokens,
             warn=warn,
             progress=progress,
-        )
-
-    def align(
-        self,
-        sources: Sequence[Sequence[int]],
-        targets: Sequence[Sequence[int]],
-        *,
-        batch_size: int | None,
-        batch_tokens: int,
-        warn: Warn | None,
-    ) -> list[Alignment]:
-        """Word alignments of given translations.
-
-        Args:
-            sources, targets, batch_size, batch_tokens, warn: as for `score`.
-        """
-
-        def run(pairs: list[Pair]) -> list[Alignment]:
-            return align_pairs(self.model, self.device, self.tokenizers, pairs)
-
-        return self.in_batches(
-            run,
-            list(zip(sources, targets, strict=True)),
-            batch_size=batch_size,
-            batch_tokens=batch_tokens,
-            warn=warn,
-            progress=None,
         )
 
     def in_batches(

@@ -462,13 +462,13 @@ def warn_of_cuts(translations: Sequence[Translation], first_line: int, warn: War
         warn: called with the sentence.
     """
     cut = [i for i, t in enumerate(translations, start=first_line) if not t.finished]
-    if not cut:
-        return
-    named = ", ".join(map(str, cut[:_LINES_NAMED])) + (", ..." if len(cut) > _LINES_NAMED else "")
-    warn(
-        f"{len(cut)} of {len(translations)} translations were cut at their longest length "
-        f"(line {named})"
-    )
+    if cut:
+        named = ", ".join(map(str, cut[:_LINES_NAMED]))
+        more = ", ..." if len(cut) > _LINES_NAMED else ""
+        warn(
+            f"{len(cut)} of {len(translations)} translations were cut at their longest length "
+            f"(line {named}{more})"
+        )
 
 
 def _ranked(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, Unpack
+from typing import Self, Unpack
 
 import torch
 
@@ -16,6 +16,7 @@ from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.translator import Translator
 from heedful.pipelines.batched_translation import BATCH_TOKENS, BatchedTranslation, Progress
 from heedful.pipelines.search_items import Terminology, cut_protected, protection_of, search_items
+from heedful.pipelines.segment_search import align_pairs
 from heedful.pipelines.text_splitting import (
     Score,
     Translation,
@@ -26,7 +27,6 @@ from heedful.pipelines.text_splitting import (
 )
 from heedful.search.lexical_shortlist import Shortlist, load_shortlist
 from heedful.search.search_settings import SearchOptions, SearchSettings, check_fits
-from heedful.search.step_model import StepModel
 from heedful.text.tokenizer_pair import TokenizerPair
 
 
@@ -39,6 +39,9 @@ class TranslationPipeline:
         precision: of the forward passes; float32 if unset.
         shortlist: translations are made of these tokens only; of any if unset. Scores of given
             translations are always over the whole vocabulary.
+
+    Attributes:
+        model: the model, or the ensemble.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class TranslationPipeline:
         self.models = tuple(models) if isinstance(models, Sequence) else (models,)
         self.tokenizers = tokenizers
         self.batched = BatchedTranslation(self.models, tokenizers, precision, shortlist)
+        self.model = self.batched.model
         self.specials = self.batched.specials
 
     @classmethod
@@ -98,11 +102,6 @@ class TranslationPipeline:
             prepare(model, precision, where, donate=True, shared=shared) for model, _ in loaded
         ]
         return cls(engines, tokenizers, precision=precision_of(engines[0]), shortlist=short)
-
-    @property
-    def model(self) -> StepModel[Any]:
-        """The model, or the ensemble."""
-        return self.batched.model
 
     @property
     def precision(self) -> Precision | None:
@@ -284,8 +283,13 @@ class TranslationPipeline:
         ]
         if not alignment:
             return found
-        alignments = self.batched.align(
-            source_ids, target_ids, batch_size=batch_size, batch_tokens=batch_tokens, warn=warn
+        alignments = self.batched.in_batches(
+            lambda pairs: align_pairs(self.model, self.device, self.tokenizers, pairs),
+            list(zip(source_ids, target_ids, strict=True)),
+            batch_size=batch_size,
+            batch_tokens=batch_tokens,
+            warn=warn,
+            progress=None,
         )
         return [
             replace(score, alignment=aligned)

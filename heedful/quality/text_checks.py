@@ -7,14 +7,14 @@ from typing import Annotated
 from pydantic import Field
 
 from heedful.config import Config
-from heedful.quality.language_checks import check_language
-from heedful.quality.number_check import check_numbers
-from heedful.quality.protected_spans import (
+from heedful.quality.kept_parts import (
     blanked,
     check_placeholders,
     check_urls,
     protected_spans,
 )
+from heedful.quality.language_checks import check_language
+from heedful.quality.number_check import check_numbers
 from heedful.quality.reports import CheckResult
 from heedful.quality.wording_checks import (
     check_copies,

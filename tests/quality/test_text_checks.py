@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.quality.kept_parts import protected_spans
 from heedful.quality.number_check import check_numbers
-from heedful.quality.protected_spans import protected_spans
 from heedful.quality.text_checks import CHECKS, check_texts
 
 EN_DE = ("en", "de")
