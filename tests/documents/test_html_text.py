@@ -138,6 +138,12 @@ CASES = [
         "<p>Sieh hier das <a href=x>sehr <b>alte</b> Haus</a>.</p>",
     ),
     (
+        "<p>He <b>looks up</b> the word.</p>",
+        "He looks up the word.",
+        ("Er schlägt das Wort nach.", (0, 1, 3, 4, 2)),
+        "<p>Er <b>schlägt</b> das Wort nach.</p>",
+    ),
+    (
         "<p>Use <code>make test</code> now.</p>",
         "Use make test now.",
         ("Jetzt mache Test benutzen.", (3, 1, 2, 0)),

@@ -160,7 +160,7 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match="larger than"):
         echoed(data, "docx")
     lying = data.replace((1 << 20).to_bytes(4, "little"), (100).to_bytes(4, "little"))
-    with pytest.raises(DataError, match=r"larger than|no whole archive"):
+    with pytest.raises(DataError, match="no whole archive"):
         echoed(lying, "docx")
     monkeypatch.setattr(word_document, "_MOST_FILES", 3)
     with pytest.raises(DataError, match="larger than"):
