@@ -93,7 +93,7 @@ def frontier(
         float, Parameter(help="Time after which no further measurement is begun.")
     ] = 15.0,
     rounds: Annotated[int, Parameter(help="Measurements of each setting.")] = 5,
-    lines: Annotated[int, Parameter(help="Sentences, spread over the file.")] = 300,
+    lines: Annotated[int, Parameter(help="Sentences that are timed, spread over the file.")] = 300,
     alone: Annotated[
         int, Parameter(help="Sentences among them that are translated one by one.")
     ] = 30,
@@ -103,11 +103,12 @@ def frontier(
     """Measure which settings of a translator are fast, small and good on this machine.
 
     Every combination of precision, beam, shortlist, batch and threads translates the same
-    sentences: sentences a second, the time of one sentence alone, peak memory, BLEU and chrF. Each
+    sentences: sentences a second, the time of one sentence alone, peak memory; BLEU and chrF are of
+    the whole file. Each
     measurement is a process of its own; rounds alternate, so that other work on the machine meets
     all settings alike. Settings that nobody should use are greyed: another one is no worse in
-    anything, and surely better in something. OUT has table.md, table.json and page.html. Ctrl-C
-    stops; the same command goes on where it stopped.
+    anything, and surely better in something. OUT has table.md, table.json, picture.svg and
+    page.html. Ctrl-C stops; the same command goes on where it stopped.
 
     For example:
 
@@ -130,7 +131,7 @@ def frontier(
     settings = grid.grid(task).settings()
     stopped = False
     with closing(terminal()) as events:
-        say(f"{len(settings)} settings, {rounds} rounds, {len(task.texts)} sentences")
+        say(f"{len(settings)} settings, {rounds} rounds, {task.timed} sentences")
         try:
             measure(task, settings, out, rounds=rounds, minutes=minutes, events=events)
         except KeyboardInterrupt:
@@ -161,7 +162,7 @@ def _nothing(results: Frontier) -> UserError:
 
 
 def _write(results: Frontier, out: Path) -> None:
-    """Write table.md, table.json and, where Altair is installed, page.html."""
+    """Write table.md, table.json and, where Altair is installed, picture.svg and page.html."""
     import json
 
     from heedful.durable import replace_synced
@@ -170,8 +171,10 @@ def _write(results: Frontier, out: Path) -> None:
     content = json.dumps(results.plain(), indent=2, ensure_ascii=False) + "\n"
     replace_synced(out / "table.json", content.encode())
     if _has_charts():
-        from heedful.comparison.frontier_page import page_of
+        from heedful.comparison.frontier_page import page_of, picture
+        from heedful.inspect import charts
 
+        charts.save(picture(results), out / "picture.svg")
         replace_synced(out / "page.html", page_of(results).encode())
 
 
@@ -191,7 +194,7 @@ def _show(results: Frontier, out: Path) -> None:
         )
     for name, setting in results.recommended.items():
         say(f"{name}: {results.command(setting)}")
-    files = ["table.md", "table.json", *(["page.html"] if _has_charts() else [])]
+    files = ["table.md", "table.json", *(["picture.svg", "page.html"] if _has_charts() else [])]
     say(f"Wrote {', '.join(str(out / name) for name in files)}")
     if not _has_charts():
         say("For page.html: pip install 'heedful[studio]'")

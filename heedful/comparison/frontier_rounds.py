@@ -110,9 +110,10 @@ class Task:
         model: a directory or a name; of the hub with its commit.
         model_digest: of its config.json.
         shortlist: a file; None without.
-        texts: sources.
+        texts: sources, all of which are scored once.
         references: their translations.
-        alone: number of texts that are translated by themselves.
+        timed: number of texts, spread over all, that are translated in every round.
+        alone: number of those that are translated by themselves.
         machine: processor, cores and system.
     """
 
@@ -121,6 +122,7 @@ class Task:
     shortlist: str | None
     texts: tuple[str, ...]
     references: tuple[str, ...]
+    timed: int
     alone: int
     machine: dict[str, Any]
 
@@ -135,12 +137,12 @@ class Task:
         alone: int,
         shortlist: Path | None = None,
     ) -> Task:
-        """Choose pairs, spread over all, and look at the model and the machine.
+        """Leave out empty lines, and look at the model and the machine.
 
         Args:
             model: a directory or a name.
             texts, references: as many of each.
-            lines: pairs to choose.
+            lines: texts that are timed.
             alone: number of texts that are translated by themselves.
             shortlist: a file in place of the model's own.
 
@@ -151,8 +153,7 @@ class Task:
         pairs = [pair for pair in zip(texts, references, strict=True) if pair[0].strip()]
         if not pairs:
             raise DataError("There is nothing to translate: every line is empty")
-        count = min(lines, len(pairs))
-        chosen = [pairs[i * len(pairs) // count] for i in range(count)]
+        timed = min(lines, len(pairs))
         model = pinned(model)
         directory = _directory(Path(model))
         own = shortlist_path(directory)
@@ -161,11 +162,17 @@ class Task:
             model=model,
             model_digest=hashlib.sha256((directory / "config.json").read_bytes()).hexdigest(),
             shortlist=None if file is None else str(file),
-            texts=tuple(text for text, _ in chosen),
-            references=tuple(reference for _, reference in chosen),
-            alone=min(alone, count),
+            texts=tuple(text for text, _ in pairs),
+            references=tuple(reference for _, reference in pairs),
+            timed=timed,
+            alone=min(alone, timed),
             machine=describe_machine(),
         )
+
+    @property
+    def timed_texts(self) -> list[str]:
+        """The texts that are translated in every round."""
+        return [self.texts[i * len(self.texts) // self.timed] for i in range(self.timed)]
 
     def plain(self) -> dict[str, Any]:
         """Return the task as JSON data."""
@@ -213,6 +220,15 @@ class Measurements:
         """Return the figures of a setting, in the order of the rounds."""
         numbers = sorted(number for each, number in self.records if each == setting)
         return [self.records[setting, number] for number in numbers]
+
+    def translations(self, setting: Setting) -> list[str] | None:
+        """Return the translations of all texts by a setting that gives the same, if there are."""
+        found = (
+            record["translations"]
+            for (other, _), record in self.records.items()
+            if other.output == setting.output and "translations" in record
+        )
+        return next(found, None)
 
     def problem(self, setting: Setting) -> str | None:
         """Return why a setting is not to be had, or None."""
@@ -289,9 +305,7 @@ def measure(
             if time.monotonic() > end:
                 return found
             record = {"setting": asdict(setting), "round": number, "load": _load()}
-            record |= _measured(task, setting)
-            if number > 0 and "translations" in record:  # those of the first round are kept
-                del record["translations"]
+            record |= _measured(task, setting, scored=found.translations(setting) is None)
             _append(out / MEASUREMENTS_FILE, record)
             found.records[setting, number] = record
             done += 1
@@ -299,15 +313,16 @@ def measure(
     return found
 
 
-def _measured(task: Task, setting: Setting) -> dict[str, Any]:
-    """Measure a setting in a process of its own."""
+def _measured(task: Task, setting: Setting, *, scored: bool) -> dict[str, Any]:
+    """Measure a setting in a process of its own, which may translate all texts besides."""
     order = {
         "model": task.model,
         "precision": setting.precision,
         "beam": setting.beam,
         "shortlist": task.shortlist if setting.shortlist else None,
         "batch_tokens": setting.batch_tokens,
-        "texts": task.texts,
+        "texts": task.timed_texts,
+        "scored": task.texts if scored else None,
         "alone": task.alone,
     }
     path = os.pathsep.join(
