@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 Warn = Callable[[str], None]
 
-_REPLACEMENT = "\ufffd"
-
 
 @dataclass(frozen=True)
 class Segment:
@@ -145,7 +143,7 @@ def cut_texts(
 
 def _clean_character(character: str) -> str:
     if "\ud800" <= character <= "\udfff":
-        return _REPLACEMENT
+        return "\ufffd"
     if unicodedata.category(character) == "Cc" and character not in "\t\n":
         return " "
     return character
