@@ -135,7 +135,15 @@ def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]
         if published is not None:
             known["published_parameters"] = published
         return preset_spec(model, vocabulary), known
-    path = locate(Path(model))
+    try:
+        path = locate(Path(model))
+    except ModelError as error:
+        if Path(model).name != model:  # OWNER/NAME, no preset's name
+            raise
+        presets = f"or take a preset ({', '.join(preset_names())})"
+        raise ModelError(
+            error.what, where=error.where, remedy=f"{error.remedy}; {presets}"
+        ) from error
     if not path.exists():
         raise ModelError(
             "There is neither a model directory nor a preset of this name",

@@ -2,12 +2,15 @@
 
 uvicorn has no limit on the time that the head of a request may take, so that a client which sends
 it byte by byte keeps a connection for ever (slow loris). And when it stops, it closes connections
-without a word, although a next request may be on its way on them.
+without a word, although a next request may be on its way on them. It writes the head of an answer
+before its body: killed between the two, it would leave half an answer, which a proxy that has
+passed the head on cannot ask for again.
 """
 
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -18,6 +21,40 @@ LINGER_SECONDS = 2.0
 """Seconds in which a stopping server still answers requests of open connections."""
 
 
+class GatheredWrites:
+    """A transport; what is written in one turn of the event loop leaves together.
+
+    Args:
+        transport: that writes.
+        loop: it runs in.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._waiting: list[bytes] = []
+
+    def write(self, data: bytes) -> None:
+        """Write bytes at the end of this turn."""
+        if not self._waiting:
+            self._loop.call_soon(self._flush)
+        self._waiting.append(data)
+
+    def close(self) -> None:
+        """Write what waits, and close."""
+        self._flush()
+        self._transport.close()
+
+    def _flush(self) -> None:
+        data = b"".join(self._waiting)
+        self._waiting.clear()
+        if data and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+
 class Connection(H11Protocol):
     """A connection of a client."""
 
@@ -26,7 +63,7 @@ class Connection(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin the time of the first request's head."""
-        super().connection_made(transport)
+        super().connection_made(GatheredWrites(transport, self.loop))  # type: ignore[arg-type]
         self._begin_head()
 
     def data_received(self, data: bytes) -> None:

@@ -182,7 +182,7 @@ def test_measured_and_gone_on_with(corpus: Path, capsys: pytest.CaptureFixture[s
         (["--shortlists", "yes"], "no shortlist"),
         (["--minutes", "0"], "--minutes: It must be positive"),
         (["--rounds", "-1"], "--rounds: It must be positive"),
-        (["--minutes", "0.000001"], "time was over"),
+        (["--minutes", "1e-12"], "time was over"),
     ],
 )
 def test_refusals(corpus: Path, capsys: pytest.CaptureFixture[str], words, message) -> None:
