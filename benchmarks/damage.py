@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from heedful.data.quality.pair_rules import numbers
+from heedful.data.cleaning.pair_rules import numbers
 
 Pair = tuple[str, str]
 Foreign = list[str]

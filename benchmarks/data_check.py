@@ -43,11 +43,11 @@ from machine import describe_machine
 from tables import markdown_table
 
 from heedful.cli.data import Beside
+from heedful.data.cleaning.check_report import prepare
+from heedful.data.cleaning.cleaning_settings import CleaningSettings
+from heedful.data.cleaning.examination import RULES, examine
+from heedful.data.cleaning.raw_pairs import RawCorpus
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.quality.check_report import prepare
-from heedful.data.quality.cleaning_settings import CleaningSettings
-from heedful.data.quality.examination import RULES, examine
-from heedful.data.quality.raw_pairs import RawCorpus
 
 PARTS = ("found", "damage", "model", "size")
 SIZES = (100_000, 1_000_000)

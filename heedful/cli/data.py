@@ -22,14 +22,14 @@ from heedful.cli.text_io import (
     write_lines,
 )
 from heedful.cli.train import corpora
+from heedful.data.cleaning.cleaning_settings import CleaningSettings
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.quality.cleaning_settings import CleaningSettings
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from heedful.data.quality.check_report import CheckedCorpus
-    from heedful.data.quality.examination import Scorer, Tools
-    from heedful.data.quality.raw_pairs import RawCorpus
+    from heedful.data.cleaning.check_report import CheckedCorpus
+    from heedful.data.cleaning.examination import Scorer, Tools
+    from heedful.data.cleaning.raw_pairs import RawCorpus
 
     CleaningFlags = Any
 else:
@@ -75,7 +75,7 @@ class Beside:
         """Open the corpus, the test data and the model."""
         spec = _one_corpus(files)
         tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
-        from heedful.data.quality.check_report import prepare
+        from heedful.data.cleaning.check_report import prepare
 
         return prepare(spec, settings, against=tests, scorer=self.scorer())
 
@@ -133,8 +133,8 @@ def data_check(
     limits = CleaningSettings.parse(values, where="heedful data check")
     raw, tools = beside.prepare(corpus, limits)
     out.mkdir(exist_ok=True)
-    from heedful.data.quality.check_page import page_of
-    from heedful.data.quality.check_report import check_corpus
+    from heedful.data.cleaning.check_page import page_of
+    from heedful.data.cleaning.check_report import check_corpus
 
     with closing(terminal()) as events:
         checked = check_corpus(raw, tools, events.progress)
@@ -188,7 +188,7 @@ def data_clean(
     limits = CleaningSettings.parse(values, where="heedful data clean")
     refuse_existing(out)
     raw, tools = beside.prepare(corpus, limits)
-    from heedful.data.quality.corpus_clean import clean_corpus
+    from heedful.data.cleaning.corpus_clean import clean_corpus
 
     with closing(terminal()) as events:
         cleaned = clean_corpus(raw, tools, out, events.progress)
@@ -228,7 +228,7 @@ def data_split(
         raise UserError("There is nothing to split off", remedy="Give --valid or --test pairs")
     spec = _one_corpus(corpus)
     refuse_existing(out)
-    from heedful.data.quality.corpus_split import split_corpus
+    from heedful.data.cleaning.corpus_split import split_corpus
 
     with closing(terminal()) as events:
         parts = split_corpus(spec, out, valid=valid, test=test, seed=seed, progress=events.progress)

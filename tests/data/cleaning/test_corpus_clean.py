@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.cli.main import main
+from heedful.data.cleaning.check_report import check_corpus, prepare
+from heedful.data.cleaning.cleaning_settings import CleaningSettings
+from heedful.data.cleaning.corpus_clean import clean_corpus
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.quality.check_report import check_corpus, prepare
-from heedful.data.quality.cleaning_settings import CleaningSettings
-from heedful.data.quality.corpus_clean import clean_corpus
 from heedful.durable import whole_folder
 from heedful.errors import DataError
 
@@ -167,7 +167,7 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heedful.data.quality.raw_pairs.PairWriter.write", full)
+    monkeypatch.setattr("heedful.data.cleaning.raw_pairs.PairWriter.write", full)
     files = write(tmp_path)
     assert main(["data", "clean", *files, "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from heedful.cli.main import main
+from heedful.data.cleaning.check_page import page_of
+from heedful.data.cleaning.check_report import check_corpus, prepare
+from heedful.data.cleaning.cleaning_settings import CleaningSettings
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.quality.check_page import page_of
-from heedful.data.quality.check_report import check_corpus, prepare
-from heedful.data.quality.cleaning_settings import CleaningSettings
 
 VOID = {"meta", "br"}
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.quality.text_keys import text_key
+from heedful.data.cleaning.text_keys import text_key
 
 MOST_WORDS = 200_000
 """Different words that are counted at a time, in about 30 MB."""

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from heedful.data.quality.cleaning_settings import RuleName
-from heedful.data.quality.examination import RULES, Progress, Tools, examine, rules_of
-from heedful.data.quality.raw_pairs import PairWriter, RawCorpus, file_names
+from heedful.data.cleaning.cleaning_settings import RuleName
+from heedful.data.cleaning.examination import RULES, Progress, Tools, examine, rules_of
+from heedful.data.cleaning.raw_pairs import PairWriter, RawCorpus, file_names
 from heedful.durable import whole_folder
 from heedful.errors import DataError
 

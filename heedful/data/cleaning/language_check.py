@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from heedful.data.cleaning.text_keys import without_code
 from heedful.data.language_detector import language_detector
-from heedful.data.quality.text_keys import without_code
 from heedful.errors import ConfigError, suggest
 
 FEWEST_LETTERS = 15

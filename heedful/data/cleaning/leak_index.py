@@ -13,9 +13,9 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 
+from heedful.data.cleaning.text_keys import letters_of, plain_text, text_key
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import CorpusReader, Pair
-from heedful.data.quality.text_keys import letters_of, plain_text, text_key
 
 _WORD = re.compile(r"[^\W_]+")
 _FEWEST_WORDS = 3

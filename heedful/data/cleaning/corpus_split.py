@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from heedful.data.cleaning.raw_pairs import PairWriter, RawCorpus, file_names
+from heedful.data.cleaning.text_keys import letters_of, text_key
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import corpus_paths
-from heedful.data.quality.raw_pairs import PairWriter, RawCorpus, file_names
-from heedful.data.quality.text_keys import letters_of, text_key
 from heedful.durable import whole_folder
 from heedful.errors import DataError
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.data.cleaning.check_report import check_corpus, prepare
+from heedful.data.cleaning.cleaning_settings import CleaningSettings
+from heedful.data.cleaning.corpus_statistics import SideCounter, WordCounter
+from heedful.data.cleaning.examination import examine, rules_of
+from heedful.data.cleaning.language_check import LanguageCheck, guess_languages
+from heedful.data.cleaning.leak_index import LeakIndex
+from heedful.data.cleaning.repeats import past_the_first, repeated
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.pair_corpus import Pair
-from heedful.data.quality.check_report import check_corpus, prepare
-from heedful.data.quality.cleaning_settings import CleaningSettings
-from heedful.data.quality.corpus_statistics import SideCounter, WordCounter
-from heedful.data.quality.examination import examine, rules_of
-from heedful.data.quality.language_check import LanguageCheck, guess_languages
-from heedful.data.quality.leak_index import LeakIndex
-from heedful.data.quality.repeats import past_the_first, repeated
 from heedful.errors import ConfigError, DataError
 
 PLAIN = CleaningSettings(off=("language",))

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heedful.data.quality.cleaning_settings import CleaningSettings, RuleName
-from heedful.data.quality.text_keys import without_code
+from heedful.data.cleaning.cleaning_settings import CleaningSettings, RuleName
+from heedful.data.cleaning.text_keys import without_code
 from heedful.errors import ConfigError
 
 ABOUT: dict[RuleName, str] = {

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.cli.main import main
+from heedful.data.cleaning.corpus_split import split_corpus
 from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.quality.corpus_split import split_corpus
 from heedful.errors import DataError
 
 PARTS = ("train", "valid", "test")
@@ -175,7 +175,7 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("heedful.data.quality.raw_pairs.PairWriter.write", full)
+    monkeypatch.setattr("heedful.data.cleaning.raw_pairs.PairWriter.write", full)
     words = ["data", "split", str(spec.file), "--out", str(tmp_path / "out"), "--valid", "1"]
     assert main([*words, "--test", "1"]) == 1
     assert "No space left" in capsys.readouterr().err

@@ -6,8 +6,8 @@ import html
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from heedful.data.quality.check_report import CheckedCorpus, PairExample, RuleCount
-from heedful.data.quality.corpus_statistics import SideStatistics
+from heedful.data.cleaning.check_report import CheckedCorpus, PairExample, RuleCount
+from heedful.data.cleaning.corpus_statistics import SideStatistics
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #222; --soft: #5c5c5c; --line: #dddad2; --mark: #0f3781;

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.data.quality import pair_rules as module
-from heedful.data.quality.cleaning_settings import CleaningSettings
-from heedful.data.quality.pair_rules import length_ratio, numbers, overlap, pair_rules
+from heedful.data.cleaning import pair_rules as module
+from heedful.data.cleaning.cleaning_settings import CleaningSettings
+from heedful.data.cleaning.pair_rules import length_ratio, numbers, overlap, pair_rules
 from heedful.errors import ConfigError
 
 LONG = "The committee will meet again in the spring of next year."

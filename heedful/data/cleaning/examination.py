@@ -15,14 +15,14 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from heedful.data.quality.cleaning_settings import CleaningSettings, RuleName
-from heedful.data.quality.corpus_statistics import SideCounter
-from heedful.data.quality.language_check import LanguageCheck, guess_languages
-from heedful.data.quality.leak_index import LeakIndex
-from heedful.data.quality.pair_rules import ABOUT, pair_rules
-from heedful.data.quality.raw_pairs import RawCorpus, RawPair
-from heedful.data.quality.repeats import TargetCounts, past_the_first, repeated
-from heedful.data.quality.text_keys import plain_text, text_key
+from heedful.data.cleaning.cleaning_settings import CleaningSettings, RuleName
+from heedful.data.cleaning.corpus_statistics import SideCounter
+from heedful.data.cleaning.language_check import LanguageCheck, guess_languages
+from heedful.data.cleaning.leak_index import LeakIndex
+from heedful.data.cleaning.pair_rules import ABOUT, pair_rules
+from heedful.data.cleaning.raw_pairs import RawCorpus, RawPair
+from heedful.data.cleaning.repeats import TargetCounts, past_the_first, repeated
+from heedful.data.cleaning.text_keys import plain_text, text_key
 
 Progress = Callable[[int, int, str], None]
 """Called with the pairs done, all pairs, and a name of the work."""

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.quality.cleaning_settings import CleaningSettings, RuleName
-from heedful.data.quality.corpus_statistics import SideStatistics
-from heedful.data.quality.examination import (
+from heedful.data.cleaning.cleaning_settings import CleaningSettings, RuleName
+from heedful.data.cleaning.corpus_statistics import SideStatistics
+from heedful.data.cleaning.examination import (
     Examination,
     Progress,
     Scorer,
@@ -18,9 +17,10 @@ from heedful.data.quality.examination import (
     prepare_languages,
     rules_of,
 )
-from heedful.data.quality.leak_index import LeakIndex
-from heedful.data.quality.pair_rules import ABOUT, pair_rules
-from heedful.data.quality.raw_pairs import RawCorpus, RawPair
+from heedful.data.cleaning.leak_index import LeakIndex
+from heedful.data.cleaning.pair_rules import ABOUT, pair_rules
+from heedful.data.cleaning.raw_pairs import RawCorpus, RawPair
+from heedful.data.corpus_spec import CorpusSpec
 
 _EXAMPLES = 5
 _LONGEST_SHOWN = 500
