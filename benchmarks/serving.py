@@ -2,6 +2,7 @@
 
     python benchmarks/serving.py MODEL --data DIR --minutes 10
     python benchmarks/serving.py MODEL --data DIR --minutes 1 -- --precision int8 --beam 2
+    python benchmarks/serving.py MODEL --data DIR --peer ENV/bin/python --exported EXPORTED
 
 Flags after -- are for `heedful translate` and `heedful serve` alike. First the sentences (Tatoeba's
 and Multi30k's English, mixed lengths) are translated by `heedful translate`, which gives the right
@@ -10,6 +11,10 @@ after the other (closed loop), which gives the server's rate; then requests come
 in random intervals whether or not earlier ones were answered (open loop), for the given minutes.
 Every answer is compared with the right one; 429 is a refusal, anything else is lost. A request's
 time is from its sending to its answer.
+
+With --peer, LibreTranslate in another environment has the same model, as `heedful export --format
+ctranslate2` wrote it, and 64 clients ask both servers in turns (benchmarks/libretranslate_peer.py).
+Its answers may differ, as it searches and rounds otherwise.
 """
 
 from __future__ import annotations
@@ -20,12 +25,14 @@ import gzip
 import json
 import os
 import random
+import socket
 import statistics
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -87,7 +94,9 @@ def _percentile(times: Sequence[float], share: float) -> float:
 class Client:
     """Connections to a server that stay open, taken when there is a free one."""
 
-    def __init__(self, address: str, languages: tuple[str, str], expected: dict[str, str]) -> None:
+    def __init__(
+        self, address: str, languages: tuple[str, str], expected: dict[str, str] | None
+    ) -> None:
         self.host, port = address.removeprefix("http://").rstrip("/").split(":")
         self.port = int(port)
         self.languages = languages
@@ -106,13 +115,22 @@ class Client:
         outcome.statuses[str(status)] += 1
         if status == 200:
             outcome.times.append(time.perf_counter() - begin)
-            outcome.wrong += json.loads(body)["translatedText"] != self.expected[text]
+            answer = json.loads(body)["translatedText"]
+            outcome.wrong += self.expected is not None and answer != self.expected[text]
+
+    async def hang_up(self) -> None:
+        """Close the connections; waitress accepts no more than 100."""
+        for _, writer in self.free:
+            writer.close()
+            await writer.wait_closed()
+        self.free.clear()
 
     async def _exchange(self, text: str) -> tuple[int, bytes]:
         source, target = self.languages
         body = json.dumps({"q": text, "source": source, "target": target}).encode()
         head = (
-            f"POST /translate HTTP/1.1\r\nHost: {self.host}\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"POST /translate HTTP/1.1\r\nHost: {self.host}\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
         )
         connection = self.free.pop() if self.free else None
         if connection is None:
@@ -140,6 +158,7 @@ async def closed_loop(client: Client, texts: Sequence[str], clients: int) -> Out
 
     await asyncio.gather(*(run() for _ in range(clients)))
     outcome.seconds = time.perf_counter() - begin
+    await client.hang_up()
     return outcome
 
 
@@ -166,6 +185,7 @@ async def open_loop(
         task.add_done_callback(tasks.discard)
     await asyncio.gather(*tasks)
     outcome.seconds = time.perf_counter() - begin
+    await client.hang_up()
     return outcome
 
 
@@ -206,22 +226,25 @@ def main() -> None:
     place = f"{'-'.join(arguments.pair)}={arguments.model}"
     words = ["serve", place, "--port", "0", "--json", "--access-log", "none", *flags]
     words += ["--workers", str(arguments.workers), "--queue", str(arguments.queue)]
-    with subprocess.Popen([*HEEDFUL, *words], stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            address = json.loads(server.stdout.readline())["address"]
-            client = Client(address, arguments.pair, expected)
-            asyncio.run(closed_loop(client, texts[:200], arguments.clients))  # warm
-            client.free.clear()
-            rounds = []
-            for _ in range(arguments.rounds):
-                rounds.append(asyncio.run(closed_loop(client, texts, arguments.clients)))
-                client.free.clear()
-            closed = statistics.median(len(o.times) / o.seconds for o in rounds)
-            rate = arguments.load * closed
-            opened = asyncio.run(open_loop(client, texts, rate, 60 * arguments.minutes, server.pid))
-        finally:
-            server.terminate()
+    with ExitStack() as stack:
+        server = stack.enter_context(_running([*HEEDFUL, *words], stdout=subprocess.PIPE))
+        assert server.stdout is not None
+        address = json.loads(server.stdout.readline())["address"]
+        clients = {"heedful": Client(address, arguments.pair, expected)}
+        if arguments.peer is not None:
+            peer = stack.enter_context(_peer(arguments))
+            clients["libretranslate"] = Client(peer, arguments.pair, None)
+        rounds: dict[str, list[Outcome]] = {name: [] for name in clients}
+        for number in range(arguments.rounds + 1):
+            for name, client in clients.items():
+                asked = texts if number else texts[:200]  # the first one warms up
+                outcome = asyncio.run(closed_loop(client, asked, arguments.clients))
+                if number:
+                    rounds[name].append(outcome)
+        closed = statistics.median(len(o.times) / o.seconds for o in rounds["heedful"])
+        rate = arguments.load * closed
+        seconds = 60 * arguments.minutes
+        opened = asyncio.run(open_loop(clients["heedful"], texts, rate, seconds, server.pid))
     result = {
         "benchmark": arguments.name,
         "command": f"python benchmarks/serving.py MODEL --data DIR --minutes {arguments.minutes:g}",
@@ -231,7 +254,7 @@ def main() -> None:
         "workers": arguments.workers,
         "clients": arguments.clients,
         "offline_sentences_per_second": offline,
-        "closed_loop": [outcome.plain() for outcome in rounds],
+        "closed_loop": {name: [each.plain() for each in rounds[name]] for name in rounds},
         "ratio": round(closed / offline, 3),
         "offered_per_second": round(rate, 1),
         "open_loop": opened.plain(),
@@ -243,13 +266,46 @@ def main() -> None:
     print(_table(result))
 
 
+@contextmanager
+def _running(words: Sequence[str], **streams: int) -> Iterator[subprocess.Popen[str]]:
+    """Run a server that is stopped at the end."""
+    with subprocess.Popen(words, text=True, **streams) as server:
+        try:
+            yield server
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def _peer(arguments: argparse.Namespace) -> Iterator[str]:
+    """Run LibreTranslate; yield its address once it answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    words = [arguments.peer, str(HERE / "libretranslate_peer.py"), arguments.exported]
+    silent = dict.fromkeys(("stdout", "stderr"), subprocess.DEVNULL)  # it logs every text
+    with _running([*words, str(port), *arguments.pair], **silent):
+        end = time.monotonic() + 120
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port)).close()
+            except OSError:
+                assert time.monotonic() < end, "LibreTranslate does not answer"
+                time.sleep(0.5)
+            else:
+                break
+        yield f"http://127.0.0.1:{port}"
+
+
 def _table(result: dict[str, Any]) -> str:
     head = ["", "sentences/s", "p50 ms", "p95 ms", "refused", "lost", "wrong", "memory MB"]
     rows = [head, ["`heedful translate`", f"{result['offline_sentences_per_second']:,.0f}"]]
     rows[1] += ["–"] * 6
-    closed = result["closed_loop"][len(result["closed_loop"]) // 2]
-    phases = ((f"{result['clients']} clients, one after the other", closed),)
-    phases += ((f"{result['offered_per_second']:,.0f} requests/s", result["open_loop"]),)
+    phases = []
+    for name, outcomes in result["closed_loop"].items():
+        middle = sorted(outcomes, key=lambda o: o["sentences_per_second"])[len(outcomes) // 2]
+        phases.append((f"{name}, {result['clients']} clients, one after the other", middle))
+    phases.append((f"heedful, {result['offered_per_second']:,.0f} requests/s", result["open_loop"]))
     for name, phase in phases:
         memory = phase["memory_mb"]
         rows.append(
@@ -282,11 +338,15 @@ def _parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--clients", type=int, default=64, help="of the closed loop (64)")
     parser.add_argument("--rounds", type=int, default=3, help="of the closed loop (3)")
     parser.add_argument("--load", type=float, default=2.0, help="of the server's rate (2)")
+    parser.add_argument("--peer", help="Python that has libretranslate")
+    parser.add_argument("--exported", help="the model as CTranslate2's, for --peer")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--queue", type=int, default=200, help="texts that may wait (200)")
     parser.add_argument("--name", default="serving", help="of the result")
     parser.add_argument("--results", type=Path, default=HERE / "results")
     arguments = parser.parse_args(own)
+    if (arguments.peer is None) != (arguments.exported is None):
+        parser.error("--peer and --exported go together")
     if arguments.data is None:
         print("skipped: give the corpora by --data or HEEDFUL_DATA", file=sys.stderr)
         raise SystemExit(0)
