@@ -81,3 +81,36 @@ def test_rwkv() -> None:
         ours.eval().load_state_dict(weights)
         x, context = inputs()
         torch.testing.assert_close(ours(x, context), theirs(x)[0], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [1, 17, 300, 2000])
+def test_mamba_beside_mambapy(length: int) -> None:
+    """The classes of another project: its scan goes through a tree of halves, ours through chunks."""
+    from mambapy.mamba import MambaBlock, MambaConfig
+
+    torch.manual_seed(0)
+    theirs = MambaBlock(MambaConfig(d_model=24, n_layers=1)).double()
+    ours = Mamba(24, MambaSpec()).double()
+    weights = {
+        "projection.weight": theirs.in_proj.weight,
+        "taps": theirs.conv1d.weight[:, 0],
+        "taps_bias": theirs.conv1d.bias,
+        "selection.weight": theirs.x_proj.weight,
+        "step_size.weight": theirs.dt_proj.weight,
+        "step_size.bias": theirs.dt_proj.bias,
+        "log_decay": theirs.A_log,
+        "skip": theirs.D,
+        "output.weight": theirs.out_proj.weight,
+    }
+    with torch.no_grad():
+        for name, weight in weights.items():
+            ours.get_parameter(name).copy_(weight)
+    x = torch.randn(2, length, 24, dtype=torch.float64)
+    context = Context(Positions.of_self(torch.arange(length).expand(2, -1)))
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    outputs = [theirs(inputs[0]), ours(inputs[1], context)]
+    seen = torch.randn_like(x)
+    for y in outputs:
+        y.backward(seen)
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=0, atol=1e-9)
+    torch.testing.assert_close(inputs[1].grad, inputs[0].grad, rtol=0, atol=1e-9)
