@@ -85,7 +85,7 @@ def test_rwkv() -> None:
 
 @pytest.mark.parametrize("length", [1, 17, 300, 2000])
 def test_mamba_beside_mambapy(length: int) -> None:
-    """The classes of another project: its scan goes through a tree of halves, ours through chunks."""
+    """The block of another project: its scan goes through a tree of halves, ours through chunks."""
     from mambapy.mamba import MambaBlock, MambaConfig
 
     torch.manual_seed(0)
