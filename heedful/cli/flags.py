@@ -26,10 +26,12 @@ from heedful.search.search_settings import SearchSettings
 if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.consistency import ConsistentTranslation
 
 _PATH = "setting"
 _RUNNING = Group("Running", sort_key=50)
 _CHECKING = Group("Checking", sort_key=40)
+_CONSISTENCY = Group("Consistency", sort_key=45)
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon")
 
 BatchTokens = int | Literal["auto"]
@@ -237,6 +239,42 @@ class CheckFlags:
 
 
 UNCHECKED = CheckFlags()
+
+
+@Parameter(name="*", group=_CONSISTENCY)
+@dataclass(frozen=True, kw_only=True)
+class ConsistencyFlags:
+    """Keeping to the source where models often do not; see the guide on translating."""
+
+    capitals: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Translate sentences in capitals as if they were not, and put their translations "
+            "in capitals.",
+        ),
+    ] = False
+
+    @property
+    def is_on(self) -> bool:
+        """True if anything is asked for."""
+        return self != AS_THE_MODEL
+
+    def applied(
+        self, pipeline: TranslationPipeline, languages: tuple[str | None, str | None]
+    ) -> ConsistentTranslation:
+        """Return a translator that does as the flags say; languages are of source and target."""
+        from heedful.quality.consistency import ConsistentTranslation
+
+        return ConsistentTranslation(pipeline, capitals=self.capitals, languages=languages)
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        return dataclasses.asdict(self)
+
+
+AS_THE_MODEL = ConsistencyFlags()
 
 
 def search_settings(flags: Any) -> SearchSettings:

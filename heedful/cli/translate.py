@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import Parameter
 
 from heedful.cli.flags import (
+    AS_THE_MODEL,
     STANDARD,
     UNCHECKED,
     CheckFlags,
+    ConsistencyFlags,
     ModelPath,
     Running,
     SearchFlags,
@@ -143,6 +145,7 @@ def translate(
         Path | None, Parameter(help="The same, with a shortlist outside the model's directory.")
     ] = None,
     checks: CheckFlags = UNCHECKED,
+    consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -172,6 +175,7 @@ def translate(
         "glossary": None if glossary is None else str(glossary),
         "protect": protect,
         **checks.plain(),
+        **consistency.plain(),
     }
     report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
@@ -184,6 +188,7 @@ def translate(
             running,
             alignment=alignment,
             checks=checks,
+            consistency=consistency,
             prefixes=prefix is not None or prefix_file is not None,
             shortlist=shortlist_file or shortlist,
             glossary=glossary,
@@ -263,6 +268,7 @@ class TranslationRequest:
         shortlist: use the model's shortlist, or the one in this file.
         glossary: terms that must be translated as in this file.
         protect: kinds of parts that are kept; those that the model was trained for if unset.
+        consistency: of translations with their sources.
     """
 
     model: Path
@@ -274,13 +280,14 @@ class TranslationRequest:
     shortlist: bool | Path
     glossary: Path | None = None
     protect: tuple[str, ...] | None = None
+    consistency: ConsistencyFlags = AS_THE_MODEL
 
     @property
     def is_plain(self) -> bool:
         """True if the request needs nothing but translations of one model."""
         running = self.running
         return (
-            not (self.alignment or self.checks.is_on or self.prefixes)
+            not (self.alignment or self.checks.is_on or self.consistency.is_on or self.prefixes)
             and not (self.shortlist or self.glossary or self.protect)
             and not running.ensemble
             and running.batch_size is None
@@ -380,6 +387,11 @@ class LazyTranslator:
         if self._glossary is not None:
             self._glossary.check(pipeline.tokenizers.target)
         pipeline.check_protection(request.protect)
+        if request.consistency.is_on:
+            from heedful.cli.checking import languages_of
+
+            languages = languages_of(request.model, request.checks.languages)
+            pipeline = request.consistency.applied(pipeline, languages)
         self.load_seconds += time.perf_counter() - start
         return pipeline, positions
 

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from heedful.cli.checking import languages_of
 from heedful.cli.flags import (
+    AS_THE_MODEL,
     STANDARD,
+    ConsistencyFlags,
     Running,
     SearchFlags,
     flags_of,
@@ -53,6 +56,7 @@ def translate_file(
         Parameter(negative=(), show_default=False, help="Replace OUT if it is there already."),
     ] = False,
     document: DocumentFlags | None = None,
+    consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -80,6 +84,7 @@ def translate_file(
         )
     flags = {"input": str(input), "output": str(output_file), "model": str(model), "format": name}
     flags |= {**settings.plain(), **search_options.plain(), **running.plain()}
+    flags |= consistency.plain()
     report = Report("translate-file", output, flags)
     refuse_missing_folder(output_file)
     if output_file.exists() and not force:
@@ -90,7 +95,7 @@ def translate_file(
         data = stream.read()
     opened = open_document(data, format=name, settings=settings, name=str(input))
     with closing(terminal()) as events:
-        translator = _Translator(running, model, search_options, events)
+        translator = _Translator(running, model, search_options, consistency, events)
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
             [sentence.alignment for sentence in opened.sentences],
@@ -109,9 +114,16 @@ class _Translator:
     """A translator of sentences that tells how far it is."""
 
     def __init__(
-        self, running: Running, model: Path, settings: SearchSettings, events: Events
+        self,
+        running: Running,
+        model: Path,
+        settings: SearchSettings,
+        consistency: ConsistencyFlags,
+        events: Events,
     ) -> None:
         self.pipeline: TranslationPipeline = running.load(model)
+        if consistency.is_on:
+            self.pipeline = consistency.applied(self.pipeline, languages_of(model, None))
         self.positions = running.positions(self.pipeline, settings)
         self.batch_size = running.batch_size
         self.settings = settings

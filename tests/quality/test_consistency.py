@@ -1,0 +1,71 @@
+"""Translations that keep to their sources, by the translator at hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from heedful.errors import DataError
+from heedful.pipelines.glossary import Glossary, Term
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.quality.consistency import ConsistentTranslation
+
+
+@pytest.fixture(scope="module")
+def in_capitals(translator: TranslationPipeline) -> ConsistentTranslation:
+    return ConsistentTranslation(translator, capitals=True, languages=("en", "de"))
+
+
+def test_capitals_are_translated_as_sentences(
+    translator: TranslationPipeline, in_capitals: ConsistentTranslation
+) -> None:
+    plain = translator.translate(["Do not open the door."])[0]
+    assert in_capitals.translate(["DO NOT OPEN THE DOOR."]) == [plain.upper()]
+
+
+def test_other_sentences_of_the_text_stay(
+    translator: TranslationPipeline, in_capitals: ConsistentTranslation
+) -> None:
+    parts = translator.translate(["We walk.", "Do not open the door.", "The dog sleeps."])
+    found = in_capitals.translate(["We walk. DO NOT OPEN THE DOOR. The dog sleeps.\n\nWe walk."])
+    assert found == [f"{parts[0]} {parts[1].upper()} {parts[2]}\n\n{parts[0]}"]
+
+
+def test_without_capitals_nothing_changes(
+    translator: TranslationPipeline, in_capitals: ConsistentTranslation
+) -> None:
+    texts = ["Tom reads a book.", "", "  ", "The NASA\nA Dog Sleeps."]
+    expected = translator.translate(texts, alignment=True, n_best=2)
+    found = in_capitals.translate(texts, alignment=True, n_best=2)
+    assert found == expected
+    assert [vars(each) for each in found] == [vars(each) for each in expected]
+
+
+def test_alignments_and_candidates_are_of_the_texts_as_they_are(
+    in_capitals: ConsistentTranslation,
+) -> None:
+    source = "DO NOT OPEN THE DOOR. Tom sleeps."
+    (found,) = in_capitals.translate([source], alignment=True, n_best=2)
+    for each in found.n_best:
+        assert each.alignment is not None
+        assert each.alignment.source_words == tuple(source.split())
+        assert each.alignment.target_words == tuple(each.split())
+        assert "TÜR" in each
+    pairs = {
+        (found.alignment.source_words[i], found.alignment.target_words[j])
+        for i, j, _ in found.alignment.links
+    }
+    assert {("NOT", "NICHT"), ("Tom", "Tom")} <= pairs
+
+
+def test_terms_are_found_and_stay_as_they_are(in_capitals: ConsistentTranslation) -> None:
+    terms = Glossary([Term("NASA", ("NaSa",)), Term("door", ("Pforte",), ignore_case=True)])
+    (found,) = in_capitals.translate(["OPEN THE DOOR OF NASA NOW."], glossary=terms)
+    assert "NaSa" in found
+    assert "Pforte" in found
+    assert found.replace("NaSa", "").replace("Pforte", "").isupper()
+    assert found.missing == ()
+
+
+def test_a_string_is_refused(in_capitals: ConsistentTranslation) -> None:
+    with pytest.raises(DataError, match="single string"):
+        in_capitals.translate("DO NOT OPEN.")
