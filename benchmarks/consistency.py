@@ -1,19 +1,23 @@
-"""What keeping to the source gives: capitals.
+"""What keeping to the source gives: capitals and numbers.
 
     python benchmarks/consistency.py --model en-de --data DIR [--sentences 500]
 
 DIR holds tatoeba/en-de.tsv.gz and multi30k/raw/test_2016_flickr.{en,de}.gz (or set HEEDFUL_DATA).
 Capitals: the first --sentences sentences of each corpus are translated as they are, in capitals
 without `capitals` and with it; chrF and BLEU ignore case. "lower" is the same with every word in
-lower case, instead of the form that has the fewest tokens. Prints one JSON line, which also goes to
-RESULTS/consistency/result.json.
+lower case, instead of the form that has the fewest tokens. Numbers: the test sentences that have
+figures, and --sentences of the training part of Tatoeba whose number, the same in source and
+reference, is replaced by a random one in both; a third have groups and decimals. Prints one JSON
+line, which also goes to RESULTS/consistency/result.json.
 """
 
 from __future__ import annotations
 
 import gzip
 import random
+import re
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,8 @@ from report import new_parser, parse, write_result
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.quality.consistency import ConsistentTranslation
+from heedful.quality.number_check import check_numbers
+from heedful.quality.number_forms import find_numbers
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "pretrained"))
@@ -30,6 +36,8 @@ sys.path.insert(0, str(HERE / "pretrained"))
 from tatoeba import one_reference_each, split_pairs  # noqa: E402 (a script of the folder above)
 
 LANGUAGES = ("en", "de")
+
+FIGURES = r"\d+(?:[.,]\d+)*"
 
 Pairs = Sequence[tuple[str, str]]
 
@@ -78,6 +86,63 @@ def measure_capitals(pipeline: TranslationPipeline, pairs: Pairs) -> dict[str, A
     }
 
 
+def replace_numbers(pairs: Pairs, count: int) -> Pairs:
+    """Sentences with a number of two digits at least, which becomes a random one."""
+    draw = random.Random(2)
+    changed: list[tuple[str, str]] = []
+    rows = list(pairs)
+    draw.shuffle(rows)
+    for source, reference in rows:
+        places = [re.findall(r"\d+", text) for text in (source, reference)]
+        if len(changed) == count or len(places[0]) != 1 or places[0] != places[1]:
+            continue
+        figures = places[0][0]
+        if len(figures) < 2 or re.search(
+            r"[:.,/'’-]\d|\d[:/'’-]|\d[.,]\d|\d[a-z]", f"{source} {reference}"
+        ):
+            continue
+        value = draw.randrange(10 ** (len(figures) - 1), 10 ** len(figures))
+        ours, theirs = str(value), str(value)
+        if len(changed) % 3 == 0:
+            ours = f"{draw.randrange(1000, 1_000_000):,}.{draw.randrange(10, 100)}"
+            theirs = ours.translate(str.maketrans(",.", ".,"))
+        changed.append((source.replace(figures, ours), reference.replace(figures, theirs)))
+    return changed
+
+
+def measure_numbers(pipeline: TranslationPipeline, pairs: Pairs) -> dict[str, Any]:
+    """Sentences whose numbers agree, and BLEU, by the form of numbers."""
+    sources, references = zip(*pairs, strict=True)
+    found: dict[str, Any] = {"sentences": len(pairs)}
+    for form in ("model", "keep", "localize"):
+        ours = pipeline
+        if form != "model":
+            ours = ConsistentTranslation(pipeline, numbers=form, languages=LANGUAGES)
+        started = time.process_time()
+        outputs = ours.translate(sources)
+        seconds = time.process_time() - started
+        agree = [
+            not check_numbers(*row, LANGUAGES).failed for row in zip(sources, outputs, strict=True)
+        ]
+        written = [
+            set(re.findall(FIGURES, reference)) <= set(re.findall(FIGURES, output))
+            for reference, output in zip(references, outputs, strict=True)
+        ]
+        found[form] = {
+            "agree_percent": _percent(agree),
+            "as_in_reference_percent": _percent(written),
+            **scores(outputs, references),
+            "processor_seconds": round(seconds, 2),
+        }
+        if form != "model":
+            found[form] |= {"mended": ours.mended, "unmended": ours.unmended}
+    return found
+
+
+def _percent(flags: Sequence[bool]) -> float:
+    return round(100 * sum(flags) / len(flags), 2)
+
+
 def main() -> None:
     """Measure, and write the result."""
     parser = new_parser(__doc__, rounds=5)
@@ -87,8 +152,15 @@ def main() -> None:
         return
     pipeline = TranslationPipeline.load(arguments.model, device="cpu")
     results: dict[str, Any] = {}
+    with_figures: list[tuple[str, str]] = []
     for name, pairs in read_pairs(Path(arguments.data)).items():
         results[name] = {"capitals": measure_capitals(pipeline, pairs[: arguments.sentences])}
+        with_figures += [pair for pair in pairs if find_numbers(pair[0])]
+    train = split_pairs(Path(arguments.data) / "tatoeba" / "en-de.tsv.gz")["train"]
+    results["numbers"] = {
+        "of_test_sentences": measure_numbers(pipeline, with_figures),
+        "replaced": measure_numbers(pipeline, replace_numbers(train, arguments.sentences)),
+    }
     command = (
         f"python benchmarks/consistency.py --model {Path(arguments.model).name} --data DIR "
         f"--sentences {arguments.sentences}"

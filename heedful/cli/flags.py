@@ -193,7 +193,8 @@ class CheckFlags:
         str | None,
         Parameter(
             help="Languages of the text and its translation, such as en-de, for the checks of "
-            "numbers in words and of the language; those of the model's name or card if unset.",
+            "numbers in words and of the language, and for --numbers; those of the model's name or "
+            "card if unset.",
         ),
     ] = None
 
@@ -255,6 +256,13 @@ class ConsistencyFlags:
             "in capitals.",
         ),
     ] = False
+    numbers: Annotated[
+        Literal["model", "keep", "localize"],
+        Parameter(
+            help="Numbers are as the model writes them, as in the source, or with the signs of the "
+            "target's language. Unless it is model, wrong and missing ones are put right."
+        ),
+    ] = "model"
 
     @property
     def is_on(self) -> bool:
@@ -267,11 +275,22 @@ class ConsistencyFlags:
         """Return a translator that does as the flags say; languages are of source and target."""
         from heedful.quality.consistency import ConsistentTranslation
 
-        return ConsistentTranslation(pipeline, capitals=self.capitals, languages=languages)
+        numbers = None if self.numbers == "model" else self.numbers
+        return ConsistentTranslation(
+            pipeline, capitals=self.capitals, numbers=numbers, languages=languages
+        )
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""
         return dataclasses.asdict(self)
+
+    def finish(self, translator: ConsistentTranslation | None) -> dict[str, int]:
+        """Say how many numbers a translator that `applied` made put right; return the counts."""
+        if translator is None or self.numbers == "model":
+            return {}
+        mended, unmended = translator.mended, translator.unmended
+        say(f"{mended:,} numbers were put right or written anew; {unmended:,} still disagree")
+        return {"numbers_mended": mended, "numbers_unmended": unmended}
 
 
 AS_THE_MODEL = ConsistencyFlags()

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from heedful.documents.line_up import TranslatedSentence
     from heedful.events import Events
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.consistency import ConsistentTranslation
 
     DocumentFlags = Any
 else:
@@ -55,6 +56,13 @@ def translate_file(
         bool,
         Parameter(negative=(), show_default=False, help="Replace OUT if it is there already."),
     ] = False,
+    languages: Annotated[
+        str | None,
+        Parameter(
+            help="Languages of the document and its translation, such as en-de, for --numbers; "
+            "those of the model's name or card if unset."
+        ),
+    ] = None,
     document: DocumentFlags | None = None,
     consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
@@ -95,7 +103,7 @@ def translate_file(
         data = stream.read()
     opened = open_document(data, format=name, settings=settings, name=str(input))
     with closing(terminal()) as events:
-        translator = _Translator(running, model, search_options, consistency, events)
+        translator = _Translator(running, model, search_options, consistency, events, languages)
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
             [sentence.alignment for sentence in opened.sentences],
@@ -107,7 +115,13 @@ def translate_file(
         f"{len(opened.sentences):,} different sentences in {opened.passages:,} passages "
         f"translated: {output_file}"
     )
-    report.finish({"passages": opened.passages, "sentences": len(opened.sentences)})
+    report.finish(
+        {
+            "passages": opened.passages,
+            "sentences": len(opened.sentences),
+            **consistency.finish(translator.consistent),
+        }
+    )
 
 
 class _Translator:
@@ -120,10 +134,13 @@ class _Translator:
         settings: SearchSettings,
         consistency: ConsistencyFlags,
         events: Events,
+        languages: str | None,
     ) -> None:
         self.pipeline: TranslationPipeline = running.load(model)
+        self.consistent: ConsistentTranslation | None = None
         if consistency.is_on:
-            self.pipeline = consistency.applied(self.pipeline, languages_of(model, None))
+            codes = languages_of(model, languages)
+            self.pipeline = self.consistent = consistency.applied(self.pipeline, codes)
         self.positions = running.positions(self.pipeline, settings)
         self.batch_size = running.batch_size
         self.settings = settings

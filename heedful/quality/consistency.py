@@ -1,4 +1,4 @@
-"""A translator that keeps to its source in what models often change: capitals.
+"""A translator that keeps to its source in what models often change: capitals and numbers.
 
 The source is respelled into what models know and translated as any text, and the translation is
 respelled in turn. Alignments are between the texts as people see them.
@@ -7,18 +7,16 @@ respelled in turn. Alignments are between the texts as people see them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.search.alignment import Alignment
+from heedful.quality.number_mending import Form, Mending, NumberForm, mend_numbers
+from heedful.quality.required_copies import RequiredCopies
+from heedful.quality.respelled_translation import every, respelled, with_source
 from heedful.text.capitals import capital_parts, capitals, sentence_case
-from heedful.text.pretokenization import word_spans
 from heedful.text.respelling import Edit, Respelling, Span
 
 Languages = tuple[str | None, str | None]
@@ -32,7 +30,17 @@ class ConsistentTranslation(TranslationPipeline):
         pipeline: the translator.
         capitals: sentences in capitals are translated in sentence case, and their translations put
             in capitals.
-        languages: of source and target; they decide about some letters.
+        numbers: form of the numbers, which are put right where that is certain; as the model
+            writes them if unset. Where numbers are still missing, a second search must write them.
+        languages: of source and target; they decide about some letters, the signs in numbers and
+            their words.
+
+    Attributes:
+        mended: numbers that were changed in translations so far.
+        unmended: numbers of sources that their translations lack, or the other way round.
+
+    Raises:
+        ConfigError: when numbers are to be localized and a language is unknown.
     """
 
     def __init__(
@@ -40,6 +48,7 @@ class ConsistentTranslation(TranslationPipeline):
         pipeline: TranslationPipeline,
         *,
         capitals: bool = False,
+        numbers: Form | None = None,
         languages: Languages = (None, None),
     ) -> None:
         super().__init__(
@@ -49,7 +58,10 @@ class ConsistentTranslation(TranslationPipeline):
             shortlist=pipeline.shortlist,
         )
         self.capitals = capitals
+        self.numbers = None if numbers is None else NumberForm(numbers, languages)
         self.languages = languages
+        self.mended = 0
+        self.unmended = 0
 
     def translate(
         self,
@@ -67,14 +79,66 @@ class ConsistentTranslation(TranslationPipeline):
         """
         if isinstance(texts, str):  # refused there
             return super().translate(texts, **options)
-        prepared = [_Source(text, self, glossary) for text in texts]
-        translations = super().translate(
-            [each.respelling.result for each in prepared], glossary=glossary, **options
+        sources = [_Source(text, self, glossary) for text in texts]
+        translations = self._translate(sources, glossary, options)
+        if self.numbers is None:
+            return translations
+        form = self.numbers
+        mended = [self._mend(*each, form) for each in zip(sources, translations, strict=True)]
+        wrong = [i for i, (_, mending) in enumerate(mended) if mending.missing]
+        if wrong and not _draws(options):
+            chosen = [sources[i] for i in wrong]
+            copies = {
+                sources[i].respelling.result: [
+                    (number.text, (form.write(number.text), number.text))
+                    for number in mended[i][1].missing
+                ]
+                for i in wrong
+            }
+            second = self._translate(
+                chosen, RequiredCopies(glossary, copies), _for_some(options, wrong)
+            )
+            for i, source, translation in zip(wrong, chosen, second, strict=True):
+                candidate = self._mend(source, translation, form)
+                before, after = mended[i][1].wrong, candidate[1].wrong
+                if after < before:
+                    self.mended += before - after
+                    mended[i] = _without_copies(candidate[0], translations[i]), candidate[1]
+        self.mended += sum(len(mending.edits) for _, mending in mended)
+        self.unmended += sum(mending.wrong for _, mending in mended)
+        found = [translation for translation, _ in mended]
+        if not options.get("alignment"):
+            for each in (one for best in found for one in best.n_best):
+                each.alignment = None
+        return found
+
+    def _translate(
+        self,
+        sources: Sequence[_Source],
+        glossary: Terminology | None,
+        options: Mapping[str, Any],
+    ) -> list[Translation]:
+        """Translate respelled texts; their translations are aligned if numbers are to be found."""
+        aligned = options.get("alignment", False) or self.numbers is not None
+        found = super().translate(
+            [source.respelling.result for source in sources],
+            glossary=glossary,
+            **{**options, "alignment": aligned},
         )
-        return [
-            _every(translation, source.finish)
-            for source, translation in zip(prepared, translations, strict=True)
-        ]
+        return [every(each, source.finish) for source, each in zip(sources, found, strict=True)]
+
+    def _mend(
+        self, source: _Source, translation: Translation, form: NumberForm
+    ) -> tuple[Translation, Mending]:
+        """Return a translation with mended numbers, and what became of those of the best one."""
+
+        def mend(one: Translation) -> Mending:
+            return mend_numbers(source.respelling.text, one, form, one.alignment)
+
+        def finish(one: Translation) -> Translation:
+            return respelled(one, Respelling.of(one, mend(one).edits))
+
+        return every(translation, finish), mend(translation)
 
     def count_tokens(self, words: Sequence[str]) -> list[int]:
         """Return how many tokens each word of a source has; one that cannot be spelled, many."""
@@ -83,6 +147,29 @@ class ConsistentTranslation(TranslationPipeline):
             len(ids) + (len(word) if source.unk in ids else 0)
             for word, ids in zip(words, source.encode_batch(words), strict=True)
         ]
+
+
+def _without_copies(translation: Translation, first: Translation) -> Translation:
+    """Return a translation of a second search, its phrases those of the first one."""
+    for each in translation.n_best:
+        each.required = first.required
+        each.missing = tuple(name for name in each.missing if name in first.missing)
+    return translation
+
+
+def _draws(options: Mapping[str, Any]) -> bool:
+    """Return True if translations are samples, of which nothing can be required."""
+    settings = options.get("settings")
+    drawn: bool = options.get("sampling", settings is not None and settings.sampling)
+    return drawn
+
+
+def _for_some(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return options for some of the texts, without what tells people about all."""
+    chosen = {**options, "warn": None, "progress": None}
+    if options.get("prefixes") is not None:
+        chosen["prefixes"] = [options["prefixes"][i] for i in numbers]
+    return chosen
 
 
 class _Source:
@@ -133,8 +220,8 @@ class _Source:
 
     def finish(self, translation: Translation) -> Translation:
         """Return the translation as people see it, without its next-best ones."""
-        translation = _with_source(translation, self.respelling)
-        return _respelled(translation, Respelling.of(translation, self._case(translation)))
+        translation = with_source(translation, self.respelling)
+        return respelled(translation, Respelling.of(translation, self._case(translation)))
 
     def _case(self, translation: str) -> Iterator[Edit]:
         """Edits that put lines of a translation in capitals, and parts of a line together."""
@@ -161,80 +248,3 @@ class _Source:
 
 def _moved(edits: Sequence[Edit], offset: int) -> Iterator[Edit]:
     return ((start + offset, end + offset, new) for start, end, new in edits)
-
-
-def _every(translation: Translation, finish: Callable[[Translation], Translation]) -> Translation:
-    """Return a translation finished, and its next-best ones, too."""
-    best, *others = map(finish, translation.n_best)
-    best.others = tuple(others)
-    return best
-
-
-def _respelled(translation: Translation, respelling: Respelling) -> Translation:
-    """Return a translation after edits of its text."""
-    if not respelling.edits:
-        return translation
-    result = Translation(respelling.result, **vars(translation))
-    if translation.alignment is not None:
-        result.alignment = realigned(translation.alignment, target=respelling)
-    return result
-
-
-def _with_source(translation: Translation, respelling: Respelling) -> Translation:
-    """Return a translation aligned with its source before the source's edits."""
-    if not respelling.edits or translation.alignment is None:
-        return translation
-    result = Translation(translation, **vars(translation))
-    result.alignment = realigned(translation.alignment, source=respelling)
-    return result
-
-
-def realigned(
-    alignment: Alignment, *, source: Respelling | None = None, target: Respelling | None = None
-) -> Alignment:
-    """Return an alignment between the words of respelled texts.
-
-    A word's weight is shared by the words it becomes; a word of the target that was several has
-    their mean.
-
-    Args:
-        alignment: between the respelled source and the target before its edits.
-        source: leads from the words wanted to those of the alignment; no change if unset.
-        target: leads from the words of the alignment to those wanted; no change if unset.
-    """
-    weights = np.array(alignment.matrix, float).reshape(
-        len(alignment.target_words), len(alignment.source_words)
-    )
-    source_words, target_words = alignment.source_words, alignment.target_words
-    if source is not None:
-        spans = word_spans(source.text)
-        source_words = tuple(source.text[a:b] for a, b in spans)
-        old = _locate(alignment.source_words, source.result)
-        shares = _overlaps([source.origin(span) for span in old], spans)
-        weights = weights @ (shares / shares.sum(1, keepdims=True).clip(1))
-    if target is not None:
-        spans = word_spans(target.result)
-        target_words = tuple(target.result[a:b] for a, b in spans)
-        old = _locate(alignment.target_words, target.text)
-        shares = _overlaps([target.origin(span) for span in spans], old)
-        weights = (shares / shares.sum(1, keepdims=True).clip(1)) @ weights
-    return Alignment(source_words, target_words, tuple(map(tuple, weights.tolist())))
-
-
-def _overlaps(left: Sequence[Span], right: Sequence[Span]) -> npt.NDArray[np.float64]:
-    """Return a matrix of 1 where spans share characters, else 0."""
-    a, b = (np.array(spans, int).reshape(-1, 2) for spans in (left, right))
-    shared = np.minimum(a[:, None, 1], b[None, :, 1]) - np.maximum(a[:, None, 0], b[None, :, 0])
-    result: npt.NDArray[np.float64] = (shared > 0).astype(float)
-    return result
-
-
-def _locate(words: Sequence[str], text: str) -> list[Span]:
-    """Return where words stand that follow each other in a text."""
-    spans: list[Span] = []
-    done = 0
-    for word in words:
-        start = max(text.find(word, done), done)
-        done = start + len(word)
-        spans.append((start, done))
-    return spans

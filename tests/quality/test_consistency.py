@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from heedful.errors import DataError
+from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary, Term
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.quality.consistency import ConsistentTranslation
@@ -69,3 +69,38 @@ def test_terms_are_found_and_stay_as_they_are(in_capitals: ConsistentTranslation
 def test_a_string_is_refused(in_capitals: ConsistentTranslation) -> None:
     with pytest.raises(DataError, match="single string"):
         in_capitals.translate("DO NOT OPEN.")
+
+
+def test_numbers_that_are_missing_are_required(translator: TranslationPipeline) -> None:
+    source = "6 people are gathered around to eat a big dinner."
+    assert "6" not in translator.translate([source])[0]
+    ours = ConsistentTranslation(translator, numbers="keep", languages=("en", "de"))
+    found, other = ours.translate([source, "Tom sleeps."])
+    assert "6" in found.split() + [word.strip(",.") for word in found.split()]
+    assert other == translator.translate(["Tom sleeps."])[0]
+    assert (found.alignment, found.required, found.missing) == (None, 0, ())
+    assert (ours.mended, ours.unmended) == (1, 0)
+
+
+def test_samples_cannot_be_required_to_have_numbers(translator: TranslationPipeline) -> None:
+    ours = ConsistentTranslation(translator, numbers="keep", languages=("en", "de"))
+    source = "A cowboy in a rodeo trying to beat the 8 second clock."
+    (found,) = ours.translate([source], sampling=True, temperature=0.1)
+    assert "8" not in found
+    assert ours.unmended == 1
+
+
+def test_prefixes_and_terms_hold_in_the_second_search(translator: TranslationPipeline) -> None:
+    ours = ConsistentTranslation(translator, numbers="keep", languages=("en", "de"))
+    sources = ["Tom sleeps.", "6 people are gathered around to eat a big dinner."]
+    terms = Glossary([Term("dinner", ("Festmahl",))])
+    found = ours.translate(sources, prefixes=["", "Die Menschen"], glossary=terms)[1]
+    assert found.startswith("Die Menschen")
+    assert "Festmahl" in found
+    assert "6" in found
+    assert (found.required, found.missing) == (1, ())
+
+
+def test_unknown_languages_have_no_signs(translator: TranslationPipeline) -> None:
+    with pytest.raises(ConfigError, match="those of the model are unknown"):
+        ConsistentTranslation(translator, numbers="localize")
