@@ -1,4 +1,4 @@
-"""What keeping to the source gives: capitals and numbers.
+"""What keeping to the source gives: capitals, numbers and unknown words.
 
     python benchmarks/consistency.py --model en-de --data DIR [--sentences 500]
 
@@ -7,8 +7,10 @@ Capitals: the first --sentences sentences of each corpus are translated as they 
 without `capitals` and with it; chrF and BLEU ignore case. "lower" is the same with every word in
 lower case, instead of the form that has the fewest tokens. Numbers: the test sentences that have
 figures, and --sentences of the training part of Tatoeba whose number, the same in source and
-reference, is replaced by a random one in both; a third have groups and decimals. Prints one JSON
-line, which also goes to RESULTS/consistency/result.json.
+reference, is replaced by a random one in both; a third have groups and decimals. Unknown words:
+test sentences of Tatoeba with one name, the same in source and reference, that becomes one of
+another script in both; "greedy_not_required" puts names in their places but does not require them.
+Prints one JSON line, which also goes to RESULTS/consistency/result.json.
 """
 
 from __future__ import annotations
@@ -40,6 +42,12 @@ LANGUAGES = ("en", "de")
 FIGURES = r"\d+(?:[.,]\d+)*"
 
 Pairs = Sequence[tuple[str, str]]
+
+
+SCRIPTS = (
+    "王小明", "李雷", "Дмитрий", "Лев Толстой", "Ελένη", "محمد", "יעקב", "佐藤", "さくら", "김민준",
+    "अमित", "สมชาย", "Łucja", "Nguyễn",
+)  # fmt: skip
 
 
 class _LowerCase(ConsistentTranslation):
@@ -139,6 +147,37 @@ def measure_numbers(pipeline: TranslationPipeline, pairs: Pairs) -> dict[str, An
     return found
 
 
+def replace_names(pairs: Pairs, count: int, *, but: str | None = None) -> Pairs:
+    """Sentences whose one name becomes a name of another script."""
+    changed: list[tuple[str, str]] = []
+    for source, reference in pairs:
+        words = [re.findall(r"\b[A-Z][a-z]{2,}\b", text) for text in (source, reference)]
+        names = [word for word in words[0] if words[0].count(word) == words[1].count(word) == 1]
+        if len(changed) < count and len(names) == 1 and names[0] != but:
+            new = SCRIPTS[len(changed) % len(SCRIPTS)]
+            changed.append((source.replace(names[0], new), reference.replace(names[0], new)))
+    return changed
+
+
+def measure_unknown(pipeline: TranslationPipeline, pairs: Pairs) -> dict[str, Any]:
+    """Sentences whose foreign name is in the translation, and scores."""
+    sources, references = zip(*pairs, strict=True)
+    found: dict[str, Any] = {"sentences": len(pairs)}
+    ours = ConsistentTranslation(pipeline, copy_unknown=True, languages=LANGUAGES)
+    for name, translator, options in (
+        ("without", pipeline, {}),
+        ("with", ours, {}),
+        ("greedy_not_required", ours, {"sampling": True, "temperature": 0.0}),
+    ):
+        outputs = translator.translate(sources, **options)
+        copied = [
+            any(re.search(rf"(?<!\w){each}(?!\w)", output) for each in SCRIPTS if each in source)
+            for source, output in zip(sources, outputs, strict=True)
+        ]
+        found[name] = {"copied_percent": _percent(copied), **scores(outputs, references)}
+    return found
+
+
 def _percent(flags: Sequence[bool]) -> float:
     return round(100 * sum(flags) / len(flags), 2)
 
@@ -156,6 +195,13 @@ def main() -> None:
     for name, pairs in read_pairs(Path(arguments.data)).items():
         results[name] = {"capitals": measure_capitals(pipeline, pairs[: arguments.sentences])}
         with_figures += [pair for pair in pairs if find_numbers(pair[0])]
+        if name == "tatoeba":
+            results["unknown_words"] = {
+                "any_name": measure_unknown(pipeline, replace_names(pairs, arguments.sentences)),
+                "but_tom": measure_unknown(
+                    pipeline, replace_names(pairs, arguments.sentences, but="Tom")
+                ),
+            }
     train = split_pairs(Path(arguments.data) / "tatoeba" / "en-de.tsv.gz")["train"]
     results["numbers"] = {
         "of_test_sentences": measure_numbers(pipeline, with_figures),

@@ -256,6 +256,14 @@ class ConsistencyFlags:
             "in capitals.",
         ),
     ] = False
+    copy_unknown: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Copy words with characters that the model does not know.",
+        ),
+    ] = False
     numbers: Annotated[
         Literal["model", "keep", "localize"],
         Parameter(
@@ -277,7 +285,11 @@ class ConsistencyFlags:
 
         numbers = None if self.numbers == "model" else self.numbers
         return ConsistentTranslation(
-            pipeline, capitals=self.capitals, numbers=numbers, languages=languages
+            pipeline,
+            capitals=self.capitals,
+            copy_unknown=self.copy_unknown,
+            numbers=numbers,
+            languages=languages,
         )
 
     def plain(self) -> dict[str, Any]:

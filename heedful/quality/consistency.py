@@ -1,4 +1,4 @@
-"""A translator that keeps to its source in what models often change: capitals and numbers.
+"""A translator that keeps to its source: capitals, numbers, and words that the model cannot spell.
 
 The source is respelled into what models know and translated as any text, and the translation is
 respelled in turn. Alignments are between the texts as people see them.
@@ -14,10 +14,11 @@ from heedful.pipelines.search_items import Terminology
 from heedful.pipelines.text_splitting import Translation, clean
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.quality.number_mending import Form, Mending, NumberForm, mend_numbers
-from heedful.quality.required_copies import RequiredCopies
+from heedful.quality.required_copies import Copy, RequiredCopies
 from heedful.quality.respelled_translation import every, respelled, with_source
 from heedful.text.capitals import capital_parts, capitals, sentence_case
 from heedful.text.respelling import Edit, Respelling, Span
+from heedful.text.unknown_words import stand_ins, unknown_words
 
 Languages = tuple[str | None, str | None]
 """Codes of source and target, None where unknown."""
@@ -30,6 +31,8 @@ class ConsistentTranslation(TranslationPipeline):
         pipeline: the translator.
         capitals: sentences in capitals are translated in sentence case, and their translations put
             in capitals.
+        copy_unknown: words with characters that the source's tokenizer does not know are copied: a
+            name stands for each, which the translation must contain.
         numbers: form of the numbers, which are put right where that is certain; as the model
             writes them if unset. Where numbers are still missing, a second search must write them.
         languages: of source and target; they decide about some letters, the signs in numbers and
@@ -48,6 +51,7 @@ class ConsistentTranslation(TranslationPipeline):
         pipeline: TranslationPipeline,
         *,
         capitals: bool = False,
+        copy_unknown: bool = False,
         numbers: Form | None = None,
         languages: Languages = (None, None),
     ) -> None:
@@ -58,6 +62,7 @@ class ConsistentTranslation(TranslationPipeline):
             shortlist=pipeline.shortlist,
         )
         self.capitals = capitals
+        self.copy_unknown = copy_unknown
         self.numbers = None if numbers is None else NumberForm(numbers, languages)
         self.languages = languages
         self.mended = 0
@@ -88,16 +93,11 @@ class ConsistentTranslation(TranslationPipeline):
         wrong = [i for i, (_, mending) in enumerate(mended) if mending.missing]
         if wrong and not _draws(options):
             chosen = [sources[i] for i in wrong]
-            copies = {
-                sources[i].respelling.result: [
-                    (number.text, (form.write(number.text), number.text))
-                    for number in mended[i][1].missing
-                ]
+            numbers = [
+                [Copy(n.text, (form.write(n.text), n.text), n.text) for n in mended[i][1].missing]
                 for i in wrong
-            }
-            second = self._translate(
-                chosen, RequiredCopies(glossary, copies), _for_some(options, wrong)
-            )
+            ]
+            second = self._translate(chosen, glossary, _for_some(options, wrong), numbers)
             for i, source, translation in zip(wrong, chosen, second, strict=True):
                 candidate = self._mend(source, translation, form)
                 before, after = mended[i][1].wrong, candidate[1].wrong
@@ -117,8 +117,20 @@ class ConsistentTranslation(TranslationPipeline):
         sources: Sequence[_Source],
         glossary: Terminology | None,
         options: Mapping[str, Any],
+        numbers: Sequence[Sequence[Copy]] | None = None,
     ) -> list[Translation]:
-        """Translate respelled texts; their translations are aligned if numbers are to be found."""
+        """Translate respelled texts; their translations are aligned if numbers are to be found.
+
+        Args:
+            sources: the texts.
+            glossary, options: of the translation.
+            numbers: of each text, those that its translation must contain.
+        """
+        if not _draws(options):
+            rows = zip(sources, numbers or [()] * len(sources), strict=True)
+            copies = {one.respelling.result: [*one.copies, *more] for one, more in rows}
+            if any(copies.values()):
+                glossary = RequiredCopies(glossary, copies)
         aligned = options.get("alignment", False) or self.numbers is not None
         found = super().translate(
             [source.respelling.result for source in sources],
@@ -191,9 +203,11 @@ class _Source:
         self.glossary = glossary
         self.lines: list[tuple[bool, str]] = []
         """For each line of the translation: is it put in capitals, and what stands after it?"""
+        self.copies: list[Copy] = []
+        """Names that stand for unknown words."""
         edits: list[Edit] = []
         done = 0
-        text = clean(text)
+        self.text = text = clean(text)
         for line in text.split("\n"):
             edits += self._line(line, done)
             done += len(line) + 1
@@ -205,28 +219,54 @@ class _Source:
         for number, ((start, end), is_upper) in enumerate(parts):
             if number:
                 yield offset + parts[number - 1][0][1], offset + start, "\n"
+            names = list(self._names(line[start:end]))
+            yield from _moved(names, offset + start)
             if is_upper:
-                yield from _moved(self._sentence_case(line[start:end]), offset + start)
+                yield from _moved(self._sentence_case(line[start:end], names), offset + start)
             self.lines.append((is_upper, " " if number + 1 < len(parts) else "\n"))
 
-    def _sentence_case(self, text: str) -> list[Edit]:
+    def _names(self, text: str) -> Iterator[Edit]:
+        """Edits that put names in the places of unknown words, as far as there are names."""
+        if not self.translator.copy_unknown:
+            return
+        pair = self.translator.tokenizers
+        spans = unknown_words(text, pair.source)
+        if spans:
+            taken = [copy.part for copy in self.copies]
+            names = stand_ins("\n".join([self.text, *taken]), (pair.source, pair.target))
+            for (start, end), name in zip(spans, names, strict=False):
+                self.copies.append(Copy(name, (name,), text[start:end]))
+                yield start, end, name
+
+    def _sentence_case(self, text: str, names: Sequence[Edit]) -> list[Edit]:
         terms = [] if self.glossary is None else self.glossary.find(text)
         return sentence_case(
             text,
             self.translator.languages[0],
             count_tokens=self.translator.count_tokens,
-            kept=[(each.start, each.end) for each in terms if not each.term.ignore_case],
+            kept=[
+                *((each.start, each.end) for each in terms if not each.term.ignore_case),
+                *((start, end) for start, end, _ in names),
+            ],
         )
 
     def finish(self, translation: Translation) -> Translation:
         """Return the translation as people see it, without its next-best ones."""
         translation = with_source(translation, self.respelling)
-        return respelled(translation, Respelling.of(translation, self._case(translation)))
+        names = list(self._unknown(translation))
+        edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
+        return respelled(translation, Respelling.of(translation, edits))
 
-    def _case(self, translation: str) -> Iterator[Edit]:
+    def _unknown(self, translation: str) -> Iterator[Edit]:
+        """Edits that put unknown words in the places of the names that stood for them."""
+        for name, _, word in self.copies:
+            for match in re.finditer(rf"(?<!\w){name}(?!\w)", translation):
+                yield *match.span(), word
+
+    def _case(self, translation: str, names: Sequence[Span]) -> Iterator[Edit]:
         """Edits that put lines of a translation in capitals, and parts of a line together."""
         done = 0
-        kept = list(self._terms(translation))
+        kept = [*self._terms(translation), *names]
         for line, (is_upper, after) in zip(translation.split("\n"), self.lines, strict=False):
             if is_upper:
                 inside = [(a - done, b - done) for a, b in kept]

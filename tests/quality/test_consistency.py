@@ -104,3 +104,63 @@ def test_prefixes_and_terms_hold_in_the_second_search(translator: TranslationPip
 def test_unknown_languages_have_no_signs(translator: TranslationPipeline) -> None:
     with pytest.raises(ConfigError, match="those of the model are unknown"):
         ConsistentTranslation(translator, numbers="localize")
+
+
+@pytest.fixture(scope="module")
+def copying(translator: TranslationPipeline) -> ConsistentTranslation:
+    return ConsistentTranslation(translator, copy_unknown=True, languages=("en", "de"))
+
+
+def test_unknown_words_are_copied_where_a_name_would_stand(
+    translator: TranslationPipeline, copying: ConsistentTranslation
+) -> None:
+    source = "Дмитрий Иванов knows 李雷.\nTom lives in Łódź."
+    assert not {"Дмитрий", "李雷", "Łódź"} & set(translator.translate([source])[0].split())
+    found = copying.translate([source], alignment=True, n_best=2)[0]
+    for each in found.n_best:
+        assert all(word in each for word in ("Дмитрий Иванов", "李雷", "Tom", "Łódź"))
+        assert each.count("\n") == 1
+        assert each.alignment.source_words == tuple(source.replace("李雷.", "李 雷 .").split())
+        assert "".join(each.alignment.target_words) == "".join(each.split())
+    pairs = {
+        (found.alignment.source_words[i], found.alignment.target_words[j])
+        for i, j, _ in found.alignment.links
+    }
+    assert {("Łódź.", "Łódź."), ("Иванов", "Иванов")} & pairs
+    assert (found.required, found.missing) == (3, ())
+
+
+def test_words_that_are_known_change_nothing(
+    translator: TranslationPipeline, copying: ConsistentTranslation
+) -> None:
+    texts = ["Tom met us in Zürich.", "", "I am happy 😀."]
+    assert copying.translate(texts) == translator.translate(texts)
+
+
+def test_more_unknown_words_than_names_and_long_lines(copying: ConsistentTranslation) -> None:
+    many = " and ".join(f"Лев{i}" for i in range(20))
+    assert copying.translate([f"We saw {many}."])[0].count("Лев") >= 12
+    long = "We met Дмитрий. " + "The dog sleeps in the house. " * 60 + "We met 李雷."
+    found = copying.translate([long])[0]
+    assert found.count("Дмитрий") == found.count("李雷") == 1
+
+
+def test_all_at_once(translator: TranslationPipeline) -> None:
+    ours = ConsistentTranslation(
+        translator, capitals=True, copy_unknown=True, numbers="localize", languages=("en", "de")
+    )
+    source = "TOM HAS 1,234.50 DOLLARS. We met Łucja. МИША IS VERY TIRED."
+    found = ours.translate([source], alignment=True)[0]
+    assert "1.234,50" in found
+    assert "Łucja" in found
+    assert found.endswith(". МИША IST SEHR MÜDE.")
+    assert found.startswith("TOM HAT")
+    assert ours.translate([source], sampling=True)[0].count("\n") == 0
+
+
+def test_terms_hold_beside_copies(copying: ConsistentTranslation) -> None:
+    terms = Glossary([Term("house", ("Gebäude",))])
+    found = copying.translate(["Миша sees the house."], glossary=terms)[0]
+    assert "Миша" in found
+    assert "Gebäude" in found
+    assert (found.required, found.missing) == (2, ())
