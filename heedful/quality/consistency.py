@@ -16,6 +16,7 @@ from heedful.pipelines.translation import TranslationPipeline
 from heedful.quality.number_mending import Form, Mending, NumberForm, mend_numbers
 from heedful.quality.required_copies import Copy, RequiredCopies
 from heedful.quality.respelled_translation import every, respelled, with_source
+from heedful.search.search_settings import SearchSettings
 from heedful.text.capitals import capital_parts, capitals, sentence_case
 from heedful.text.respelling import Edit, Respelling, Span
 from heedful.text.unknown_words import stand_ins, unknown_words
@@ -91,7 +92,7 @@ class ConsistentTranslation(TranslationPipeline):
         form = self.numbers
         mended = [self._mend(*each, form) for each in zip(sources, translations, strict=True)]
         wrong = [i for i, (_, mending) in enumerate(mended) if mending.missing]
-        if wrong and not _draws(options):
+        if wrong and _can_require(options):
             chosen = [sources[i] for i in wrong]
             numbers = [
                 [Copy(n.text, (form.write(n.text), n.text), n.text) for n in mended[i][1].missing]
@@ -126,7 +127,7 @@ class ConsistentTranslation(TranslationPipeline):
             glossary, options: of the translation.
             numbers: of each text, those that its translation must contain.
         """
-        if not _draws(options):
+        if _can_require(options):
             rows = zip(sources, numbers or [()] * len(sources), strict=True)
             copies = {one.respelling.result: [*one.copies, *more] for one, more in rows}
             if any(copies.values()):
@@ -169,11 +170,12 @@ def _without_copies(translation: Translation, first: Translation) -> Translation
     return translation
 
 
-def _draws(options: Mapping[str, Any]) -> bool:
-    """Return True if translations are samples, of which nothing can be required."""
+def _can_require(options: Mapping[str, Any]) -> bool:
+    """Return True if the search takes required phrases: no samples, and no diverse beam."""
     settings = options.get("settings")
-    drawn: bool = options.get("sampling", settings is not None and settings.sampling)
-    return drawn
+    changes = {name: options[name] for name in SearchSettings.model_fields if name in options}
+    search = SearchSettings.parse({**(settings.plain() if settings else {}), **changes})
+    return not search.sampling and not search.alternatives
 
 
 def _for_some(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary, Term
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.quality.consistency import ConsistentTranslation
+from heedful.search.search_settings import SearchSettings
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +89,19 @@ def test_samples_cannot_be_required_to_have_numbers(translator: TranslationPipel
     (found,) = ours.translate([source], sampling=True, temperature=0.1)
     assert "8" not in found
     assert ours.unmended == 1
+
+
+@pytest.mark.parametrize("options", [{"alternatives": 3}, {"risk_samples": 4, "seed": 2}])
+def test_searches_without_required_phrases_still_serve(
+    translator: TranslationPipeline, options: dict[str, int]
+) -> None:
+    ours = ConsistentTranslation(
+        translator, copy_unknown=True, numbers="keep", languages=("en", "de")
+    )
+    source = "A cowboy in a rodeo trying to beat the 8 second clock."
+    for given in (options, {"settings": SearchSettings(**options)}):
+        found = ours.translate([source, "Дмитрий sleeps."], **given)
+        assert "Дмитрий" in found[1]
 
 
 def test_prefixes_and_terms_hold_in_the_second_search(translator: TranslationPipeline) -> None:
