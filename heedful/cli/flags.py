@@ -26,10 +26,12 @@ from heedful.search.search_settings import SearchSettings
 if TYPE_CHECKING:
     from heedful.events import Events
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.consistency import ConsistentTranslation
 
 _PATH = "setting"
 _RUNNING = Group("Running", sort_key=50)
 _CHECKING = Group("Checking", sort_key=40)
+_CONSISTENCY = Group("Consistency", sort_key=45)
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon")
 
 BatchTokens = int | Literal["auto"]
@@ -191,7 +193,8 @@ class CheckFlags:
         str | None,
         Parameter(
             help="Languages of the text and its translation, such as en-de, for the checks of "
-            "numbers in words and of the language; those of the model's name or card if unset.",
+            "numbers in words and of the language, and for --numbers; those of the model's name or "
+            "card if unset.",
         ),
     ] = None
 
@@ -237,6 +240,72 @@ class CheckFlags:
 
 
 UNCHECKED = CheckFlags()
+
+
+@Parameter(name="*", group=_CONSISTENCY)
+@dataclass(frozen=True, kw_only=True)
+class ConsistencyFlags:
+    """Keeping to the source where models often do not; see the guide on translating."""
+
+    capitals: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Translate sentences in capitals as if they were not, and put their translations "
+            "in capitals.",
+        ),
+    ] = False
+    copy_unknown: Annotated[
+        bool,
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Copy words with characters that the model does not know.",
+        ),
+    ] = False
+    numbers: Annotated[
+        Literal["model", "keep", "localize"],
+        Parameter(
+            help="Numbers are as the model writes them, as in the source, or with the signs of the "
+            "target's language. Unless it is model, wrong and missing ones are put right."
+        ),
+    ] = "model"
+
+    @property
+    def is_on(self) -> bool:
+        """True if anything is asked for."""
+        return self != AS_THE_MODEL
+
+    def applied(
+        self, pipeline: TranslationPipeline, languages: tuple[str | None, str | None]
+    ) -> ConsistentTranslation:
+        """Return a translator that does as the flags say; languages are of source and target."""
+        from heedful.quality.consistency import ConsistentTranslation
+
+        numbers = None if self.numbers == "model" else self.numbers
+        return ConsistentTranslation(
+            pipeline,
+            capitals=self.capitals,
+            copy_unknown=self.copy_unknown,
+            numbers=numbers,
+            languages=languages,
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        return dataclasses.asdict(self)
+
+    def finish(self, translator: ConsistentTranslation | None) -> dict[str, int]:
+        """Say how many numbers a translator that `applied` made put right; return the counts."""
+        if translator is None or self.numbers == "model":
+            return {}
+        mended, unmended = translator.mended, translator.unmended
+        say(f"{mended:,} numbers were put right or written anew; {unmended:,} still disagree")
+        return {"numbers_mended": mended, "numbers_unmended": unmended}
+
+
+AS_THE_MODEL = ConsistencyFlags()
 
 
 def search_settings(flags: Any) -> SearchSettings:

@@ -360,3 +360,35 @@ def engineering(count: float, unit: str = "") -> str:
         del prefixes[0]
     digits = 0 if not prefixes[0] or abs(size) >= 99.95 else 1
     return f"{size:.{digits}f} {prefixes[0]}{unit}".rstrip()
+
+
+class Prefixes:
+    """The prefixes of translations, read in step with the lines."""
+
+    def __init__(self, text: str | None, file: Path | None) -> None:
+        if text is not None and file is not None:
+            raise UserError("Give --prefix or --prefix-file, not both", where="heedful translate")
+        self.text = text
+        self.file = file
+        self.lines: Iterator[str] | None = iter(read_lines(file)) if file is not None else None
+
+    def take(self, count: int) -> list[str] | None:
+        """The prefixes of the next lines."""
+        if self.lines is None:
+            return None if self.text is None else [self.text] * count
+        taken = list(islice(self.lines, count))
+        if len(taken) < count:
+            raise self._out_of_step("has fewer lines than the text")
+        return taken
+
+    def finish(self) -> None:
+        """Raise an error if prefixes are left over."""
+        if self.lines is not None and next(self.lines, None) is not None:
+            raise self._out_of_step("has more lines than the text")
+
+    def _out_of_step(self, what: str) -> DataError:
+        return DataError(
+            f"The file of prefixes {what}",
+            where=str(self.file),
+            remedy="Give one prefix for each line, empty for anyhow",
+        )

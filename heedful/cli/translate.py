@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import islice, repeat
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from cyclopts import Parameter
 
 from heedful.cli.flags import (
+    AS_THE_MODEL,
     STANDARD,
     UNCHECKED,
     CheckFlags,
+    ConsistencyFlags,
     ModelPath,
     Running,
     SearchFlags,
@@ -28,15 +30,14 @@ from heedful.cli.main import uncollected
 from heedful.cli.text_io import (
     PLAIN,
     Output,
+    Prefixes,
     Report,
     chunks,
     is_standard,
     output_to,
-    read_lines,
     refuse_missing_folder,
     say,
 )
-from heedful.errors import DataError, UserError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.consistency import ConsistentTranslation
     from heedful.quality.reports import TranslationReport
 
 CHUNK = 4096
@@ -143,6 +145,7 @@ def translate(
         Path | None, Parameter(help="The same, with a shortlist outside the model's directory.")
     ] = None,
     checks: CheckFlags = UNCHECKED,
+    consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -172,11 +175,12 @@ def translate(
         "glossary": None if glossary is None else str(glossary),
         "protect": protect,
         **checks.plain(),
+        **consistency.plain(),
     }
     report = Report("translate", output, flags)
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
-    prefixes = _Prefixes(prefix, prefix_file)
+    prefixes = Prefixes(prefix, prefix_file)
     translator = LazyTranslator(
         TranslationRequest(
             model,
@@ -184,6 +188,7 @@ def translate(
             running,
             alignment=alignment,
             checks=checks,
+            consistency=consistency,
             prefixes=prefix is not None or prefix_file is not None,
             shortlist=shortlist_file or shortlist,
             glossary=glossary,
@@ -203,7 +208,7 @@ def translate(
             tally.add(translations, events.warn)
             events.progress(tally.counts["lines"], None, "translated")
         prefixes.finish()
-    counts = tally.finish(translator.checked)
+    counts = tally.finish(translator.checked) | consistency.finish(translator.consistent)
     loaded = translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
@@ -263,6 +268,7 @@ class TranslationRequest:
         shortlist: use the model's shortlist, or the one in this file.
         glossary: terms that must be translated as in this file.
         protect: kinds of parts that are kept; those that the model was trained for if unset.
+        consistency: of translations with their sources.
     """
 
     model: Path
@@ -274,13 +280,14 @@ class TranslationRequest:
     shortlist: bool | Path
     glossary: Path | None = None
     protect: tuple[str, ...] | None = None
+    consistency: ConsistencyFlags = AS_THE_MODEL
 
     @property
     def is_plain(self) -> bool:
         """True if the request needs nothing but translations of one model."""
         running = self.running
         return (
-            not (self.alignment or self.checks.is_on or self.prefixes)
+            not (self.alignment or self.checks.is_on or self.consistency.is_on or self.prefixes)
             and not (self.shortlist or self.glossary or self.protect)
             and not running.ensemble
             and running.batch_size is None
@@ -297,6 +304,7 @@ class LazyTranslator:
     Attributes:
         load_seconds: time spent on loading so far.
         checked: what checks translations, if that is asked for.
+        consistent: what keeps translations to their sources, if that is asked for.
     """
 
     def __init__(self, request: TranslationRequest) -> None:
@@ -304,6 +312,7 @@ class LazyTranslator:
         self.load_seconds = 0.0
         self._full: tuple[TranslationPipeline, int] | None = None
         self._glossary = _read_glossary(request.glossary)
+        self.consistent: ConsistentTranslation | None = None
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
             self._full = self._load_full()
@@ -380,6 +389,11 @@ class LazyTranslator:
         if self._glossary is not None:
             self._glossary.check(pipeline.tokenizers.target)
         pipeline.check_protection(request.protect)
+        if request.consistency.is_on:
+            from heedful.cli.checking import languages_of
+
+            languages = languages_of(request.model, request.checks.languages)
+            pipeline = self.consistent = request.consistency.applied(pipeline, languages)
         self.load_seconds += time.perf_counter() - start
         return pipeline, positions
 
@@ -452,35 +466,3 @@ class _Writer:
 
 _NO_ALIGNMENT: Mapping[str, Any] = {"source": [], "target": [], "links": [], "weights": []}
 """Of the empty translation of an empty line."""
-
-
-class _Prefixes:
-    """The prefixes of translations, read in step with the lines."""
-
-    def __init__(self, text: str | None, file: Path | None) -> None:
-        if text is not None and file is not None:
-            raise UserError("Give --prefix or --prefix-file, not both", where="heedful translate")
-        self.text = text
-        self.file = file
-        self.lines: Iterator[str] | None = iter(read_lines(file)) if file is not None else None
-
-    def take(self, count: int) -> list[str] | None:
-        """The prefixes of the next lines."""
-        if self.lines is None:
-            return None if self.text is None else [self.text] * count
-        taken = list(islice(self.lines, count))
-        if len(taken) < count:
-            raise self._out_of_step("has fewer lines than the text")
-        return taken
-
-    def finish(self) -> None:
-        """Raise an error if prefixes are left over."""
-        if self.lines is not None and next(self.lines, None) is not None:
-            raise self._out_of_step("has more lines than the text")
-
-    def _out_of_step(self, what: str) -> DataError:
-        return DataError(
-            f"The file of prefixes {what}",
-            where=str(self.file),
-            remedy="Give one prefix for each line, empty for anyhow",
-        )

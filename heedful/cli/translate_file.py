@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from heedful.cli.checking import languages_of
 from heedful.cli.flags import (
+    AS_THE_MODEL,
     STANDARD,
+    ConsistencyFlags,
     Running,
     SearchFlags,
     flags_of,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from heedful.documents.line_up import TranslatedSentence
     from heedful.events import Events
     from heedful.pipelines.translation import TranslationPipeline
+    from heedful.quality.consistency import ConsistentTranslation
 
     DocumentFlags = Any
 else:
@@ -52,7 +56,15 @@ def translate_file(
         bool,
         Parameter(negative=(), show_default=False, help="Replace OUT if it is there already."),
     ] = False,
+    languages: Annotated[
+        str | None,
+        Parameter(
+            help="Languages of the document and its translation, such as en-de, for --numbers; "
+            "those of the model's name or card if unset."
+        ),
+    ] = None,
     document: DocumentFlags | None = None,
+    consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
     output: Output = PLAIN,
@@ -80,6 +92,7 @@ def translate_file(
         )
     flags = {"input": str(input), "output": str(output_file), "model": str(model), "format": name}
     flags |= {**settings.plain(), **search_options.plain(), **running.plain()}
+    flags |= consistency.plain()
     report = Report("translate-file", output, flags)
     refuse_missing_folder(output_file)
     if output_file.exists() and not force:
@@ -90,7 +103,7 @@ def translate_file(
         data = stream.read()
     opened = open_document(data, format=name, settings=settings, name=str(input))
     with closing(terminal()) as events:
-        translator = _Translator(running, model, search_options, events)
+        translator = _Translator(running, model, search_options, consistency, events, languages)
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
             [sentence.alignment for sentence in opened.sentences],
@@ -102,16 +115,32 @@ def translate_file(
         f"{len(opened.sentences):,} different sentences in {opened.passages:,} passages "
         f"translated: {output_file}"
     )
-    report.finish({"passages": opened.passages, "sentences": len(opened.sentences)})
+    report.finish(
+        {
+            "passages": opened.passages,
+            "sentences": len(opened.sentences),
+            **consistency.finish(translator.consistent),
+        }
+    )
 
 
 class _Translator:
     """A translator of sentences that tells how far it is."""
 
     def __init__(
-        self, running: Running, model: Path, settings: SearchSettings, events: Events
+        self,
+        running: Running,
+        model: Path,
+        settings: SearchSettings,
+        consistency: ConsistencyFlags,
+        events: Events,
+        languages: str | None,
     ) -> None:
         self.pipeline: TranslationPipeline = running.load(model)
+        self.consistent: ConsistentTranslation | None = None
+        if consistency.is_on:
+            codes = languages_of(model, languages)
+            self.pipeline = self.consistent = consistency.applied(self.pipeline, codes)
         self.positions = running.positions(self.pipeline, settings)
         self.batch_size = running.batch_size
         self.settings = settings

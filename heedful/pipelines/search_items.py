@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from heedful.errors import DataError, ModelError
 from heedful.pipelines.segment_search import SearchItem
@@ -14,6 +14,9 @@ from heedful.search.phrase_automaton import RequiredPhrase
 from heedful.text.protected_spans import Protection, reserved_marks, span_kinds
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
+
+if TYPE_CHECKING:
+    from heedful.pipelines.glossary import Occurrence
 
 _SEGMENTS_OF_A_TEXT = 1 << 20
 """Random draws are named by text and segment: no text has as many segments."""
@@ -24,6 +27,9 @@ class Terminology(Protocol):
 
     def check(self, tokenizer: TextTokenizer) -> None:
         """Refuse phrases that a model cannot write; the tokenizer is of the target."""
+
+    def find(self, text: str) -> Sequence[Occurrence]:
+        """The terms in a text, from left to right."""
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
         """The phrases of a text's translation; the tokenizer is of the target."""

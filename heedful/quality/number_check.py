@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from heedful.quality.number_forms import Number, find_numbers
 from heedful.quality.number_words import (
@@ -128,20 +129,49 @@ def check_numbers(
     """
     left = NumberSide(source, "source", languages[0])
     right = NumberSide(target, "target", languages[1])
-    evidence: list[Evidence] = []
-    if left.numbers or right.numbers:
-        mine, others = _without_pairs(left.numbers, right.numbers)
-        mine, others = _without_parts(mine, others, right)
-        others, mine = _without_parts(others, mine, left)
-        evidence += [_at(number, "source", "missing") for number in mine if not right.tells(number)]
-        evidence += [_at(number, "target", "added") for number in others if not left.tells(number)]
+    found = compare_numbers(left, right)
+    evidence = [_at(number, "source", "missing") for number in found.missing]
+    evidence += [_at(number, "target", "added") for number in found.added]
     return counted("numbers", evidence or _different_words(left, right))
 
 
-def _without_pairs(
+class NumberComparison(NamedTuple):
+    """The figures of a text and its translation.
+
+    Args:
+        pairs: numbers of both that agree, one with one.
+        told: numbers of the text that the translation has in another form, such as words.
+        missing: numbers of the text that the translation has in no form.
+        added: numbers of the translation that the text has in no form.
+    """
+
+    pairs: Sequence[tuple[Number, Number]]
+    told: Sequence[Number]
+    missing: Sequence[Number]
+    added: Sequence[Number]
+
+
+def compare_numbers(left: NumberSide, right: NumberSide) -> NumberComparison:
+    """Compare the figures of a text and its translation."""
+    if not left.numbers and not right.numbers:  # most texts
+        return NumberComparison((), (), (), ())
+    pairs, mine, others = _paired(left.numbers, right.numbers)
+    mine, others = _without_parts(mine, others, right)
+    others, mine = _without_parts(others, mine, left)
+    told = [number for number in mine if right.tells(number)]
+    return NumberComparison(
+        pairs,
+        told,
+        [number for number in mine if number not in told],
+        [number for number in others if not left.tells(number)],
+    )
+
+
+def _paired(
     left: Sequence[Number], right: Sequence[Number]
-) -> tuple[list[Number], list[Number]]:
-    """Return numbers of each side without those that agree, one with one."""
+) -> tuple[list[tuple[Number, Number]], list[Number], list[Number]]:
+    """Return the numbers that agree, one with one, and what is left of each side."""
+    pairs: list[tuple[Number, Number]] = []
     alone, rest = [], list(right)
     for number in left:
         fits = [other for other in rest if other.readings & number.readings]
@@ -149,8 +179,10 @@ def _without_pairs(
             alone.append(number)
             continue
         # Of several the one that is written alike, or has the fewest other readings.
-        rest.remove(min(fits, key=lambda other: (other.text != number.text, len(other.readings))))
-    return alone, rest
+        best = min(fits, key=lambda other: (other.text != number.text, len(other.readings)))
+        pairs.append((number, best))
+        rest.remove(best)
+    return pairs, alone, rest
 
 
 def _without_parts(

@@ -160,6 +160,7 @@ def _whole(text: str, start: int, end: int, value: int) -> frozenset[Reading]:
 def _apart(token: str) -> tuple[int, ...]:
     """Numbers that spaces join, should they not belong together."""
     pieces = re.split(r"[ \u00a0\u202f\u2009]", token)
-    if len(pieces) == 1 or any(piece.startswith("0") for piece in pieces):
+    # A 1 is said by any article, so "1 100" would agree with 100.
+    if len(pieces) == 1 or pieces[0] == "1" or any(piece.startswith("0") for piece in pieces):
         return ()
     return tuple(map(int, pieces))

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import heedful
-from heedful.cli.flags import CheckFlags, Running
+from heedful.cli.flags import CheckFlags, ConsistencyFlags, Running
 from heedful.cli.main import main
 from heedful.cli.translate import LazyTranslator, TranslationRequest
 from heedful.kernels.library import kernels
@@ -112,6 +112,7 @@ def test_nothing_but_translations_is_plain(model: Path) -> None:
     for name, value in {
         "alignment": True,
         "checks": CheckFlags(check=True),
+        "consistency": ConsistencyFlags(capitals=True),
         "prefixes": True,
         "shortlist": Path("list"),
         "running": Running(batch_size=1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from heedful.quality.kept_parts import protected_spans
@@ -168,6 +168,7 @@ def test_groups_of_digits_do_not_matter(value: int, one: str, other: str) -> Non
 
 @settings(max_examples=300, deadline=None)
 @given(st.integers(2, 10**7), st.integers(0, 6), st.integers(1, 9), st.sampled_from(sorted(GROUPS)))
+@example(1100, 0, 9, "fr")
 def test_another_digit_is_found(value: int, place: int, change: int, form: str) -> None:
     digits = str(value)
     place %= len(digits)

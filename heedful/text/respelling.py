@@ -1,0 +1,66 @@
+"""Edits of a text, and where its parts stand before and after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+Span = tuple[int, int]
+"""The first character and the one after the last."""
+
+Edit = tuple[int, int, str]
+"""The first character, the one after the last, and what stands in their place."""
+
+
+@dataclass(frozen=True)
+class Respelling:
+    """A text and edits of it.
+
+    Args:
+        text: before the edits.
+        edits: from left to right; none overlap.
+    """
+
+    text: str
+    edits: tuple[Edit, ...]
+
+    @classmethod
+    def of(cls, text: str, edits: Iterable[Edit]) -> Respelling:
+        """Sort edits, and leave out those that change nothing."""
+        return cls(text, tuple(sorted(e for e in edits if text[e[0] : e[1]] != e[2])))
+
+    @cached_property
+    def result(self) -> str:
+        """The text after the edits."""
+        return "".join(
+            [
+                new if new is not None else self.text[a:b]
+                for (a, b), _, new in self._chunks  # unchanged chunks have no text of their own
+            ]
+        )
+
+    def origin(self, span: Span) -> Span:
+        """Return the part of the text that became this part of the result.
+
+        An edit counts as a whole.
+        """
+        places = [
+            (max(a, a + span[0] - c), min(b, a + span[1] - c)) if new is None else (a, b)
+            for (a, b), (c, d), new in self._chunks
+            if c < span[1] and span[0] < d
+        ]
+        return (places[0][0], places[-1][1]) if places else (0, 0)
+
+    @cached_property
+    def _chunks(self) -> list[tuple[Span, Span, str | None]]:
+        """Parts of the text, where each stands in the result, and its text if it is new."""
+        chunks: list[tuple[Span, Span, str | None]] = []
+        done = length = 0
+        for start, end, new in (*self.edits, (len(self.text), len(self.text), "")):
+            assert done <= start <= end, "edits overlap"
+            between = length + start - done
+            chunks.append(((done, start), (length, between), None))
+            chunks.append(((start, end), (between, between + len(new)), new))
+            done, length = end, between + len(new)
+        return chunks
