@@ -283,14 +283,11 @@ class ConsistencyFlags:
         """Return a translator that does as the flags say; languages are of source and target."""
         from heedful.quality.consistency import ConsistentTranslation
 
-        numbers = None if self.numbers == "model" else self.numbers
-        return ConsistentTranslation(
-            pipeline,
-            capitals=self.capitals,
-            copy_unknown=self.copy_unknown,
-            numbers=numbers,
-            languages=languages,
-        )
+        return ConsistentTranslation(pipeline, **self.arguments(), languages=languages)
+
+    def arguments(self) -> dict[str, Any]:
+        """The flags as `ConsistentTranslation` takes them."""
+        return self.plain() | {"numbers": None if self.numbers == "model" else self.numbers}
 
     def plain(self) -> dict[str, Any]:
         """The flags as JSON data."""

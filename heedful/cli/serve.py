@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Group, Parameter
 
-from heedful.cli.flags import DeviceFlag, PrecisionFlag, SearchFlags, search_settings
+from heedful.cli.flags import (
+    AS_THE_MODEL,
+    ConsistencyFlags,
+    DeviceFlag,
+    PrecisionFlag,
+    SearchFlags,
+    search_settings,
+)
 from heedful.cli.text_io import PLAIN, Output, Report, print_json, say
 from heedful.errors import ConfigError
 from heedful.search.search_settings import SearchSettings
@@ -130,6 +137,7 @@ def serve(
     device: DeviceFlag = "auto",
     precision: PrecisionFlag = "auto",
     search: SearchFlags | None = None,
+    consistency: ConsistencyFlags = AS_THE_MODEL,
     output: Output = PLAIN,
 ) -> None:
     """Serve translators and language models over HTTP.
@@ -160,6 +168,7 @@ def serve(
     settings = search_settings(search)
     flags = {"models": list(models), "device": device, "precision": precision}
     flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
+    flags |= consistency.plain()
     report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
     from heedful.listening import address_of, is_loopback, listen, outside_address
     from heedful.serve.served_models import ServedModels, parse_model, pinned_model
@@ -190,6 +199,7 @@ def serve(
             device=device,
             precision=precision,
             search=settings,
+            consistency=consistency.arguments() if consistency.is_on else None,
             limits=_limits(load, settings),
             gate=_gate(access, load),
             most_bytes=None if load.memory is None else int(load.memory * 1e9),

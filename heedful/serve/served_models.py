@@ -9,10 +9,10 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError, ModelError, suggest
 from heedful.pretrained.catalogue import CARD_FILE, directory_of, models_at_hand, pinned
@@ -113,6 +113,7 @@ class ServedModels:
         precision: they run in.
         most_bytes: of the models in memory together; None for all of them.
         shared: folder in which workers share weights; they do not if None.
+        consistency: arguments of the `ConsistentTranslation` around translators; none if None.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class ServedModels:
         precision: RunningPrecision = "auto",
         most_bytes: int | None = None,
         shared: Path | None = None,
+        consistency: Mapping[str, Any] | None = None,
     ) -> None:
         self.by_name: dict[str, ServedModel] = {}
         for model in models:
@@ -137,6 +139,7 @@ class ServedModels:
         self.precision: RunningPrecision = precision
         self.most_bytes = most_bytes
         self.shared = shared
+        self.consistency = consistency
         self._choosing = threading.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -246,13 +249,19 @@ class ServedModels:
                 where=str(model.path),
                 remedy="Name them before it, as in en-de=MODEL",
             )
-        return TranslationPipeline.load(
+        translator = TranslationPipeline.load(
             model.path,
             device=self.device,
             precision=self.precision,
             read=read,
             shared=self.shared,
         )
+        if self.consistency is None:
+            return translator
+        from heedful.quality.consistency import ConsistentTranslation
+
+        languages = model.source or None, model.target or None
+        return ConsistentTranslation(translator, **self.consistency, languages=languages)
 
     def _fits(self, model: ServedModel, without: Sequence[ServedModel]) -> bool:
         if self.most_bytes is None:

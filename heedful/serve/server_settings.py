@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from heedful.device import RunningPrecision
 from heedful.search.search_settings import SearchSettings
@@ -19,6 +21,7 @@ class ServerSettings:
         device: where models run.
         precision: they run in.
         search: settings of translations.
+        consistency: arguments of the `ConsistentTranslation` around translators; none if None.
         limits: of requests.
         gate: limits of their transport.
         most_bytes: of models in memory; None for all of them.
@@ -35,6 +38,7 @@ class ServerSettings:
     device: str = "auto"
     precision: RunningPrecision = "auto"
     search: SearchSettings = field(default_factory=SearchSettings)
+    consistency: Mapping[str, Any] | None = None
     limits: Limits = field(default_factory=Limits)
     gate: GateSettings = field(default_factory=GateSettings)
     most_bytes: int | None = None

@@ -38,6 +38,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
         precision=settings.precision,
         most_bytes=settings.most_bytes,
         shared=settings.shared,
+        consistency=settings.consistency,
     )
     models.load_all()
     metrics = Metrics()

@@ -25,7 +25,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
     folder: Path = tmp_path_factory.mktemp("server")
     add_key(folder / "keys.txt", "tests", KEY)
-    server = start_server(folder, "en-de", "english", "--keys", "keys.txt")
+    words = ("--capitals", "--copy-unknown", "--numbers", "localize")
+    server = start_server(folder, "en-de", "english", "--keys", "keys.txt", *words)
     yield server
     assert server.stop() == 0
     assert "Traceback" not in server.errors.read_text()
@@ -44,6 +45,9 @@ def test_libretranslatepy(server: ServerProcess, expected: list[str]) -> None:
     assert api.translate(DOG, "en", "de") == expected[0]
     assert api.detect("Der Hund läuft durch den Schnee.")[0]["language"] == "de"
     assert api.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert api.translate("DO NOT OPEN THE DOOR.", "en", "de").isupper()
+    assert "王小明" in api.translate("I met 王小明 here.", "en", "de")
+    assert "1.234,50" in api.translate("It costs 1,234.50 dollars.", "en", "de")
     with pytest.raises(urllib.error.HTTPError, match="403"):
         LibreTranslateAPI(server.address, "wrong").translate(DOG, "en", "de")
 
