@@ -57,7 +57,8 @@ class Outcome:
         times: seconds of every right answer.
         statuses: answers by status, errors of connections by name.
         wrong: answers that differ from the sentence alone.
-        memory: MB of the server and its workers, each second.
+        memory: MB of the server's workers, each second; told are the means of the second and of
+            the last fifth, and the largest.
     """
 
     seconds: float = 0.0
@@ -70,7 +71,10 @@ class Outcome:
         """Return rates, percentiles and counts as JSON data."""
         lost = {name: n for name, n in self.statuses.items() if name not in ("200", "429")}
         times = sorted(self.times)
-        settled = self.memory[len(self.memory) // 5 :] or [0.0]
+        fifth = max(1, len(self.memory) // 5)
+        memory = self.memory or [0.0]
+        early, late = memory[fifth : 2 * fifth] or memory, memory[-fifth:]
+        first, last = statistics.fmean(early), statistics.fmean(late)
         return {
             "seconds": round(self.seconds, 1),
             "answered": len(times),
@@ -82,8 +86,8 @@ class Outcome:
             "p50": round(_percentile(times, 0.5), 3),
             "p95": round(_percentile(times, 0.95), 3),
             "p99": round(_percentile(times, 0.99), 3),
-            "memory_mb": [round(settled[0]), round(max(settled)), round(settled[-1])],
-            "memory_growth": round(settled[-1] / max(settled[0], 1.0) - 1, 4),
+            "memory_mb": [round(first), round(max(memory)), round(last)],
+            "memory_growth": round(last / max(first, 1.0) - 1, 4),
         }
 
 
@@ -133,7 +137,7 @@ class Client:
             f"Content-Length: {len(body)}\r\n\r\n"
         )
         connection = self.free.pop() if self.free else None
-        if connection is None:
+        if connection is None or connection[0].at_eof():  # the server ends those not used for long
             connection = await asyncio.open_connection(self.host, self.port)
         reader, writer = connection
         writer.write(head.encode() + body)

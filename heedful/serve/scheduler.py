@@ -24,6 +24,9 @@ SECONDS_OF_A_TOKEN = 0.01
 MOST_OVERTAKEN = 2.0
 """Seconds after which no younger job goes before a waiting one, however long it is."""
 
+QUIET_SECONDS = 5.0
+"""Seconds without a job after which memory is given back."""
+
 _REMEMBERED = 0.9
 """Weight of the past in the running rate of tokens a second."""
 
@@ -106,6 +109,8 @@ class Scheduler:
         begin_thread: called in each thread before its first batch, such as to set its number of
             cores.
         observe: called after each batch.
+        rest: called when there has been nothing to do for a while after a batch, such as to give
+            back the memory that batches take again and again.
     """
 
     def __init__(
@@ -116,11 +121,14 @@ class Scheduler:
         most_waiting: int,
         begin_thread: Callable[[], None] = lambda: None,
         observe: Callable[[Batch], None] = lambda batch: None,
+        rest: Callable[[], None] = lambda: None,
     ) -> None:
         self.positions = positions
         self.most_waiting = most_waiting
         self._begin_thread = begin_thread
         self._observe = observe
+        self._rest = rest
+        self._is_rested = True
         self._waiting: list[Job] = []
         self._computing = 0
         self._tokens_per_second = 0.0
@@ -191,7 +199,15 @@ class Scheduler:
             while not self._waiting:
                 if self._stopped:
                     return None
-                self._changed.wait()
+                quiet = None if self._is_rested or self._computing else QUIET_SECONDS
+                if not self._changed.wait(quiet) and not (self._is_rested or self._computing):
+                    self._is_rested = True
+                    self._changed.release()  # nobody waits for it
+                    try:
+                        self._rest()
+                    finally:
+                        self._changed.acquire()
+            self._is_rested = False
             now = time.monotonic()
             late = [job for job in self._waiting if job.deadline <= now]
             batch = self._choose([job for job in self._waiting if job.deadline > now])

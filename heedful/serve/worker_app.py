@@ -9,6 +9,7 @@ from typing import TextIO
 import torch
 from starlette.applications import Starlette
 
+from heedful.memory import trim
 from heedful.serve.application import ServerParts, build_app
 from heedful.serve.file_store import FileStore
 from heedful.serve.gate import AccessLog
@@ -51,6 +52,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
         most_waiting=settings.most_waiting,
         begin_thread=lambda: torch.set_num_threads(max(1, cores // threads)),
         observe=metrics.observe,
+        rest=trim,
     )
     metrics.watch(lambda: scheduler.waiting, lambda: scheduler.computing)
     log = _open_log(settings.access_log)

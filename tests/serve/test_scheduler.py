@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import DataError, RunError
+from heedful.serve import scheduler as scheduling
 from heedful.serve.scheduler import Batch, DeadlinePassed, Job, QueueFull, Scheduler
 
 from .conftest import wait_until
@@ -203,3 +204,25 @@ def test_what_waits_is_computed_before_it_stops() -> None:
     stopping.join(10)
     assert job.future.result(0) == "LAST"
     assert [(batch.texts, batch.tokens) for batch in batches] == [(1, 1), (1, 7)]
+
+
+def test_memory_is_given_back_once_when_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "QUIET_SECONDS", 0.05)
+    rests: list[int] = []
+    scheduler = Scheduler(
+        threads=2, positions=100, most_waiting=50, rest=lambda: rests.append(scheduler.waiting)
+    )
+    time.sleep(0.2)
+    assert rests == []  # nothing was computed yet
+    for count in (1, 2):
+        work = Echo()
+        job = Job(work, "a", 1)
+        scheduler.submit([job])
+        time.sleep(0.2)
+        assert len(rests) == count - 1  # it is at work
+        work.gate.set()
+        assert job.future.result(10) == "A"
+        wait_until(lambda count=count: len(rests) == count)
+        time.sleep(0.2)
+        assert len(rests) == count
+    scheduler.stop()
