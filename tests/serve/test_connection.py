@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from heedful.serve.connection import GatheredWrites
@@ -29,6 +31,12 @@ class Recorder:
         return name
 
 
+def run(talk: Coroutine[Any, Any, None]) -> None:
+    """Run in a thread of its own: a browser's driver may keep a loop in this one."""
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(asyncio.run, talk).result()
+
+
 async def gathered(recorder: Recorder) -> GatheredWrites:
     return GatheredWrites(cast(Any, recorder), asyncio.get_running_loop())
 
@@ -44,7 +52,7 @@ def test_writes_of_one_turn_leave_together_and_in_order() -> None:
         assert writer.get_extra_info("peername") == "peername"
 
     recorder = Recorder()
-    asyncio.run(talk())
+    run(talk())
     assert recorder.calls == [b"headbody", b"next"]
 
 
@@ -57,5 +65,5 @@ def test_what_waits_is_written_before_the_end_and_nothing_after_it() -> None:
         await asyncio.sleep(0)
 
     recorder = Recorder()
-    asyncio.run(talk())
+    run(talk())
     assert recorder.calls == [b"last", "close"]
