@@ -207,6 +207,14 @@ class _Placing:
             return copied, copied + node.end - node.start
         wanted, text = node.opening.text, self.lined.target
         start = text.find(wanted, *within)
+        ahead = self.lined.source.count(wanted, 0, node.start)
+        if ahead and text.count(wanted) == self.lined.source.count(wanted):
+            # The same characters stand before it: of as many copies, the one of its number.
+            start = -1
+            for _ in range(ahead + 1):
+                start = text.find(wanted, start + len(wanted) if start >= 0 else 0)
+            if not within[0] <= start <= within[1] - len(wanted):
+                start = text.find(wanted, *within)
         while start >= 0:
             end = start + len(wanted)
             parts_word = (

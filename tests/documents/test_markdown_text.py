@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
@@ -118,6 +118,7 @@ def test_an_echo_changes_no_byte(page: str) -> None:
     assert echoed(page.encode(), "markdown") == page.encode()
 
 
+@example("\n| e \\| f | `g` |\n`|`")
 @given(PAGES)
 def test_the_page_reads_the_same_in_capitals(page: str) -> None:
     """The same elements, with the same words in them, letter case and white space aside."""
