@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from heedful.cli.flags import CheckFlags
 from heedful.cli.text_io import say
 from heedful.errors import RunError, UserError
+from heedful.pretrained import catalogue
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,10 +166,7 @@ def languages_of(model: Path, words: str | None) -> tuple[str | None, str | None
         UserError: when they are not written so.
     """
     if words is None:
-        from heedful.serve.served_models import parse_model
-
-        served = parse_model(str(model))
-        return served.source or None, served.target or None
+        return catalogue.languages_of(catalogue.directory_of(model)) or (None, None)
     codes = words.split("-")
     if len(codes) != 2 or not all(code.replace("_", "").isalpha() for code in codes):
         raise UserError(

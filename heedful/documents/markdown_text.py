@@ -87,7 +87,7 @@ def read_markdown(text: str, settings: DocumentSettings, name: str) -> Iterator[
 
 
 Ends = dict[tuple[str, str, int], int]
-"""Where the links and pictures end, by the text they were found in, their kind and start."""
+"""Ends of links and pictures, by the text they were found in, their kind and start."""
 
 _ENDS = "ends of links"
 

@@ -24,7 +24,7 @@ from heedful.errors import DataError
 _TEXTS = re.compile(r"word/(?:document|header\d*|footer\d*|footnotes|endnotes|comments)\.xml")
 _AROUND_RUNS = frozenset(("hyperlink", "ins", "smartTag", "sdt"))
 _OF_TEXT = frozenset(("rPr", "t", "lastRenderedPageBreak"))
-"""What a run holds that is text and nothing else."""
+"""Elements of a run that is text and nothing else."""
 _BREAKS = frozenset(("br", "cr", "tab", "ptab"))
 _MOST_BYTES = 1 << 28
 """Bytes that a document may have when it is unpacked."""

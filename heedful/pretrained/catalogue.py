@@ -7,6 +7,7 @@ name stands for it wherever a model directory is asked for, as the name of a mod
 from __future__ import annotations
 
 import difflib
+import re
 import warnings
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from heedful.pretrained.hub import HubName, fetch, source_of
 
 CARD_FILE = "card.toml"
 FOLDER = Path(__file__).parent
+
+_CODE = "[a-z]{2,3}(?:_[A-Za-z]{2,4})?"
+LANGUAGE_PAIR = re.compile(f"({_CODE})-({_CODE})")
+_PAIR_AT_END = re.compile(f"(?:.*[-_.])?({_CODE})-({_CODE})")
 
 Words = Annotated[str, Field(min_length=1)]
 
@@ -128,6 +133,27 @@ def directory_of(word: Path) -> Path:
         stacklevel=1,  # one place for all callers, so that a command says it once
     )
     return word
+
+
+def name_of(directory: Path) -> str:
+    """Return the name of a model: of its repository if it is of the hub, else of its folder."""
+    return source_of(directory).get("repository", directory.resolve().name).rpartition("/")[2]
+
+
+def languages_of(directory: Path) -> tuple[str, str] | None:
+    """Return the languages of a translator: those its name ends in, or those of its card.
+
+    Args:
+        directory: of the model.
+
+    Returns:
+        Codes of source and target; None if neither says them.
+    """
+    pair = _PAIR_AT_END.fullmatch(name_of(directory))
+    if pair is None and (directory / CARD_FILE).is_file():
+        codes = ModelAtHand(directory.name, directory).card().languages
+        pair = LANGUAGE_PAIR.fullmatch("-".join(codes))
+    return None if pair is None else (pair[1], pair[2])
 
 
 def _path_remedy(word: Path) -> str:

@@ -6,7 +6,6 @@ was used longest ago makes room.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,8 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.errors import ConfigError, ModelError, suggest
-from heedful.pretrained.catalogue import CARD_FILE, directory_of, models_at_hand, pinned
-from heedful.pretrained.hub import source_of
+from heedful.pretrained.catalogue import (
+    LANGUAGE_PAIR,
+    directory_of,
+    languages_of,
+    models_at_hand,
+    name_of,
+    pinned,
+)
 
 if TYPE_CHECKING:
     from heedful.device import RunningPrecision
@@ -26,10 +31,6 @@ if TYPE_CHECKING:
     from heedful.text.tokenizer_pair import TokenizerPair
 
     Pipeline = TranslationPipeline | GenerationPipeline
-
-_CODE = "[a-z]{2,3}(?:_[A-Za-z]{2,4})?"
-_PAIR = re.compile(f"({_CODE})-({_CODE})")
-_PAIR_AT_END = re.compile(f"(?:.*[-_.])?({_CODE})-({_CODE})")
 
 
 @dataclass(eq=False)
@@ -77,13 +78,9 @@ def parse_model(word: str) -> ServedModel:
             where=place,
             remedy=suggest(place, models_at_hand()) or "Give the directory of a model or a run",
         )
-    folder = source_of(path).get("repository", path.resolve().name).rpartition("/")[2]
-    languages = _PAIR.fullmatch(name) or _PAIR_AT_END.fullmatch(folder)
-    if languages is None and not name and (path / CARD_FILE).is_file():
-        codes = models_at_hand()[path.name].card().languages
-        languages = _PAIR.fullmatch("-".join(codes))
-    source, target = languages.groups() if languages else ("", "")
-    return ServedModel(name or folder, path, source, target)
+    named = LANGUAGE_PAIR.fullmatch(name)
+    languages = (named[1], named[2]) if named else languages_of(path)
+    return ServedModel(name or name_of(path), path, *(languages or ("", "")))
 
 
 def pinned_model(word: str) -> str:
@@ -233,29 +230,23 @@ class ServedModels:
         def read(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
             return loaded
 
+        options: dict[str, Any] = {
+            "device": self.device,
+            "precision": self.precision,
+            "read": read,
+            "shared": self.shared,
+        }
         kind = loaded[0].spec.kind
         if kind == "causal_lm":
             model.source = model.target = ""
-            return GenerationPipeline.load(
-                model.path,
-                device=self.device,
-                precision=self.precision,
-                read=read,
-                shared=self.shared,
-            )
+            return GenerationPipeline.load(model.path, **options)
         if kind == "translator" and not model.is_translator:
             raise ConfigError(
                 "The languages of this translator are not known",
                 where=str(model.path),
                 remedy="Name them before it, as in en-de=MODEL",
             )
-        translator = TranslationPipeline.load(
-            model.path,
-            device=self.device,
-            precision=self.precision,
-            read=read,
-            shared=self.shared,
-        )
+        translator = TranslationPipeline.load(model.path, **options)
         if self.consistency is None:
             return translator
         from heedful.quality.consistency import ConsistentTranslation

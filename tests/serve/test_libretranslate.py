@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 import heedful
+from heedful.pretrained.catalogue import models_at_hand
 from heedful.serve.application import ServerParts
 from heedful.serve.keys import Keys, key_hash
 from heedful.serve.limits import Limits
+from heedful.serve.served_models import parse_model
 
 from .conftest import client_of, make_parts
 
@@ -191,3 +195,10 @@ def test_what_is_asked_by_two_methods_names_both(client: TestClient, path: str) 
     assert answer.headers["allow"] == "GET, HEAD, POST"
     for method in ("GET", "HEAD", "POST"):
         assert client.request(method, path).status_code == 200
+
+
+def test_a_copy_of_a_model_at_hand_keeps_its_languages(tmp_path: Path) -> None:
+    copy = tmp_path / "mine"
+    shutil.copytree(models_at_hand()["en-de"].path, copy)
+    served = parse_model(str(copy))
+    assert (served.name, served.source, served.target) == ("mine", "en", "de")

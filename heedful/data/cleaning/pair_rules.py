@@ -34,7 +34,7 @@ ABOUT: dict[RuleName, str] = {
     "duplicate": "the pair is the same as an earlier one",
     "many_targets": "the source has many other targets before",
 }
-"""What each rule finds, in the order in which rules remove pairs."""
+"""Descriptions of the rules, in the order in which rules remove pairs."""
 
 SMOOTHING = 10
 """Letters added to both sides where lengths are compared: short pairs vary more."""
