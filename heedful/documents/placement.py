@@ -181,11 +181,23 @@ class _Placing:
         lined = self.lined
         start = lined.copied(node.start, after=True)
         if start is None:
+            start = self._after_word_before(node.start, source[0], target[0])
+        if start is None:
             start = self._edge(node.start, source[0], target[0], is_start=True)
         end = lined.copied(node.end, after=False)
         if end is None:
             end = self._edge(node.end, source[1], target[1], is_start=False)
         return start, end
+
+    def _after_word_before(self, offset: int, source: int, target: int) -> int | None:
+        """Return the end of the word before, for a tag that stands right after it and not before
+        its own first word, as in `word<b> bold</b>`; None where the two words do not follow."""
+        lined = self.lined
+        if source == 0 or target == 0 or lined.source_words[source - 1][1] != offset:
+            return None
+        glued = lined.source_words[source][0] == offset
+        follows = self._aligned(source - 1) == target - 1
+        return None if glued or not follows else lined.target_words[target - 1][1]
 
     def _edge(self, offset: int, source: int, target: int, *, is_start: bool) -> int:
         """Return the edge of a target word that corresponds to an offset at a source word."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Iterator
 
 from heedful.errors import ConfigError
+
+_SPACE = re.compile(r"[^\S\x00-\x7f]")
 
 
 def sentence_spans(text: str, language: str) -> Iterator[tuple[int, int]]:
@@ -26,7 +29,8 @@ def sentence_spans(text: str, language: str) -> Iterator[tuple[int, int]]:
         )
     from sentencex import get_sentence_boundaries
 
-    for boundary in get_sentence_boundaries(language, text):
+    # sentencex 1.0.32 ends in a panic of Rust where a sign follows a space of several bytes.
+    for boundary in get_sentence_boundaries(language, _SPACE.sub(" ", text)):
         start, end = boundary["start_index"], boundary["end_index"]
         sentence = text[start:end]
         start += len(sentence) - len(sentence.lstrip())

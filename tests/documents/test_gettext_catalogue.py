@@ -6,7 +6,7 @@ import re
 
 import polib
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heedful.documents.formats import translate_document
@@ -105,6 +105,7 @@ def test_placeholders_are_kept_when_a_translator_loses_them() -> None:
 MESSAGES = st.text(st.sampled_from('abZ %s{}\\"\n\té<i>.&1'), min_size=1, max_size=40)
 
 
+@example(["a<a> 1"], 20)
 @given(st.lists(MESSAGES, min_size=1, max_size=4, unique=True), st.sampled_from([20, 78]))
 def test_any_message_comes_back(messages: list[str], width: int) -> None:
     file = polib.POFile(wrapwidth=width)

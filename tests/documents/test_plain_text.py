@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from heedful.documents.document_settings import DocumentSettings
@@ -36,6 +36,7 @@ def test_an_echo_changes_no_byte(text: str, encoding: str, split: str) -> None:
     assert echoed(data, "text", split=split) == data
 
 
+@example("Z\u00a0.>é>!")
 @given(texts())
 def test_only_letters_change(text: str) -> None:
     """White space inside a sentence may become a single space, a line break never."""
