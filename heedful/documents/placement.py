@@ -92,7 +92,11 @@ class _Placing:
         taken: list[Span] = []
         ranged = [node for node in nodes if node.kind != "soft" and self._words(node)]
         found = {id(node): self._best(node, within, taken) for node in ranged}
-        for node in sorted(ranged, key=lambda node: -found[id(node)][0]):
+        # First those whose place is certain, so that no other takes their copies.
+        certain = {
+            id(node) for node in ranged if self.lined.copied(node.start, after=True) is not None
+        }
+        for node in sorted(ranged, key=lambda node: (id(node) not in certain, -found[id(node)][0])):
             node.target = self._range(node, within, taken)
             taken.append(node.target)
         for node in nodes:
