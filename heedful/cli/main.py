@@ -253,7 +253,7 @@ def guarded(work: Callable[[], int | None], verb: str = "") -> int:
         if _is_misuse(error):
             help_command = " ".join(word for word in ("heedful", verb, "--help") if word)
             return _report(f"{_one_line(str(error))} See: {help_command}", WRONG)
-        return _report_error(error)
+        return report_error(error)
 
 
 def _is_misuse(error: Exception) -> bool:
@@ -262,7 +262,8 @@ def _is_misuse(error: Exception) -> bool:
     return library is not None and isinstance(error, library.CycloptsError)
 
 
-def _report_error(error: Exception) -> int:
+def report_error(error: Exception) -> int:
+    """Report an error as one paragraph on standard error; return the exit status it stands for."""
     known = as_user_error(error)
     if os.environ.get("HEEDFUL_DEBUG"):
         traceback.print_exception(error, file=sys.stderr)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, validators
 
 from heedful.cli.flags import flags_of, overrides, terminal
 from heedful.cli.text_io import PLAIN, Output, Report, say
@@ -15,6 +17,8 @@ from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
 
 # Flags of their own below; in a settings file the corpora are tables.
+DONE = 0
+
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
 if TYPE_CHECKING:
@@ -25,6 +29,7 @@ else:
     SettingsFlags = flags_of(RunSettings, "Run", skip=_NOT_FLAGS)
 
 _CORPORA_FLAGS = Group("Corpora", sort_key=1)
+_PROCESSES_FLAGS = Group("Processes", sort_key=2)
 
 
 def train(
@@ -81,6 +86,24 @@ def train(
             help="Continue from the run's last checkpoint, with its settings.",
         ),
     ] = False,
+    processes: Annotated[
+        int,
+        Parameter(
+            group=_PROCESSES_FLAGS,
+            validator=validators.Number(gte=1),
+            help="Processes on this machine that train together; --parallel.* says how. For "
+            "several machines start the command with torchrun on each.",
+        ),
+    ] = 1,
+    restarts: Annotated[
+        int,
+        Parameter(
+            group=_PROCESSES_FLAGS,
+            validator=validators.Number(gte=0),
+            help="With --processes: how often all of them start anew, from the last checkpoint, "
+            "after one was lost.",
+        ),
+    ] = 3,
     settings: SettingsFlags | None = None,
     output: Output = PLAIN,
 ) -> int:
@@ -98,6 +121,7 @@ def train(
         heedful train run --task causal_lm --train books.txt --valid other.txt
         heedful train run --task classify --train train.tsv --valid valid.tsv
         heedful train run --task images --train photos --valid other-photos
+        heedful train run --preset base --processes 2 --train train.en train.de
 
     Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
     in the table `[model]`. RUN/config.toml holds all of them.
@@ -118,13 +142,32 @@ def train(
             else "Name the text: --train FILE",
         )
     resolved = _resolve(run, preset, config, values, resume=resume)
+    if processes > 1 and "WORLD_SIZE" not in os.environ:
+        from heedful.train.parallel.dimensions import Dimensions
+        from heedful.train.parallel.launcher import launch
+
+        Dimensions.fit(resolved.parallel, processes).check(resolved)
+        return launch(sys.argv[1:], processes, restarts)
+
+    def work() -> int:
+        return _train(run, resolved, report, resume=resume, output=output)
+
+    return _one_of_many(work) if "WORLD_SIZE" in os.environ else work()
+
+
+def _train(
+    run: Path, settings: RunSettings, report: Report, *, resume: bool, output: Output
+) -> int:
+    from heedful.train.parallel.team import Process
     from heedful.train.run import run_training
 
     events = terminal()
     try:
-        summary = run_training(run, resolved, resume=resume, events=events)
+        summary = run_training(run, settings, resume=resume, events=events)
     finally:
         events.close()
+    if Process.here().rank:
+        return summary.exit_status  # the first process says it
     if not output.json:
         _show(run, summary)
     facts = summary.plain()
@@ -133,6 +176,27 @@ def train(
     )  # over all resumes; the report's are this call's
     report.finish(facts)
     return summary.exit_status
+
+
+def _one_of_many(work: Callable[[], int]) -> int:
+    """Train as one of several processes: what ends one for good ends the command."""
+    from heedful.cli.main import report_error
+    from heedful.train.parallel.launcher import launched, leave, left_before
+    from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process
+
+    if not launched():
+        return work()
+    if left_before():
+        return DONE
+    try:
+        status = work()
+    except LostProcesses:
+        raise
+    except ElsewhereFailed:
+        return DONE
+    except Exception as error:  # it would only happen again
+        return leave(report_error(error))
+    return DONE if Process.here().rank else leave(status)
 
 
 def _resolve(

@@ -32,8 +32,8 @@ from heedful.comparison.results import Comparison, is_finished, read_comparison
 from heedful.durable import replace_synced
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_config import CONFIG_FILE, locked, settings_of_run, write_run
+from heedful.train.stop_request import StopRequest
 from heedful.train.tasks import prepare_task
-from heedful.train.trainer import StopRequest
 
 if TYPE_CHECKING:
     from heedful.events import Events

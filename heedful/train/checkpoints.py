@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import DataError, RunError, UserError
@@ -341,8 +342,8 @@ class MovingAverage:
     def update(self, weights: Mapping[str, Tensor], step: int) -> None:
         """Add the weights after a step (from 1) to the average."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        new = [weights[name].detach() for name in self.tensors]
-        torch._foreach_lerp_(list(self.tensors.values()), new, 1 - decay)
+        new = [_here(weights[name].detach()) for name in self.tensors]
+        torch._foreach_lerp_([_here(each) for each in self.tensors.values()], new, 1 - decay)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore a saved average."""
@@ -350,10 +351,20 @@ class MovingAverage:
             tensor.copy_(tensors[name])
 
 
+def _here(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process has; all of it, unless it lies in shards."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and saved buffers by name; tied ones once."""
-    persistent = set(model.state_dict().keys())
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
+    # Not by the names in a state dict: making one puts tensors in shards together, all of them.
+    buffers = {
+        f"{address}.{name}" if address else name: buffer
+        for address, module in model.named_modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and name not in module._non_persistent_buffers_set
+    }
     return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
 
 

@@ -35,6 +35,9 @@ class Diagnosis:
         return f"{self.place}; lines of text: {first_lines}{more}"
 
 
+NOWHERE = Diagnosis("nothing any more when the batches were run one by one")
+
+
 def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -> Diagnosis | None:
     """Run a batch again with every module watched, and its gradients after that.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -26,18 +26,29 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
     every parameter.
     """
     decayed, free = _split(model)
-    groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": settings.weight_decay}]
     decay_free = 0.0 if settings.kind == "adamw" else settings.weight_decay
-    groups.append({"params": free, "weight_decay": decay_free})
+    groups: list[dict[str, Any]] = [
+        {"params": together, "weight_decay": decay}
+        for parameters, decay in ((decayed, settings.weight_decay), (free, decay_free))
+        for together in _of_one_mesh(parameters)
+    ]
     kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
     device = next(model.parameters()).device.type
     return kind(
-        [group for group in groups if group["params"]],
+        groups,
         lr=0.0,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
         fused=device in ("cpu", "cuda", "mps"),
     )
+
+
+def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    """Parameters that one fused operation can change: all, unless they lie on different meshes."""
+    groups: dict[Any, list[nn.Parameter]] = {}
+    for each in parameters:
+        groups.setdefault(getattr(each, "device_mesh", None), []).append(each)
+    return groups.values()
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:

@@ -5,33 +5,26 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.device import resolve_device
-from heedful.events import Events, TensorBoard
+from heedful.events import Events
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
-from heedful.train.checkpoints import Checkpoint, CheckpointStore
-from heedful.train.compute_plan import Compiling, ComputePlan, environment_changes
+from heedful.train.compute_plan import Compiling, environment_changes
 from heedful.train.lora import merged_parameters, parameter_counts
+from heedful.train.parallel.dimensions import Dimensions
+from heedful.train.parallel.distribution import Meshes, distribute
+from heedful.train.parallel.team import Process, Team
 from heedful.train.published_model import Publisher, choose_final_model
-from heedful.train.run_config import (
-    budget_of_run,
-    check_directory,
-    locked,
-    recorded,
-    saved_tokenizers,
-    with_pinned_init,
-    write_run,
-)
-from heedful.train.tasks import Task, prepare_task
-from heedful.train.trainer import Hooks, StopRequest, Trainer
-from heedful.train.training_memory import check_size, with_budget
+from heedful.train.run_config import recorded
+from heedful.train.run_start import Start, begin, device_of, started_anew
+from heedful.train.stop_request import StopRequest
+from heedful.train.trainer import Hooks, Trainer
 
 if TYPE_CHECKING:
-    from torch import nn
-
+    from heedful.train.checkpoints import Checkpoint
     from heedful.train.run_settings import RunSettings
 
 
@@ -100,56 +93,45 @@ def run_training(
         UserError: and its kinds, for everything a person can mend.
     """
     ask_for_huge_pages()
-    with locked(run_dir):
-        if resume:
-            settings = budget_of_run(run_dir, settings)
-        settings = with_pinned_init(run_dir, settings, resume=resume)
-        check_directory(run_dir, settings, resume=resume)
-        if settings.tensorboard:
-            TensorBoard.check()
-        store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
-        checkpoint = store.newest(events) if resume else None
-        device = resolve_device(settings.device)
-        check_size(settings, device)
-        settings = with_budget(settings, device, events)
-        tokenizers = saved_tokenizers(run_dir, settings) if resume else None
-        task = prepare_task(run_dir, settings, tokenizers, events)
-        if checkpoint is not None:
-            checkpoint.check_data(task.fingerprint)
-        model = task.new_model().to(device)
-        if checkpoint is not None:
-            plan = ComputePlan.stored(checkpoint.state)
-        else:
-            plan = ComputePlan.choose(settings, device, model, task.source.count(0))
-        write_run(run_dir, settings, task.tokenizers)
-        store.open()
-        step = None if checkpoint is None else checkpoint.step
-        with recorded(run_dir, events, step, tensorboard=settings.tensorboard) as all_events:
-            run = _Run(run_dir, settings, task, model, plan, store, all_events)
-            return run.train(checkpoint, resume=resume)
+    team = Team(Process.here(), settings.parallel.timeout)
+    dimensions = Dimensions.fit(settings.parallel, team.process.size)
+    dimensions.check(settings)
+    device = device_of(settings, team.process)
+    if not team.main:
+        events = Events()  # one process speaks for all
+    with ExitStack() as stack:
+        stack.enter_context(team.joined(device))
+        resume = resume or started_anew(run_dir, team)
+        start = begin(run_dir, settings, resume, device, dimensions, team, stack, events)
+        step = None if start.checkpoint is None else start.checkpoint.step
+        settings = start.settings
+        if team.main:
+            events = stack.enter_context(
+                recorded(run_dir, events, step, tensorboard=settings.tensorboard)
+            )
+        run = _Run(run_dir, start, team, dimensions, events)
+        return run.train(start.checkpoint, resume=resume)
 
 
 class _Run:
     def __init__(
-        self,
-        run_dir: Path,
-        settings: RunSettings,
-        task: Task,
-        model: nn.Module,
-        plan: ComputePlan,
-        store: CheckpointStore,
-        events: Events,
+        self, run_dir: Path, start: Start, team: Team, dimensions: Dimensions, events: Events
     ) -> None:
-        self.settings = settings
-        self.task = task
-        self.model = model
-        self.plan = plan
-        self.store = store
-        self.events = events
-        self.publisher = Publisher.of_run(run_dir, settings, task.tokenizers)
+        self.settings, self.task, self.plan = start.settings, start.task, start.plan
+        self.store, self.team, self.events = start.store, team, events
+        self.model = start.model
+        self.publisher = Publisher.of_run(run_dir, self.settings, self.task.tokenizers)
         # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
-        precision = dataclasses.replace(plan.precision, name="fp32")
-        self.validator = task.validator(settings, precision)
+        precision = dataclasses.replace(self.plan.precision, name="fp32")
+        self.validator = self.task.validator(self.settings, precision)
+        self.distribution = distribute(
+            self.model,
+            self.task.objective,
+            self.settings,
+            team,
+            Meshes.of(dimensions, next(self.model.parameters()).device),
+            self.task.new_model,
+        )
 
     def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
         """Train from a checkpoint or from the start, then choose the final model."""
@@ -161,8 +143,7 @@ class _Run:
                 f"{learned:,} of {total:,} parameters are trained, the others are frozen"
             )
         trainer = Trainer(
-            self.model,
-            self.task.objective,
+            self.distribution,
             self.task.source,
             self.settings,
             self.plan.precision,
@@ -171,12 +152,13 @@ class _Run:
             events=self.events,
         )
         trainer.state.seconds += self._compile(trainer, checkpoint)
-        if checkpoint is not None:
-            self._note_environment(checkpoint)
+        if self.team.any(checkpoint is not None):
+            if checkpoint is not None:
+                self._note_environment(checkpoint)
             warm_up = trainer.state.seconds
             trainer.restore(checkpoint)
             trainer.state.seconds += warm_up
-            self.events.note(f"Resumed from step {checkpoint.step}")
+            self.events.note(f"Resumed from step {trainer.state.step}")
         elif resume:
             self.events.note("There is no checkpoint yet, so training starts from the beginning")
         with StopRequest() as stop:
@@ -205,10 +187,14 @@ class _Run:
         return time.monotonic() - started
 
     def _choose_final_model(self, trainer: Trainer) -> None:
-        self.model.eval()
-        if not self.publisher.facts():  # someone removed RUN/model
-            self._offer(self.model, trainer.state.step, None)
-        choose_final_model(self.model, self.store, self.publisher, self.validator, self.events)
+        def choose() -> None:
+            model.eval()
+            if not self.publisher.facts():  # someone removed RUN/model
+                self._offer(model, trainer.state.step, None)
+            choose_final_model(model, self.store, self.publisher, self.validator, self.events)
+
+        with self.distribution.judged() as model:
+            self.team.only_main(choose)
 
     def _offer(self, model: Any, step: int, scores: Any) -> None:
         kind = "moving average" if self.settings.checkpoint.ema_decay else "weights"

@@ -33,6 +33,7 @@ _FREE = (
     "data.train",
     "data.valid",
     "data.cache",
+    "parallel",
 )
 _FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
 

@@ -137,6 +137,32 @@ class CheckpointSettings(Config):
     ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")
 
 
+class ParallelSettings(Config):
+    """How several processes share the work: their numbers multiply to that of the processes."""
+
+    data: PositiveInt | None = Field(
+        None,
+        description="copies of the model that learn from different examples; what the other "
+        "numbers leave if unset",
+    )
+    shard: PositiveInt = Field(
+        1, description="processes over which the parameters of a copy are spread (FSDP, ZeRO)"
+    )
+    tensor: PositiveInt = Field(
+        1, description="processes that share each block's matrices: its heads and inner units"
+    )
+    parts: PositiveInt | None = Field(
+        None,
+        description="parts of each batch that draw dropout apart; as many as processes need if "
+        "unset, so that none is idle",
+    )
+    timeout: Annotated[float, Field(gt=0)] = Field(
+        300.0, description="seconds without an answer after which a process counts as lost"
+    )
+
+    context: PositiveInt = Field(1, description="processes that have a part of each text")
+
+
 # As RoBERTa is trained, but for the norm: before a sub-layer it needs less care with the rate.
 _ENCODER_DEFAULTS: dict[str, Any] = {
     "model": {"norm_placement": "pre", "activation": "gelu"},
@@ -226,6 +252,7 @@ class RunSettings(Config):
     schedule: ScheduleSettings = ScheduleSettings()
     validation: ValidationSettings = ValidationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
+    parallel: ParallelSettings = ParallelSettings()
     max_steps: PositiveInt = 100_000
     max_minutes: Annotated[float, Field(gt=0)] | None = None
     max_epochs: PositiveInt | None = None
@@ -263,6 +290,11 @@ class RunSettings(Config):
         """The settings with another number of positions in a batch."""
         data = self.data.model_copy(update={"batch_tokens": picked})
         return self.model_copy(update={"data": data})
+
+    def with_parts(self, parts: int) -> Self:
+        """The settings with the number of parts that batches are cut into."""
+        parallel = self.parallel.model_copy(update={"parts": parts})
+        return self.model_copy(update={"parallel": parallel})
 
     def plain(self) -> dict[str, Any]:
         """The settings as nested plain data, without options that an initial model decides."""

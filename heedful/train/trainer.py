@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-import threading
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
-from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, cast
 
 import torch
@@ -16,56 +14,23 @@ from torch import Tensor
 
 from heedful.errors import RunError
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.batch_source import Batch, EpochBatches, Place, Prefetched
-from heedful.train.checkpoints import MovingAverage, load_weights, using, weights_of
-from heedful.train.nonfinite import first_bad_weight
+from heedful.train.batch_source import EpochBatches, Place, Prefetched
+from heedful.train.checkpoints import MovingAverage, load_weights, weights_of
+from heedful.train.nonfinite import NOWHERE, first_bad_weight
 from heedful.train.optimizers import export_moments, import_moments, learning_rate
-from heedful.train.update import OneTooLarge, Updater, UpdateResult
+from heedful.train.parallel.shares import stand_in
+from heedful.train.splitting import OneTooLarge, Part
+from heedful.train.stop_request import StopRequest
+from heedful.train.update import Updater, UpdateResult
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from heedful.device import Precision
     from heedful.events import Events, Value
     from heedful.train.checkpoints import Checkpoint, CheckpointStore
-    from heedful.train.objective import CarriedState, Objective
+    from heedful.train.objective import CarriedState
+    from heedful.train.parallel.distribution import Distribution
     from heedful.train.run_settings import RunSettings
     from heedful.train.validation import Scores
-
-
-class StopRequest:
-    """A context in which SIGTERM and SIGINT ask for a stop instead of killing the process.
-
-    A second Ctrl-C aborts at once with `KeyboardInterrupt`. Outside the main thread, where Python
-    cannot handle signals, a stop can only be asked for with `ask`.
-    """
-
-    def __init__(self) -> None:
-        self.name: str | None = None
-        self._before: dict[signal.Signals, Any] = {}
-
-    def __bool__(self) -> bool:
-        return self.name is not None
-
-    def ask(self, name: str) -> None:
-        """Ask for a stop; `name` says who asked."""
-        self.name = name
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGINT):
-                self._before[number] = signal.signal(number, self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if number == signal.SIGINT and self.name is not None:
-            raise KeyboardInterrupt
-        self.name = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
 MAX_SKIPPED = 10
@@ -145,23 +110,21 @@ class Hooks:
 
 
 class Trainer:
-    """Trains one model.
+    """Trains one model, alone or with other processes that do the same.
 
     Args:
-        model: to train.
-        objective: its loss.
+        distribution: of the model and its loss over processes.
         source: where batches come from.
         settings: of the run.
         precision: of the products.
         store: where checkpoints go.
-        hooks: validation and publishing.
+        hooks: validation and publishing, for the first process.
         events: receive progress, metrics and notes.
     """
 
     def __init__(
         self,
-        model: nn.Module,
-        objective: Objective,
+        distribution: Distribution,
         source: EpochBatches[Any],
         settings: RunSettings,
         precision: Precision,
@@ -170,11 +133,12 @@ class Trainer:
         hooks: Hooks,
         events: Events,
     ) -> None:
-        self.updater = Updater.of_run(model, objective, settings, precision)
-        self.model = model
+        self.updater = Updater.of_run(distribution, settings, precision)
+        self.distribution, self.team = distribution, distribution.team
+        self.model = distribution.model
         self.source = source
         self.settings = settings
-        self.width = cast(Any, model).spec.width  # for the paper's learning rate
+        self.width = cast(Any, self.model).spec.width  # for the paper's learning rate
         self.store = store
         self.hooks = hooks
         self.events = events
@@ -207,18 +171,18 @@ class Trainer:
             self.prefetched.close()
 
     def _fit(self, stop: StopRequest) -> str:
-        while not (stop or self._end()):
+        while not (self._stopped(stop) or self._end()):
             started = time.monotonic()
             place = Place(self.state.epoch, self.state.batch)
-            batches, (epoch, used) = self.prefetched.take(place)
+            parts, (epoch, used) = self.prefetched.take(place)
             step = self.state.step + 1
             schedule, max_steps = self.settings.schedule, self.settings.max_steps
             rate = learning_rate(schedule, step, width=self.width, max_steps=max_steps)
-            result = self._update(batches, step, rate, stop)
+            result = self._update(parts, step, rate, stop)
             if result is None:
                 break
             seconds = time.monotonic() - started
-            self.state.seconds += seconds
+            self.state.seconds = self.team.of_main(self.state.seconds + seconds)
             self.state.tokens += result.tokens
             self.state.step, self.state.epoch, self.state.batch = step, epoch, used
             before = self.carried_state
@@ -226,7 +190,7 @@ class Trainer:
             self._tell(result, rate, seconds)
             self.trimmer.step()
             if not result.finite:
-                self._not_finite(batches, result, before)
+                self._not_finite(parts, result, before)
                 continue
             self.state.skipped = 0
             if self.average is not None:
@@ -246,24 +210,29 @@ class Trainer:
 
     def validate(self) -> None:
         """Score the model, keep count of the best, offer it for publishing."""
-        assert self.hooks.validate is not None
+        validate, state = self.hooks.validate, self.state
+        assert validate is not None
         started = time.monotonic()
-        with self._judged():
-            self.model.eval()
-            scores = self.hooks.validate(self.model)
-            state = self.state
-            state.validated = Scored(state.step, scores.score)
-            if state.best is None or scores.score > state.best.score:
-                state.best, state.stale = state.validated, 0
-            else:
-                state.stale += 1
+
+        def judge() -> float:
+            model.eval()
+            scores = validate(model)
             self.events.metric(state.step, scores.values, "validation")
             self.events.samples(state.step, scores.samples)
             self.events.note(f"step {state.step}: {scores.describe()}")
-            if state.stale == 0:
-                self.hooks.offer(self.model, state.step, scores)
+            if state.best is None or scores.score > state.best.score:
+                self.hooks.offer(model, state.step, scores)
+            return scores.score
+
+        with self._judged() as model:
+            score = self.team.of_main(self.team.only_main(judge) or 0.0)
+        state.validated = Scored(state.step, score)
+        if state.best is None or score > state.best.score:
+            state.best, state.stale = state.validated, 0
+        else:
+            state.stale += 1
         self.model.train()
-        state.seconds += time.monotonic() - started
+        state.seconds = self.team.of_main(state.seconds + time.monotonic() - started)
 
     def save(self) -> None:
         """Write a checkpoint of this moment unless there is one."""
@@ -271,10 +240,14 @@ class Trainer:
         if self._saved_step == state.step:
             return
         state.rollbacks = 0
-        training = export_moments(self.updater.optimizer, self.model)
+        whole = self.distribution.whole
+        weights = whole(weights_of(self.model))
+        training = whole(export_moments(self.updater.optimizer, self.model))
         if self.average is not None:
-            training |= {f"average/{name}": t for name, t in self.average.tensors.items()}
-        training |= {f"carried/{name}": tensor for name, tensor in self.carried_state.items()}
+            average = whole(self.average.tensors)
+            training |= {f"average/{name}": tensor for name, tensor in average.items()}
+        carried = self.team.rows_of_all(self.carried_state)
+        training |= {f"carried/{name}": tensor for name, tensor in carried.items()}
         validated = state.validated
         here = validated is not None and validated.step == state.step
         facts = {
@@ -284,50 +257,78 @@ class Trainer:
             "regular": state.step % self.settings.checkpoint.every_steps == 0,
             "scaler": self.updater.scaler.state_dict(),
         }
-        self.store.save(state.step, weights_of(self.model), training, facts)
+        self.team.only_main(lambda: self.store.save(state.step, weights, training, facts))
         if self.hooks.validate is None:
-            with self._judged():
-                self.hooks.offer(self.model, state.step, None)
+            with self._judged() as model:
+                self.team.only_main(lambda: self.hooks.offer(model, state.step, None))
         self._saved_step, self._saved_seconds = state.step, state.seconds
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the exact state that the checkpoint was written in."""
-        load_weights(self.model, checkpoint.model())
+    def restore(self, checkpoint: Checkpoint | None) -> None:
+        """Restore the exact state that the checkpoint was written in.
+
+        Args:
+            checkpoint: that the first process reads; the others hear of it.
+        """
+        share, placed = self.team.shared_tensors, self.distribution.placed
+        state = json.loads(
+            self.team.shared_text(None if checkpoint is None else json.dumps(checkpoint.state))
+        )
+        weights = share(None if checkpoint is None else checkpoint.model())
+        load_weights(self.model, {name: placed(name, each) for name, each in weights.items()})
         moments: dict[str, Tensor] = {}
         average: dict[str, Tensor] = {}
         carried: dict[str, Tensor] = {}
-        for name, tensor in checkpoint.training().items():
+        training = share(None if checkpoint is None else checkpoint.training())
+        for name, tensor in training.items():
             kind, _, rest = name.partition("/")
             if kind == "average":
-                average[rest] = tensor
+                average[rest] = placed(rest, tensor)
             elif kind == "carried":
                 carried[rest] = tensor
             else:
-                moments[name] = tensor
+                moments[name] = placed(name, tensor)
         import_moments(self.updater.optimizer, self.model, moments)
         if self.average is not None:
             self.average.load(average)
-        self.updater.scaler.load_state_dict(dict(checkpoint.state["scaler"]))
-        self.state = TrainingState.parse(checkpoint.state["training"])
+        self.updater.scaler.load_state_dict(dict(state["scaler"]))
+        self.state = TrainingState.parse(state["training"])
         self.carried_state = carried
         self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
 
-    def _judged(self) -> AbstractContextManager[None]:
-        """A context in which the model has the weights that count: the moving average if kept."""
-        return nullcontext() if self.average is None else using(self.model, self.average.tensors)
+    def _stopped(self, stop: StopRequest) -> bool:
+        """Return whether a process was asked to stop; all of them hear of it."""
+        stopped = self.team.any(stop)
+        if stopped and not stop:
+            stop.ask("another process")
+        return stopped
 
-    def _batches_from(self, place: Place) -> tuple[list[Batch], Place]:
-        """The batches of one update, and the place after them."""
-        batches: list[Batch] = []
+    def _judged(self) -> AbstractContextManager[Any]:
+        """A context with the model of the weights that count: the moving average if kept."""
+        return self.distribution.judged(None if self.average is None else self.average.tensors)
+
+    def _batches_from(self, place: Place) -> tuple[list[Part], Place]:
+        """The parts of an update's batches that are this process's, and the place after them."""
+        places, after = self._places_from(place)
+        share = self.distribution.share
+        parts = [
+            part
+            for micro in share.numbers(len(places))
+            for part in share.cut(self.source.batch(*places[micro]), micro)
+        ]
+        return parts or [stand_in(self.source.batch(*places[0]), 0)], after
+
+    def _places_from(self, place: Place) -> tuple[list[Place], Place]:
+        """The places of one update's batches, and the place after them."""
+        places: list[Place] = []
         epoch, used = place
-        while len(batches) < self.settings.optimizer.accumulate:
-            batches.append(self.source.batch(epoch, used))
+        while len(places) < self.settings.optimizer.accumulate:
+            places.append(Place(epoch, used))
             used += 1
             if used >= self.source.count(epoch):
                 epoch, used = epoch + 1, 0
                 if epoch == self.settings.max_epochs:
                     break
-        return batches, Place(epoch, used)
+        return places, Place(epoch, used)
 
     def _end(self) -> str | None:
         """The reason why training is over, or None."""
@@ -353,11 +354,11 @@ class Trainer:
             self.save()
 
     def _update(
-        self, batches: Sequence[Batch], step: int, rate: float, stop: StopRequest
+        self, parts: Sequence[Part], step: int, rate: float, stop: StopRequest
     ) -> UpdateResult | None:
         try:
             return self.updater.update(
-                batches, step, rate, cancelled=lambda: bool(stop), carried_state=self.carried_state
+                parts, step, rate, cancelled=lambda: bool(stop), carried_state=self.carried_state
             )
         except OneTooLarge as error:
             (line,) = self.source.lines(error.index.tolist())
@@ -408,7 +409,7 @@ class Trainer:
         self.events.progress(state.step, self.settings.max_steps, "training", **figures)
 
     def _not_finite(
-        self, batches: Sequence[Batch], result: UpdateResult, before: CarriedState
+        self, parts: Sequence[Part], result: UpdateResult, before: CarriedState
     ) -> None:
         """Report the origin, then skip, roll back or give up."""
         state, updater = self.state, self.updater
@@ -419,12 +420,9 @@ class Trainer:
             if state.skipped > MAX_OVERFLOWS:
                 raise self._given_up("float16 gradients overflow at any scale", "Use bf16 or fp32")
             return
-        results, indices = updater.diagnose(batches, state.step, before)
-        lines = self.source.lines(indices.tolist())
         action = self.settings.on_nonfinite
-        what = f"Not finite at step {state.step}: {results.describe(lines)}"
-        values = {"place": results.place, "lines": ", ".join(lines), "action": action}
-        self.events.metric(state.step, values, "nonfinite")
+        what, values = self._diagnosed(parts, before)
+        self.events.metric(state.step, values | {"action": action}, "nonfinite")
         if action == "stop":
             raise self._given_up(what, "Look at these lines, or lower schedule.peak_learning_rate")
         if action == "rollback":
@@ -439,16 +437,35 @@ class Trainer:
                 "Lower schedule.peak_learning_rate, set optimizer.clip_norm, or use fp32",
             )
 
+    def _diagnosed(
+        self, parts: Sequence[Part], before: CarriedState
+    ) -> tuple[str, dict[str, Value]]:
+        """What went wrong and where, in words and as values: of the first process that knows."""
+        step = self.state.step
+        if not self.distribution.may_look:
+            return f"Not finite at step {step}, in shards that cannot be looked into alone", {}
+        found, indices = self.updater.diagnose(parts, step, before)
+        lines = self.source.lines(indices.tolist())
+        values = {"place": found.place, "lines": ", ".join(lines)}
+        knows = found is not NOWHERE
+        told = [
+            json.loads(each)
+            for each in self.team.texts(json.dumps([knows, found.describe(lines), values]))
+        ]
+        _, described, values = next((each for each in told if each[0]), told[0])
+        return f"Not finite at step {step}: {described}", values
+
     def _roll_back(self, what: str) -> None:
         failed = self.state
-        checkpoint = self.store.newest(self.events)
-        if checkpoint is None:
+        checkpoint = self.team.only_main(lambda: self.store.newest(self.events))
+        step = round(self.team.of_main(-1 if checkpoint is None else checkpoint.step))
+        if step < 0:
             raise self._given_up(
                 f"{what}; there is no checkpoint to return to", "Lower schedule.peak_learning_rate"
             )
         if failed.rollbacks >= MAX_ROLLBACKS:
             raise self._given_up(
-                f"{what}; {failed.rollbacks} returns to step {checkpoint.step} did not help",
+                f"{what}; {failed.rollbacks} returns to step {step} did not help",
                 "Lower schedule.peak_learning_rate, set optimizer.clip_norm, or use fp32",
             )
         self.restore(checkpoint)
@@ -456,7 +473,7 @@ class Trainer:
         self.state.epoch, self.state.batch = failed.epoch, failed.batch
         self.state.seconds, self.state.tokens = failed.seconds, failed.tokens
         self.state.rollbacks = failed.rollbacks + 1
-        self.events.warn(f"{what}. Went back to the checkpoint of step {checkpoint.step}")
+        self.events.warn(f"{what}. Went back to the checkpoint of step {step}")
 
     def _given_up(self, what: str, remedy: str) -> RunError:
         advice = (

@@ -1,31 +1,26 @@
 """One update: accumulate exact gradients over batches, check them, clip, step.
 
-When memory runs out, a batch is split and the update starts again. The loss is a sum over tokens
-divided by their number in the whole update, so the gradients of parts add up to those of the batch.
-What fails leaves nothing behind: gradients and sums start from nothing. A batch that was not split
-draws the randomness of its place in the update; a part draws that of its place and its rows, so
-that its dropout is another draw from the same distribution, and the same one whenever the batch is
-split in the same way. Where the loss is no plain sum (the balance of experts is one of a batch),
-parts count as batches of their own.
+The loss is a sum over the tokens of the whole update, on all processes, divided by their number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from heedful.data.batches import positions_in
 from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.compiled_pass import CompiledPass
-from heedful.train.nonfinite import Diagnosis, find_nonfinite
+from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite
 from heedful.train.objective import CarriedState, Context, LossSum, Objective
 from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
+from heedful.train.parallel.distribution import Distribution
 from heedful.train.run_settings import derive_seed
+from heedful.train.splitting import Part, Splitting, parts_of
 
 if TYPE_CHECKING:
     from heedful.device import Precision
@@ -68,6 +63,7 @@ class Updater:
         precision: of the products; float16 gets a loss scaler.
         seed: of the run; the randomness of a batch depends on it, the step and the batch's place.
         clip_norm: largest gradient length, 0 for no limit.
+        distribution: of the model over processes; all of it on this one if None.
 
     Attributes:
         compiled: how the model's pass is computed; as it is written if None.
@@ -82,9 +78,11 @@ class Updater:
         *,
         seed: int,
         clip_norm: float = 0.0,
+        distribution: Distribution | None = None,
     ) -> None:
         self.model = model
-        self.objective = objective
+        self.distribution = distribution or Distribution(model, objective)
+        self.team = self.distribution.team
         self.optimizer = optimizer
         self.precision = precision
         self.seed = seed
@@ -92,26 +90,28 @@ class Updater:
         self.parameters = tuple(model.parameters())
         self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
-        self.splitting = Splitting()
+        self.splitting = Splitting(self.team)
         self.compiled: CompiledPass | None = None
 
     @classmethod
     def of_run(
-        cls, model: nn.Module, objective: Objective, settings: RunSettings, precision: Precision
+        cls, distribution: Distribution, settings: RunSettings, precision: Precision
     ) -> Updater:
         """The updater of a run, with a new optimizer."""
+        model = distribution.model
         return cls(
             model,
-            objective,
+            distribution.objective,
             build_optimizer(model, settings.optimizer),
             precision,
             seed=settings.seed,
             clip_norm=settings.optimizer.clip_norm,
+            distribution=distribution,
         )
 
     def update(
         self,
-        batches: Sequence[Batch],
+        batches: Sequence[Batch | Part],
         step: int,
         learning_rate: float,
         cancelled: Callable[[], bool] = lambda: False,
@@ -120,16 +120,19 @@ class Updater:
         """Change the weights by the mean gradient over all tokens of all batches.
 
         Args:
-            batches: what one update is computed from, in order.
+            batches: what one update is computed from, in order; with several processes the parts
+                of this one, at least one.
             step: number of the update, from 1.
             learning_rate: of this update.
             cancelled: asked before each batch; once true, nothing is changed and None comes back.
+                Several processes ask between updates only.
             carried_state: what the batch before the first handed on.
 
         Raises:
             OneTooLarge: when there is not enough memory for a single example.
         """
-        tokens = sum(batch.target_tokens for batch in batches)
+        parts = parts_of(batches)
+        tokens = round(self.team.sums([sum(part.tokens for part in parts)])[0])
         if not self.model.training:
             self.model.train()
         sums: dict[str, Tensor] = {}
@@ -140,25 +143,35 @@ class Updater:
             sums.clear()
             hand_over.restart()
 
-        def learn(part: Part) -> bool:
-            if cancelled():
+        def learn(part: Part, last: bool) -> bool:
+            if self.team.alone and cancelled():
                 return False
             before = hand_over.before(part.place[0])
-            result = self._loss(part.batch, step, *part.place, carried_state=before)
-            hand_over.add(result.carried_state)
-            assert result.tokens == part.batch.target_tokens
-            self.scaler.scale(result.loss_sum / tokens).backward()
+            with self.distribution.exchanging(last):
+                result = self._loss(part.batch, step, *part.place, carried_state=before)
+                hand_over.add(result.carried_state)
+                assert result.tokens == part.batch.target_tokens
+                if last:
+                    self.splitting.agree()
+                loss = self._weighed(result.loss_sum / tokens, part)
+                self.scaler.scale(loss).backward()
             for name, value in {"loss": result.loss_sum, **result.extras}.items():
-                sums[name] = sums.get(name, 0) + value.detach()
+                sums[name] = sums.get(name, 0) + value.detach() * part.counts
             return True
 
         with self.precision.matmul():
-            too_large = self._compiling(step, lambda: self.splitting.run(batches, begin, learn))
+            too_large = self._compiling(step, lambda: self.splitting.run(parts, begin, learn))
         if too_large is None:
             return None
-        values = {name: float(value) / tokens for name, value in sums.items()}
+        totals = self.team.sums([float(value) for value in sums.values()])
+        values = {name: total / tokens for name, total in zip(sums, totals, strict=True)}
         result = self._apply(values, tokens, learning_rate)
         return replace(result, too_large=too_large, carried_state=hand_over.last())
+
+    def _weighed(self, loss: Tensor, part: Part) -> Tensor:
+        """The loss of a part as its gradient is to count; as it is where one process trains."""
+        factor = self.distribution.loss_factor * part.counts
+        return loss if factor == 1.0 else loss * factor
 
     def compile(self, batch: Batch, step: int, events: Events, *, asked_for: bool) -> bool:
         """Compile the pass before anything is learned, so that a failure costs nothing.
@@ -203,12 +216,12 @@ class Updater:
         return self.compiled is not None
 
     def diagnose(
-        self, batches: Sequence[Batch], step: int, carried_state: CarriedState
+        self, batches: Sequence[Batch | Part], step: int, carried_state: CarriedState
     ) -> tuple[Diagnosis, Tensor]:
         """Find out where an update that was not finite went wrong.
 
         Args:
-            batches: of the update.
+            batches: of the update, or parts of them; those of this process.
             step: its number.
             carried_state: what the batch before the first handed on.
 
@@ -216,24 +229,20 @@ class Updater:
             The diagnosis and the numbers of the examples concerned.
         """
         hand_over = HandOver(carried_state)
-        with self.precision.matmul(), sequences_apart():
-            for micro, batch in enumerate(batches):
-                size = len(batch.indices)
-                before = hand_over.before(micro)
+        with self.precision.matmul(), sequences_apart(), self.distribution.exchanging(False):
+            for part in parts_of(batches):
+                before = hand_over.before(part.place[0])
 
-                def again(
-                    batch: Batch = batch, micro: int = micro, before: CarriedState = before
-                ) -> Tensor:
-                    loss = self._loss(batch, step, micro, carried_state=before)
+                def again(part: Part = part, before: CarriedState = before) -> Tensor:
+                    loss = self._loss(part.batch, step, *part.place, carried_state=before)
                     hand_over.add(loss.carried_state)
                     return loss.loss_sum
 
-                result = find_nonfinite(self.model, again, size)
+                result = find_nonfinite(self.model, again, part.examples)
                 if result is not None:
-                    rows = list(result.rows) or list(range(size))
-                    return result, batch.indices[rows]
-        nowhere = Diagnosis("nothing any more when the batches were run one by one")
-        return nowhere, torch.cat([batch.indices for batch in batches])
+                    rows = list(result.rows) or list(range(part.examples))
+                    return result, part.batch.indices[rows]
+        return NOWHERE, torch.cat([part.batch.indices for part in parts_of(batches)])
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
         """Run work that may compile; run it again uncompiled where that fails."""
@@ -257,12 +266,12 @@ class Updater:
             torch.manual_seed(seed)
         with self.precision.autocast():
             context = Context(step, carried_state or {})
-            return self.objective.loss(self.model, batch.to(self.device), context)
+            return self.distribution.loss(batch.to(self.device), context)
 
     def _apply(self, values: dict[str, float], tokens: int, learning_rate: float) -> UpdateResult:
         self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.parameters if p.grad is not None]
-        norm = torch.nn.utils.get_total_norm(gradients)
+        norm = self.distribution.norm(gradients)
         grad_norm = float(norm)
         loss_is_finite = torch.isfinite(torch.tensor(values["loss"])).item()
         finite = bool(loss_is_finite) and bool(torch.isfinite(norm))
@@ -312,123 +321,3 @@ class HandOver:
         """Return what the batch hands on whose parts were added last."""
         names = self._parts[0] if self._parts else {}
         return {name: torch.cat([part[name] for part in self._parts]) for name in names}
-
-
-_TRIED = 0.75
-"""Share of the positions that memory ran out for that is tried again; a half is less."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A batch of an update, or some of its examples.
-
-    Args:
-        batch: of them.
-        place: numbers that its randomness depends on: its batch's in the update and, of a part,
-            its first example and the one after its last.
-    """
-
-    batch: Batch
-    place: tuple[int, ...]
-
-    @property
-    def positions(self) -> int:
-        """On the longer side, padding counted."""
-        whole: Any = self.batch
-        return positions_in(whole)
-
-    @property
-    def examples(self) -> int:
-        return len(self.batch.indices)
-
-    def halves(self) -> list[Part]:
-        micro, start, *_ = (*self.place, 0)
-        middle, end = self.examples // 2, self.examples
-        return [
-            Part(self.batch.part(first, last), (micro, start + first, start + last))
-            for first, last in ((0, middle), (middle, end))
-        ]
-
-
-class OneTooLarge(Exception):
-    """There is not enough memory for a single example.
-
-    Args:
-        index: [1], its number.
-        positions: of it.
-    """
-
-    def __init__(self, index: Tensor, positions: int) -> None:
-        super().__init__(f"{positions} positions")
-        self.index = index
-        self.positions = positions
-
-
-class Splitting:
-    """Runs batches, in parts where memory demands it.
-
-    What is nearly as large as what failed is split without being tried, for as long as the process
-    lives: batches fill the same budget, and each would be computed in vain first.
-
-    Attributes:
-        most: positions of the largest part that is tried; None for any.
-    """
-
-    def __init__(self) -> None:
-        self.most: int | None = None
-
-    def run(
-        self,
-        batches: Sequence[Batch],
-        begin: Callable[[], None],
-        learn: Callable[[Part], bool],
-    ) -> tuple[tuple[int, int], ...] | None:
-        """Learn from all batches, in order.
-
-        Args:
-            batches: of one update.
-            begin: forgets all that was learned from in this update.
-            learn: learns from a batch or a part of one; False to give up the update.
-
-        Returns:
-            Positions and examples of each part that memory ran out for; None when given up.
-
-        Raises:
-            OneTooLarge: when a part of one example is too large.
-        """
-        failed: list[tuple[int, int]] = []
-        parts = [Part(batch, (micro,)) for micro, batch in enumerate(batches)]
-        while True:
-            parts = [small for part in parts for small in self._small(part)]
-            begin()
-            done, stuck = self._attempt(parts, learn)
-            if stuck is None:
-                return tuple(failed) if done else None
-            begin()
-            release()
-            if stuck.examples == 1:
-                raise OneTooLarge(stuck.batch.indices, stuck.positions)
-            failed.append((stuck.positions, stuck.examples))
-            self.most = round(_TRIED * stuck.positions)
-
-    def _small(self, part: Part) -> list[Part]:
-        if self.most is None or part.examples == 1 or part.positions <= self.most:
-            return [part]
-        return [small for half in part.halves() for small in self._small(half)]
-
-    def _attempt(
-        self, parts: Sequence[Part], learn: Callable[[Part], bool]
-    ) -> tuple[bool, Part | None]:
-        """Learn from all parts: True if done, and the part that was too large, if any.
-
-        The error ends here: it holds the tensors of the pass that failed.
-        """
-        for part in parts:
-            try:
-                if not learn(part):
-                    return False, None
-            except (MemoryError, RuntimeError) as error:
-                if not ran_out(error):
-                    raise
-                return False, part
-        return True, None

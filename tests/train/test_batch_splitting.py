@@ -33,7 +33,8 @@ from heedful.train.run import run_training
 from heedful.train.run_config import budget_of_run
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.training_memory import with_budget
-from heedful.train.update import OneTooLarge, Updater, UpdateResult
+from heedful.train.splitting import OneTooLarge
+from heedful.train.update import Updater, UpdateResult
 
 VOCABULARY = 11
 SAID = "[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"

@@ -1,0 +1,93 @@
+"""The dimensions along which the processes of a run are arranged, from its settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from heedful.errors import ConfigError
+
+if TYPE_CHECKING:
+    from heedful.train.run_settings import ParallelSettings, RunSettings
+
+
+@dataclass(frozen=True)
+class Dimensions:
+    """How many processes there are along each dimension.
+
+    Args:
+        data: copies of the model, which learn from different examples.
+        shard: processes that keep a shard of each parameter of a copy, and learn from different
+            examples.
+        context: processes that have a part of each text.
+        tensor: processes that multiply a part of each matrix.
+    """
+
+    data: int = 1
+    shard: int = 1
+    context: int = 1
+    tensor: int = 1
+
+    @property
+    def processes(self) -> int:
+        """Their product."""
+        return self.data * self.shard * self.context * self.tensor
+
+    @classmethod
+    def fit(cls, settings: ParallelSettings, processes: int) -> Dimensions:
+        """Fit the settings to the processes that there are.
+
+        Args:
+            settings: of the run; `data` takes what the others leave if unset.
+            processes: how many there are.
+
+        Raises:
+            ConfigError: when the product is another one.
+        """
+        others = settings.shard * settings.context * settings.tensor
+        data = settings.data or max(1, processes // others)
+        result = cls(data, settings.shard, settings.context, settings.tensor)
+        if result.processes == processes:
+            return result
+        named = ("data", "shard", "tensor", "context")
+        product = " × ".join(
+            f"{name} {getattr(result, name)}"
+            for name in named
+            if getattr(result, name) > 1 or (getattr(settings, name) is not None and name == "data")
+        )
+        started = f"{processes} process{'es are' if processes > 1 else ' is'} started"
+        if settings.data is None:
+            raise ConfigError(
+                f"{started}, which is no multiple of {product} = {others}",
+                where="parallel",
+                remedy=f"Start {others} processes or a multiple (--processes {others})",
+            )
+        raise ConfigError(
+            f"{started}, but {product} = {result.processes}",
+            where="parallel",
+            remedy=f"Start {result.processes} (--processes {result.processes}), or leave out "
+            "parallel.data, which then takes what the others leave",
+        )
+
+    def check(self, settings: RunSettings) -> None:
+        """Refuse settings that do not go together with these dimensions.
+
+        Raises:
+            ConfigError: naming them.
+        """
+        if self.shard == self.tensor == 1:
+            return
+        name = "shard" if self.shard > 1 else "tensor"
+        conflicts = {
+            "lora.rank": settings.lora.rank > 0,
+            "compile": settings.compile == "on",
+            "precision": settings.precision == "fp16",
+        }
+        for setting, conflict in conflicts.items():
+            if conflict:
+                raise ConfigError(
+                    f"{setting} has not been built for parameters that lie in parts "
+                    f"(parallel.{name} = {getattr(self, name)})",
+                    where=setting,
+                    remedy="Leave it out, or use copies (parallel.data) alone",
+                )

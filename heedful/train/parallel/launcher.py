@@ -1,0 +1,143 @@
+"""`heedful train --processes N`: the launcher of `torchrun`, inside of the command.
+
+PyTorch's elastic agent starts N processes on this machine, watches them, and ends all of them when
+one is lost; torchelastic then starts them anew, and the run goes on from its last checkpoint. What
+a person has to mend ends the run at once, since it would only happen again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+import uuid
+from collections.abc import Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from heedful.durable import replace_synced
+from heedful.errors import RunError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_STATUS = "HEEDFUL_STATUS_FILE"
+"""The variable that names the file in which a process leaves the exit status of the command. Any
+status but 0 makes the agent start all processes anew; with the file there they end at once."""
+
+_SHUTDOWN_SECONDS = 600
+"""For processes that were asked to stop and are writing a checkpoint."""
+
+
+def launch(arguments: Sequence[str], processes: int, restarts: int) -> int:
+    """Run a command of `heedful` in several processes on this machine.
+
+    Args:
+        arguments: of the command, as on the command line.
+        processes: how many.
+        restarts: how often all may be started anew after one was lost.
+
+    Returns:
+        The exit status of the command.
+
+    Raises:
+        RunError: when processes were lost more often than that.
+    """
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    for name in ("torch.distributed.elastic", "torch.distributed.launcher"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is said below
+    with tempfile.TemporaryDirectory(prefix="heedful-") as folder, _environment(folder, processes):
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=processes,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            local_addr="localhost",
+            max_restarts=restarts,
+            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            shutdown_timeout=_SHUTDOWN_SECONDS,
+        )
+        try:
+            elastic_launch(config, sys.executable)("-m", "heedful", *arguments)
+        except SignalException:
+            pass  # the processes have saved, and left their status
+        except ChildFailedError as error:
+            status = _status(folder)
+            if status is None:
+                raise _lost(error, restarts) from error
+            return status
+        return _status(folder) or 0
+
+
+def launched() -> bool:
+    """True for a process that `launch` started."""
+    return _STATUS in os.environ
+
+
+def left_before() -> bool:
+    """True for a process that was started anew although the command has its exit status."""
+    return launched() and Path(os.environ[_STATUS]).exists()
+
+
+def leave(status: int) -> int:
+    """Leave the exit status of the command to the launcher.
+
+    Args:
+        status: of the command.
+
+    Returns:
+        The status to exit with: 0, for the agent.
+    """
+    replace_synced(Path(os.environ[_STATUS]), json.dumps(status).encode())
+    return 0
+
+
+@contextmanager
+def _environment(folder: str, processes: int) -> Iterator[None]:
+    """A context with the variables that the processes get."""
+    before = dict(os.environ)
+    os.environ[_STATUS] = str(Path(folder) / "status")
+    cores = _cores()
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _cores() -> int:
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
+
+def _status(folder: str) -> int | None:
+    try:
+        return int(json.loads((Path(folder) / "status").read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return None
+
+
+def _lost(error: Exception, restarts: int) -> RunError:
+    """The error for processes that were lost once more than they may be."""
+    failures = getattr(error, "failures", {})
+    first = min(failures.values(), key=lambda each: each.timestamp, default=None)
+    how = "for a reason it says itself"
+    if first is not None and first.exitcode < 0:
+        how = f"by {first.signal_name()}"
+    elif first is not None:
+        how = f"with status {first.exitcode}"
+    rank = getattr(first, "local_rank", 0)
+    again = f", after {restarts} new starts" if restarts else ""
+    return RunError(
+        f"Process {rank} ended {how}{again}",
+        remedy="Go on with --resume; --restarts lets the processes start anew by themselves",
+    )

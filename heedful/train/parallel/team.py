@@ -1,0 +1,318 @@
+"""The processes that train one model together, and the few things they tell each other.
+
+Tensors of the model travel through PyTorch's own engines (`distribution.py`). Here are the small
+agreements around an update: how many tokens all of them learn from, whether one was asked to stop
+or ran out of memory, and what only the first process does. A process that trains alone has a team
+of its own, in which every agreement is what it says itself.
+
+`torchrun` tells each process its place through the environment (RANK, WORLD_SIZE, LOCAL_RANK); so
+does `heedful train --processes`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from heedful.errors import RunError, UserError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+T = TypeVar("T")
+
+LONGEST_WAIT = timedelta(hours=2)
+"""For what the first process does alone while the others wait: validation, reading data, saving."""
+
+
+class ElsewhereFailed(RunError):
+    """Another process of the team could not go on, and says why itself."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Another process of this run could not go on", remedy="Look at what it says"
+        )
+
+
+class LostProcesses(RunError):
+    """Other processes of the team do not answer any more, or never did."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """The place of this process among those that `torchrun` started.
+
+    Args:
+        rank: its number, from 0.
+        size: how many there are, on all machines.
+        local_rank: its number on this machine.
+        local_size: how many there are on this machine.
+        restarts: how often all of them were started anew, after one was lost.
+    """
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    restarts: int = 0
+
+    @classmethod
+    def here(cls) -> Process:
+        """The place that the environment tells; alone if it tells none.
+
+        Raises:
+            RunError: when the environment is that of `torchrun` in parts only.
+        """
+        if "WORLD_SIZE" not in os.environ:
+            return cls()
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        try:
+            rank, size, local_rank, local_size = (int(os.environ[name]) for name in names)
+            restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+        except (KeyError, ValueError):
+            raise RunError(
+                f"The environment has WORLD_SIZE, but {', '.join(names)} are not all numbers",
+                remedy="Start several processes with torchrun or with --processes; to train with "
+                "one process unset WORLD_SIZE",
+            ) from None
+        return cls(rank, size, local_rank, local_size, restarts)
+
+
+class Team:
+    """The processes of a run.
+
+    Args:
+        process: this one.
+        timeout: seconds after which a process that the others wait for counts as lost.
+
+    Attributes:
+        learners: the group whose processes learn from different tokens; all of them at first.
+    """
+
+    def __init__(self, process: Process | None = None, timeout: float = 300.0) -> None:
+        self.process = process or Process()
+        self.timeout = timeout
+        self.learners: ProcessGroup | None = None
+        self._patient: ProcessGroup | None = None
+
+    @property
+    def alone(self) -> bool:
+        """True for a team of one process."""
+        return self.process.size == 1
+
+    @property
+    def main(self) -> bool:
+        """True for the process that reads, writes and speaks for all."""
+        return self.process.rank == 0
+
+    @contextmanager
+    def joined(self, device: torch.device) -> Iterator[None]:
+        """A context in which the processes are connected.
+
+        Args:
+            device: that they train on.
+
+        Raises:
+            LostProcesses: when they do not find each other, or lose each other.
+        """
+        if self.alone:
+            yield
+            return
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        limit = timedelta(seconds=self.timeout)
+        try:
+            dist.init_process_group(backend, timeout=limit)
+            self._patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
+        except (RuntimeError, ValueError) as error:
+            raise LostProcesses(
+                f"Process {self.process.rank} of {self.process.size} did not find the others: "
+                f"{_first_line(error)}",
+                remedy="Check that all are started, and that MASTER_ADDR can be reached",
+            ) from error
+        try:
+            yield
+        except RuntimeError as error:
+            if (known := _lost(error, self.process)) is not None:
+                raise known from error
+            raise
+        finally:
+            self.learners = self._patient = None
+        dist.destroy_process_group()  # which may wait for the others: only if all went well
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Sums over the processes that learn from different tokens.
+
+        Args:
+            values: as many on each process.
+        """
+        if self.alone:
+            return list(values)
+        tensor = torch.tensor(values, dtype=torch.float64)
+        dist.all_reduce(tensor, group=self.learners)
+        return tensor.tolist()
+
+    def most(self, value: float) -> float:
+        """The largest of the numbers that the processes give."""
+        return self._reduced(value, dist.ReduceOp.MAX)
+
+    def least(self, value: float) -> float:
+        """The smallest of the numbers that the processes give."""
+        return self._reduced(value, dist.ReduceOp.MIN)
+
+    def any(self, flag: object) -> bool:
+        """True if it is true on any process."""
+        return self.most(float(bool(flag))) > 0
+
+    def of_main(self, value: float) -> float:
+        """The number that the first process gives."""
+        return self._reduced(value if self.main else 0.0, dist.ReduceOp.SUM)
+
+    def wait(self) -> None:
+        """Wait, patiently, until all are here."""
+        if not self.alone:
+            dist.barrier(group=self._patient)
+
+    def only_main(self, work: Callable[[], T]) -> T | None:
+        """Have the first process do some work while the others wait.
+
+        Returns:
+            What came of it; None on the others.
+
+        Raises:
+            UserError: that kept the first process from it; on the others `ElsewhereFailed`.
+        """
+        if self.alone:
+            return work()
+        result: T | None = None
+        failure: UserError | None = None
+        if self.main:
+            try:
+                result = work()
+            except UserError as error:
+                failure = error
+        self.check(failure)
+        return result
+
+    def check(self, failure: UserError | None) -> None:
+        """Go on together, or stop together.
+
+        Args:
+            failure: of this process, if it cannot go on.
+
+        Raises:
+            UserError: the failure; `ElsewhereFailed` where another process had one.
+        """
+        if not self.alone:
+            flag = torch.tensor([float(failure is not None)])
+            dist.all_reduce(flag, group=self._patient)
+            if failure is None and flag.item():
+                raise ElsewhereFailed
+        if failure is not None:
+            raise failure
+
+    def texts(self, text: str) -> list[str]:
+        """The texts that the processes give, in their order."""
+        if self.alone:
+            return [text]
+        content = text.encode()
+        padded = torch.full((int(self.most(len(content))) + 1,), 255, dtype=torch.uint8)
+        padded[: len(content)] = torch.tensor(list(content), dtype=torch.uint8)
+        rows = [torch.empty_like(padded) for _ in range(self.process.size)]
+        dist.all_gather(rows, padded)
+        # no text in UTF-8 holds the byte 255
+        return [bytes(row.tolist()).partition(b"\xff")[0].decode() for row in rows]
+
+    def shared_text(self, text: str | None) -> str:
+        """The text that the first process has; those of the others do not count."""
+        if self.alone:
+            return text or ""
+        content = bytearray((text or "").encode())
+        size = int(self.of_main(len(content)))
+        if not size:
+            return ""
+        letters = torch.frombuffer(content, dtype=torch.uint8) if self.main else _bytes(size)
+        dist.broadcast(letters, 0)
+        return letters.numpy().tobytes().decode()
+
+    def shared_tensors(
+        self, tensors: Mapping[str, Tensor] | None, source: int = 0
+    ) -> dict[str, Tensor]:
+        """The tensors that one process has, on the processor.
+
+        Args:
+            tensors: by name; only those of that process count.
+            source: its rank.
+        """
+        if self.alone:
+            assert tensors is not None
+            return dict(tensors)
+        here = dict(tensors or {}) if self.process.rank == source else {}
+        described = {n: [list(t.shape), str(t.dtype)] for n, t in here.items()}
+        result: dict[str, Tensor] = {}
+        for name, (shape, dtype) in json.loads(self.texts(json.dumps(described))[source]).items():
+            if name in here:
+                tensor = here[name].detach().cpu().contiguous()
+            else:
+                tensor = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")))
+            dist.broadcast(tensor, source)
+            result[name] = tensor
+        return result
+
+    def rows_of_all(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors with the rows of all processes along the first axis, in their order.
+
+        Args:
+            tensors: by name; the same names on each process, or none.
+        """
+        if self.alone:
+            return dict(tensors)
+        each = [self.shared_tensors(tensors, rank) for rank in range(self.process.size)]
+        some = [found for found in each if found]
+        names = some[0] if some else {}
+        return {name: torch.cat([found[name] for found in some]) for name in names}
+
+    def _reduced(self, value: float, operation: Any) -> float:
+        if self.alone:
+            return value
+        tensor = torch.tensor([value], dtype=torch.float64)
+        dist.all_reduce(tensor, operation)
+        return float(tensor.item())
+
+
+ALONE = Team()
+"""The team of a process that trains alone."""
+
+
+def _lost(error: Exception, process: Process) -> LostProcesses | None:
+    """The error to show for one by which a process noticed that others are gone, or None.
+
+    Args:
+        error: as PyTorch raised it.
+        process: this one.
+    """
+    text = str(error)
+    signs = ("gloo", "NCCL", "Timed out", "Connection closed by peer", "Connection reset by peer")
+    if not isinstance(error, dist.DistError) and not any(sign in text for sign in signs):
+        return None
+    return LostProcesses(
+        f"Process {process.rank} of {process.size} lost the others: {_first_line(error)}",
+        remedy="Look at what the others say; go on with --resume",
+    )
+
+
+def _bytes(count: int) -> Tensor:
+    return torch.empty(count, dtype=torch.uint8)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,191 @@
+"""Matrices multiplied in parts: each process has some heads and some inner units (Shoeybi 2019).
+
+The maps into attention and into a feed-forward network are split by output, the maps out of them by
+input, so that a sub-layer needs one sum over the processes on its way forward and one on its way
+back. DTensors say where the parts lie. Norms, embeddings and the output projection are whole on
+each process.
+
+The maps to queries, keys and values are one matrix. A contiguous part of its rows would be all of
+the queries for one process and none of the keys, so rows are put in another order first: those of
+the first process's heads, queries, keys and values, then the second's. `RowOrder` remembers it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    RowwiseParallel,
+    parallelize_module,
+)
+
+from heedful.errors import ConfigError
+from heedful.nn.attention.multi_head import Attention, CrossAttention, KeptHeads, SelfAttention
+from heedful.nn.feedforward import FeedForward, relu
+from heedful.nn.linear_layers import FusedLinear
+
+
+@dataclass
+class RowOrder:
+    """The order of the rows of split matrices, by the names of their weights.
+
+    Args:
+        rows: for each of them [N] int64, the original number of every row.
+    """
+
+    rows: dict[str, Tensor] = field(default_factory=dict)
+
+    def applied(self, name: str, tensor: Tensor) -> Tensor:
+        """A whole tensor [N, …] in the order that processes keep it in."""
+        return tensor[self.rows[name].to(tensor.device)] if name in self.rows else tensor
+
+    def restored(self, name: str, tensor: Tensor) -> Tensor:
+        """A whole tensor [N, …] in its original order."""
+        if name not in self.rows:
+            return tensor
+        result = torch.empty_like(tensor)
+        result[self.rows[name].to(tensor.device)] = tensor
+        return result
+
+
+class _SplitFusedLinear(FusedLinear):
+    """Linear maps of one input of which this process has a part of the outputs of each."""
+
+    mesh: DeviceMesh
+
+    def fused(self, x: Tensor) -> Tensor:
+        """The part of x [..., in_width] that this process computes, [..., width / processes]."""
+        everywhere = DTensor.from_local(x, self.mesh, [Replicate()], run_check=False)
+        return cast(DTensor, F.linear(everywhere, self.weight, self.bias)).to_local()
+
+    def forward(self, x: Tensor, rows: Any = None) -> tuple[Tensor, ...]:
+        """See `FusedLinear.forward`."""
+        return self.parts(self.fused(x), rows)
+
+
+class _FusedColumns(ParallelStyle):
+    """The style of `FusedLinear`: each map is split by output."""
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        assert isinstance(module, FusedLinear)
+        rows = fused_rows(module, device_mesh.size())
+        for name, parameter in list(module.named_parameters()):
+            whole = parameter.detach()[rows]
+            part = distribute_tensor(whole, device_mesh, [Shard(0)], src_data_rank=None)
+            setattr(module, name, nn.Parameter(part, parameter.requires_grad))
+        widths = module.out_widths
+        module.out_widths = {name: width // device_mesh.size() for name, width in widths.items()}
+        module.__class__ = _SplitFusedLinear
+        vars(module)["mesh"] = device_mesh
+        only_by_forward(module)
+        return module
+
+
+def only_by_forward(module: nn.Module) -> None:
+    """Mark a module whose weights no fused operation may multiply past its `forward`: by a hook."""
+    module.register_forward_pre_hook(lambda *_: None)
+
+
+class _Rows(RowwiseParallel):
+    """A map split by input, whose sum over processes is there when it returns.
+
+    PyTorch's own returns at once and waits where its operations first need the sum. Kernels in C
+    read memory, and need no operation of PyTorch's for it.
+    """
+
+    @staticmethod
+    def _prepare_output_fn(
+        output_layouts: Any, use_local_output: bool, mod: Any, outputs: Any, device_mesh: Any
+    ) -> Any:
+        return outputs.redistribute(placements=output_layouts, async_op=False).to_local()
+
+
+def fused_rows(projection: FusedLinear, processes: int) -> Tensor:
+    """The rows of a fused matrix in the order of the processes that have them, [N] int64.
+
+    Args:
+        projection: before it is split.
+        processes: which divides the width of each map.
+    """
+    starts, start = [], 0
+    for width in projection.out_widths.values():
+        starts.append(torch.arange(start, start + width).chunk(processes))
+        start += width
+    return torch.cat([part[process] for process in range(processes) for part in starts])
+
+
+def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
+    """Split the matrices of a model's blocks over processes, in place.
+
+    Args:
+        model: with all of its weights on each process.
+        mesh: the processes, one dimension.
+
+    Raises:
+        ConfigError: when there is a part that cannot be split, or heads or inner units that the
+            number of processes does not divide.
+    """
+    processes, order = mesh.size(), RowOrder()
+    for stack in getattr(model, "stacks", dict)().values():
+        for number, block in enumerate(stack.blocks):
+            for sublayer, part in zip(block.sublayers, block.parts(), strict=True):
+                address = f"{stack.name}.blocks.{number}.{sublayer.name}"
+                _check(part, processes, address)
+                if isinstance(part, FeedForward):
+                    _split_feedforward(part, mesh)
+                else:
+                    _split_attention(part, mesh, f"{address}.", order)
+    return order
+
+
+def _check(part: nn.Module, processes: int, address: str) -> None:
+    if isinstance(part, FeedForward):
+        counted = {"inner units": part.up.out_features}
+    elif isinstance(part, SelfAttention | CrossAttention) and part.kept.whole:
+        counted = {"heads": part.num_heads, "key/value heads": part.num_kv_heads}
+    else:
+        raise ConfigError(
+            f"{address} ({type(part).__name__}) cannot be split over processes",
+            where="parallel.tensor",
+            remedy="Use parallel.shard, or attention and plain feed-forward networks only",
+        )
+    for name, count in counted.items():
+        if count % processes:
+            raise ConfigError(
+                f"{address} has {count} {name}, which {processes} processes cannot share equally",
+                where="parallel.tensor",
+                remedy=f"Take a number of processes that divides {count}",
+            )
+
+
+def _split_feedforward(part: FeedForward, mesh: DeviceMesh) -> None:
+    plan: dict[str, ParallelStyle] = {"up": ColwiseParallel(), "down": _Rows()}
+    if part.gate is not None:
+        plan["gate"] = ColwiseParallel()
+    parallelize_module(part, mesh, plan)
+    if part.activation is relu:
+        part.activation = F.relu  # what a DTensor is a view of must not be changed in place
+
+
+def _split_attention(part: Attention, mesh: DeviceMesh, prefix: str, order: RowOrder) -> None:
+    processes, place = mesh.size(), mesh.get_local_rank()
+    fused = {name: each for name, each in part.named_children() if isinstance(each, FusedLinear)}
+    for name, projection in fused.items():
+        rows = fused_rows(projection, processes)
+        for parameter, _ in projection.named_parameters():
+            order.rows[f"{prefix}{name}.{parameter}"] = rows
+    plan: dict[str, ParallelStyle] = {name: _FusedColumns() for name in fused}
+    parallelize_module(part, mesh, {**plan, "output": _Rows()})
+    # An attention with some of the heads is one whose other heads were pruned.
+    heads = part.num_heads // processes
+    first = place * heads
+    part.kept = KeptHeads(tuple(range(first, first + heads)), part.num_heads, part.kept.shared)
+    part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
