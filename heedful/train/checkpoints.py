@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,8 @@ class CheckpointStore:
     def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
         self.directory = directory
         self.settings = settings
+        self._writer: ThreadPoolExecutor | None = None
+        self._written: Future[None] | None = None
 
     def open(self) -> None:
         """Make the directory, and remove what a kill left half written, half deleted or undeleted.
@@ -136,6 +139,8 @@ class CheckpointStore:
     ) -> Path:
         """Write a checkpoint, then drop those that are not needed any more.
 
+        In the background, if the settings say so: of copies, one checkpoint at a time.
+
         Args:
             step: updates made.
             model: weights by parameter name.
@@ -143,8 +148,37 @@ class CheckpointStore:
             state: everything else, plain data.
 
         Raises:
-            RunError: when the disk is full or not writable; earlier checkpoints stay whole.
+            RunError: when the disk is full or not writable, for this checkpoint or the one before
+                in the background; earlier checkpoints stay whole.
         """
+        self.finish()
+        path = self.directory / _name(step)
+        if not self.settings.background:
+            self._save(step, model, training, state)
+            return path
+        weights, others = _copied(model), _copied(training)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, "checkpoints")
+        self._written = self._writer.submit(self._save, step, weights, others, state)
+        return path
+
+    def finish(self) -> None:
+        """Wait for what is written in the background.
+
+        Raises:
+            RunError: as `save`.
+        """
+        written, self._written = self._written, None
+        if written is not None:
+            written.result()
+
+    def _save(
+        self,
+        step: int,
+        model: Mapping[str, Tensor],
+        training: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+    ) -> None:
         final = self.directory / _name(step)
         try:
             temporary = self._temporary("write", step)
@@ -174,7 +208,6 @@ class CheckpointStore:
                 remedy=("Free some space" if full else "Make the directory writable")
                 + ", then use --resume",
             ) from error
-        return final
 
     def all(self) -> list[Checkpoint]:
         """Checkpoints whose state can be read, oldest first; their tensors are not verified."""
@@ -194,6 +227,7 @@ class CheckpointStore:
         Raises:
             RunError: when there are checkpoints and none of them is good.
         """
+        self.finish()
         paths = sorted(self.directory.glob("step-*"), reverse=True)
         for path in paths:
             try:
@@ -219,6 +253,10 @@ class CheckpointStore:
 
     def window(self) -> list[Checkpoint]:
         """The regular checkpoints that the average is taken over, oldest first."""
+        self.finish()
+        return self._window()
+
+    def _window(self) -> list[Checkpoint]:
         regular = [c for c in self.all() if c.state.get("regular")]
         count = self.settings.average_count
         if self.settings.average == "last":
@@ -232,7 +270,7 @@ class CheckpointStore:
     def _prune(self) -> None:
         everything = self.all()
         resumable = {c.step for c in [c for c in everything if c.resumable][-self.settings.keep :]}
-        averaged = {c.step for c in self.window()}
+        averaged = {c.step for c in self._window()}
         for checkpoint in everything:
             if checkpoint.step in resumable:
                 continue
@@ -257,6 +295,10 @@ class CheckpointStore:
 
     def _temporary(self, purpose: str, step: int) -> Path:
         return self.directory / f".temporary-{purpose}-{_name(step)}"
+
+
+def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
 
 def verify(checkpoint: Checkpoint) -> None:

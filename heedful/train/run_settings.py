@@ -132,6 +132,9 @@ class CheckpointSettings(Config):
     every_steps: PositiveInt = 1000
     every_minutes: Annotated[float, Field(gt=0)] | None = None
     keep: Annotated[int, Field(ge=2)] = Field(2, description="checkpoints one can resume from")
+    background: bool = Field(
+        False, description="write checkpoints while training goes on, which takes a copy of all"
+    )
     average: Literal["last", "best", "none"] = "last"
     average_count: PositiveInt = 5
     ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")

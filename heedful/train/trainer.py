@@ -198,14 +198,14 @@ class Trainer:
             self._due()
         reason = self._end()
         if reason is None:
-            self.save()
+            self.save(finish=True)
             return f"asked to stop by {stop.name}"
         validated = self.state.validated
         if self.hooks.validate is not None and (
             validated is None or validated.step != self.state.step
         ):
             self.validate()
-        self.save()
+        self.save(finish=True)
         return reason
 
     def validate(self) -> None:
@@ -234,11 +234,19 @@ class Trainer:
         self.model.train()
         state.seconds = self.team.of_main(state.seconds + time.monotonic() - started)
 
-    def save(self) -> None:
-        """Write a checkpoint of this moment unless there is one."""
+    def save(self, *, finish: bool = False) -> None:
+        """Write a checkpoint of this moment unless there is one.
+
+        Args:
+            finish: wait until it is written, also in the background.
+        """
+        if self._saved_step != self.state.step:
+            self._save()
+        if finish:
+            self.team.only_main(self.store.finish)
+
+    def _save(self) -> None:
         state = self.state
-        if self._saved_step == state.step:
-            return
         state.rollbacks = 0
         whole = self.distribution.whole
         weights = whole(weights_of(self.model))

@@ -9,6 +9,7 @@ them in one piece, so a checkpoint is the same file whatever the plan it was wri
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -197,11 +198,14 @@ class Shards(Distribution):
         self._sharded: FSDPModule | None = None
         if mesh is not None:
             self._sharded = _shard(self._pass, mesh)
-        self._parameters = dict(model.named_parameters())
+        self._parameters: dict[str, Tensor] = dict(model.named_parameters())
 
     def loss(self, batch: Batch, context: Context) -> LossSum:
         """The summed loss of a batch, for which blocks get their parameters one after the other."""
-        return _loss_sum(self._pass(batch, context))
+        with warnings.catch_warnings():
+            # Nothing here changes the output of a block in place.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+            return _loss_sum(self._pass(batch, context))
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -314,5 +315,7 @@ def _bytes(count: int) -> Tensor:
 
 
 def _first_line(error: Exception) -> str:
+    """The first sentence of an error of PyTorch's, without the place in its source."""
     lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    line = lines[0] if lines else type(error).__name__
+    return re.sub(r"\[/[^]]*\] *", "", line).partition(". ")[0]

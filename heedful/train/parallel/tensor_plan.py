@@ -48,8 +48,8 @@ class RowOrder:
         return tensor[self.rows[name].to(tensor.device)] if name in self.rows else tensor
 
     def restored(self, name: str, tensor: Tensor) -> Tensor:
-        """A whole tensor [N, …] in its original order."""
-        if name not in self.rows:
+        """A whole tensor [N, …] in its original order; a number for all of it as it is."""
+        if name not in self.rows or not tensor.ndim:
             return tensor
         result = torch.empty_like(tensor)
         result[self.rows[name].to(tensor.device)] = tensor
