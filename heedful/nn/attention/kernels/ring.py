@@ -214,13 +214,15 @@ class _Ring(torch.autograd.Function):
         with full_precision(q):
             whole = SoftmaxGradient.of(gradient, output, log_sums)
             for part, seed in _round(request, ring, ctx.seed, k, v):
+                if arriving is not None:  # then the sums before are on their way
+                    sums = replace(sums, k=torch.zeros_like(sums.k), v=torch.zeros_like(sums.v))
                 # Computed before what the others added is here: it travels meanwhile.
                 add_gradients(part, seed, whole, sums)
                 if arriving is not None:
                     for own, others in zip((sums.k, sums.v), arriving.wait(), strict=True):
                         own += others
+                    del arriving, others  # before the next take their memory
                 arriving = ring.pass_on((sums.k, sums.v), _GRADIENTS)
-                sums = replace(sums, k=torch.zeros_like(sums.k), v=torch.zeros_like(sums.v))
             assert arriving is not None
             to_k, to_v = arriving.wait()
         inputs = sums.q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype)
