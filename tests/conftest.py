@@ -26,6 +26,7 @@ from heedful.text.imported_tokenizer import Frame, ImportedTokenizer
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
+from .process_group import Processes
 from .summary import not_run
 
 # A mistyped path might be a model's name; no test asks the hub of the world.
@@ -120,6 +121,14 @@ def slowness() -> Callable[[], float]:
         return max(1.0, (time.process_time() - start) / 0.2)
 
     return measure
+
+
+@pytest.fixture(scope="session")
+def processes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
+    """Processes that work together."""
+    started = Processes(tmp_path_factory.mktemp("processes"))
+    yield started
+    started.stop()
 
 
 @pytest.fixture(scope="session")

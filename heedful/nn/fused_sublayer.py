@@ -173,6 +173,8 @@ def fused_plan(
             return "a map's bias is learned and its weight is not"
     if not isinstance(between, Heads):
         return dtype
+    if between.positions.group is not None:
+        return "attention in C sees only the keys of this process"
     if not between.serve(second.weight.shape[1]):
         return f"attention in C holds at most {LONGEST} positions, and heads of whole registers"
     if between.memory is not None and between.memory.projected.dtype not in (torch.float32, dtype):

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
@@ -21,6 +23,8 @@ from heedful.errors import ModelError
 from heedful.nn.spec import RotarySpec
 
 if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
     from heedful.nn.attention.masks import Mask
 
 NOTHING_HERE = -1
@@ -30,6 +34,32 @@ _TABLE_ROWS = 1 << 14
 """Sinusoids of positions below are kept once computed: 67 MB for a width of 512 at most."""
 
 _T = TypeVar("_T")
+
+_group: ContextVar[ProcessGroup | None] = ContextVar("context-parallel group", default=None)
+
+
+@contextmanager
+def context_parallel(group: ProcessGroup) -> Iterator[None]:
+    """A context in which sequences are divided along their length among processes.
+
+    Every process passes its share of the same sequences through the same model: as many tokens as
+    the others, with their positions in the whole. Attention sends keys and values round a ring of
+    the processes (Liu 2023). Only whole sequences can be passed, with gradients or without: no
+    caches, and no captures of weights. A backward pass may come later, outside.
+
+    Args:
+        group: the processes, in the order of the ring.
+    """
+    token = _group.set(group)
+    try:
+        yield
+    finally:
+        _group.reset(token)
+
+
+def _current_group() -> ProcessGroup | None:
+    # A graph cannot read it. Blocks that are compiled are given positions made outside.
+    return None if torch.compiler.is_compiling() else _group.get()
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +76,11 @@ class Positions:
         key_segment: [B, Lk] int64, the same for keys.
         lineage: [B, Lq, Lk] bool, where a row holds several continuations of one text: which keys
             are of the past of the continuation that a query belongs to.
+
+    Attributes:
+        group: the processes among which the sequences are divided, each with its own queries and
+            keys; None where all are here. It stays with the value, so that a pass that is repeated
+            for its gradients, maybe in another thread, is divided too.
     """
 
     query: Tensor
@@ -53,6 +88,7 @@ class Positions:
     query_segment: Tensor | None = None
     key_segment: Tensor | None = None
     lineage: Tensor | None = None
+    group: ProcessGroup | None = field(default_factory=_current_group, init=False, repr=False)
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod

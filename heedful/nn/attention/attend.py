@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.kernels import chunked, decode, flex, matmul, native, reference, sdpa
+from heedful.nn.attention.kernels import KERNELS, decode, native, reference
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     Kernel,
@@ -38,10 +38,6 @@ __all__ = [
     "make_request",
     "plan",
 ]
-
-KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (reference, native, matmul, sdpa, chunked, decode, flex)
-}
 
 # Measured on a processor, with PyTorch 2.13: up to these lengths plain products beat its fused
 # kernel, which is slow backward in bfloat16 and falls back to a slow form for dropout.
@@ -158,6 +154,7 @@ def attention_weights(
     Returns:
         [B, H', Lq', Lk] float32; rows sum to 1, or are 0 for a query that sees nothing.
     """
+    _check_is_whole(request)
     if rows is not None:
         index = list(rows)
         chosen = request.positions.at_queries(index)
@@ -175,6 +172,7 @@ def attention_scores(request: AttentionRequest) -> Tensor:
     Returns:
         [B, H, Lq, Lk] float32; −∞ where a query does not see a key.
     """
+    _check_is_whole(request)
     visible = request.positions.visible(request.mask)
     return reference.scores(request).masked_fill(~visible, float("-inf"))
 
@@ -188,6 +186,7 @@ def attention_bias(request: AttentionRequest) -> Tensor:
     Returns:
         [B or 1, H, Lq, Lk] float32, for hidden keys too.
     """
+    _check_is_whole(request)
     with full_precision(request.q):
         bias = total_bias(request)
     assert bias is not None
@@ -207,8 +206,8 @@ def plan(request: AttentionRequest) -> Plan:
     """Pick the kernel for a request of `attend`, with the reasons against the others."""
     chosen, reason = _pick(request)
     rejected = {
-        name: kernel.unsupported(request) or _drawback(name, request)
-        for name, kernel in KERNELS.items()
+        name: _refusal(name, request) or _drawback(name, request)
+        for name in KERNELS
         if name != chosen
     }
     return Plan(chosen, reason, rejected)
@@ -229,7 +228,7 @@ def explain(request: AttentionRequest) -> str:
 def _named(request: AttentionRequest, name: str) -> Kernel:
     if name not in KERNELS:
         raise ModelError(f"No kernel is called {name!r}", remedy=suggest(name, KERNELS))
-    reason = KERNELS[name].unsupported(request)
+    reason = _refusal(name, request)
     if reason is not None:
         raise ModelError(
             f"Kernel {name!r} cannot serve this attention: {reason}",
@@ -238,10 +237,28 @@ def _named(request: AttentionRequest, name: str) -> Kernel:
     return KERNELS[name]
 
 
+def _refusal(name: str, request: AttentionRequest) -> str | None:
+    """Return why a kernel cannot serve a request; None when it can."""
+    if request.positions.group is not None and name != "ring":
+        return "sees only the keys of this process"
+    return KERNELS[name].unsupported(request)
+
+
+def _check_is_whole(request: AttentionRequest) -> None:
+    if request.positions.group is not None:
+        raise ModelError(
+            "Attention weights are not in one place where sequences are divided among processes",
+            remedy="Look into the model outside of context parallelism",
+        )
+
+
 def _pick(request: AttentionRequest) -> tuple[str, str]:
     """The first kernel of the ranking that can serve, and why it ranks so."""
     if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
         return "reference", "a graph is exported, which must serve any sizes: the definition"
+    if request.positions.group is not None:
+        _named(request, "ring")
+        return "ring", "the sequence is divided among processes, and keys travel round them"
     for name, reason in _ranking(request):
         if KERNELS[name].unsupported(request) is None:
             return name, reason

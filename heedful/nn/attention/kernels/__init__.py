@@ -1,1 +1,17 @@
-"""The ways to compute attention. `attend` picks among them; all equal `reference`."""
+"""Kernels of attention, by the names that they are asked for by."""
+
+from heedful.nn.attention.kernels import (
+    chunked,
+    decode,
+    flex,
+    matmul,
+    native,
+    reference,
+    ring,
+    sdpa,
+)
+from heedful.nn.attention.kernels.request import Kernel
+
+KERNELS: dict[str, Kernel] = {
+    kernel.name: kernel for kernel in (reference, native, matmul, sdpa, chunked, decode, flex, ring)
+}

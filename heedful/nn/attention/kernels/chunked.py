@@ -9,7 +9,7 @@ are gathered. A mask with a period is computed in passes, with queries and keys 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -92,12 +92,10 @@ class _Chunked(torch.autograd.Function):
     def forward(
         ctx: Any, request: AttentionRequest, seed: int, q: Tensor, k: Tensor, v: Tensor, *_: Tensor
     ) -> Tensor:
-        ctx.request, ctx.seed = request, seed
-        running = _Running.start(q, v.shape[-1], request.precision)
+        ctx.request, ctx.seed = request.without_inputs(), seed
+        running = RunningSoftmax.start(q, v.shape[-1], request.precision)
         with full_precision(q):
-            for blocks in _rows_of_blocks(request):
-                rows = blocks[0].queries
-                running.put(rows, _attend_blocks(request, blocks, seed, running.at(rows)))
+            attend_more(request, seed, running)
             output, log_sums = running.finish()
         output = output.to(v.dtype)
         ctx.save_for_backward(q, k, v, output, log_sums)
@@ -106,48 +104,118 @@ class _Chunked(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        request: AttentionRequest = ctx.request
         q, k, v, output, log_sums = ctx.saved_tensors
-        precision = request.precision
-        to_q, to_k, to_v = (torch.zeros_like(t, dtype=precision) for t in (q, k, v))
-        to_learned = [torch.zeros_like(t) for t in request.learned]
-        # What the softmax takes away from every score's gradient of a row.
-        common = (gradient.to(precision) * output.to(precision)).sum(-1, keepdim=True)
+        request: AttentionRequest = replace(ctx.request, q=q, k=k, v=v)
+        sums = GradientSums.zeros(request)
         with full_precision(q):
-            for block in (block for blocks in _rows_of_blocks(request) for block in blocks):
-                rows, keys, positions = block.queries, block.keys, block.within(request.positions)
-                q_block = q[:, :, rows].detach().requires_grad_()
-                k_block = k[:, :, keys].detach().requires_grad_()
-                with torch.enable_grad():
-                    scores = _scores(request, q_block, k_block, positions)
-                weights = torch.exp(scores.detach() - log_sums[:, :, rows])
-                weights.masked_fill_(~positions.visible(block.mask), 0.0)
-                keep_mask = _kept(request, block, weights, ctx.seed)
-                arriving = gradient[:, :, rows].to(precision)
-                to_v[:, :, keys] += _of_key_heads(weights * keep_mask, arriving, request.num_groups)
-                to_weights = _with_key_heads(arriving, v[:, :, keys].mT.to(precision)) * keep_mask
-                if request.relative_values is not None:
-                    to_weights += (
-                        _through_values(
-                            request, weights * keep_mask, positions, arriving, to_learned
-                        )
-                        * keep_mask
-                    )
-                to_scores = weights * (to_weights - common[:, :, rows])
-                result = torch.autograd.grad(
-                    scores, (q_block, k_block, *request.learned), to_scores, allow_unused=True
-                )
-                to_q[:, :, rows] += result[0]
-                to_k[:, :, keys] += result[1]
-                for total, part in zip(to_learned, result[2:], strict=True):
-                    if part is not None:
-                        total += part
-        return None, None, to_q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype), *to_learned
+            whole = SoftmaxGradient.of(gradient, output, log_sums)
+            add_gradients(request, ctx.seed, whole, sums)
+        return None, None, sums.q.to(q.dtype), sums.k.to(k.dtype), sums.v.to(v.dtype), *sums.learned
 
 
 @dataclass(frozen=True)
-class _Running:
-    """The softmax of some queries over the keys so far.
+class SoftmaxGradient:
+    """The softmax of queries over all of their keys, as far as gradients of a block need it.
+
+    Args:
+        output: gradient of the output, [B, H, Lq, Ev].
+        log_sums: log of the sums of exp(score), [B, H, Lq, 1].
+        common: what the softmax takes away from every score's gradient of a row, [B, H, Lq, 1].
+    """
+
+    output: Tensor
+    log_sums: Tensor
+    common: Tensor
+
+    @classmethod
+    def of(cls, gradient: Tensor, output: Tensor, log_sums: Tensor) -> SoftmaxGradient:
+        """From the gradient of an output [B, H, Lq, Ev], the output, and its log sums."""
+        precision = log_sums.dtype
+        common = (gradient.to(precision) * output.to(precision)).sum(-1, keepdim=True)
+        return cls(gradient, log_sums, common)
+
+
+@dataclass(frozen=True)
+class GradientSums:
+    """Gradients of an attention's inputs, which grow block by block.
+
+    Args:
+        q: [B, H, Lq, E].
+        k: [B, K, Lk, E].
+        v: [B, K, Lk, Ev].
+        learned: of the request's learned tensors, in their order.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    learned: list[Tensor]
+
+    @classmethod
+    def zeros(cls, request: AttentionRequest) -> GradientSums:
+        """Before the first block."""
+        tensors = (request.q, request.k, request.v)
+        q, k, v = (torch.zeros_like(each, dtype=request.precision) for each in tensors)
+        return cls(q, k, v, [torch.zeros_like(each) for each in request.learned])
+
+
+def attend_more(request: AttentionRequest, seed: int, running: RunningSoftmax) -> None:
+    """Go on with the softmax of all queries over the keys of a request, in place.
+
+    Args:
+        request: queries and more keys.
+        seed: fixes the dropout of its blocks.
+        running: of the queries over other keys; see `RunningSoftmax.start`.
+    """
+    for blocks in _rows_of_blocks(request):
+        rows = blocks[0].queries
+        running.put(rows, _attend_blocks(request, blocks, seed, running.at(rows)))
+
+
+def add_gradients(
+    request: AttentionRequest, seed: int, whole: SoftmaxGradient, sums: GradientSums
+) -> None:
+    """Add the gradients from all queries and some of the keys that they saw, in place.
+
+    Args:
+        request: queries and these keys.
+        seed: as of `attend_more` with them.
+        whole: of the queries, over all of their keys.
+        sums: of the request.
+    """
+    for block in (block for blocks in _rows_of_blocks(request) for block in blocks):
+        rows, keys, positions = block.queries, block.keys, block.within(request.positions)
+        q = request.q[:, :, rows].detach().requires_grad_()
+        k = request.k[:, :, keys].detach().requires_grad_()
+        with torch.enable_grad():
+            scores = _scores(request, q, k, positions)
+        weights = torch.exp(scores.detach() - whole.log_sums[:, :, rows])
+        weights.masked_fill_(~positions.visible(block.mask), 0.0)
+        keep_mask = _kept(request, block, weights, seed)
+        arriving = whole.output[:, :, rows].to(request.precision)
+        sums.v[:, :, keys] += _of_key_heads(weights * keep_mask, arriving, request.num_groups)
+        v = request.v[:, :, keys].to(request.precision)
+        to_weights = _with_key_heads(arriving, v.mT) * keep_mask
+        if request.relative_values is not None:
+            through = _through_values(
+                request, weights * keep_mask, positions, arriving, sums.learned
+            )
+            to_weights += through * keep_mask
+        to_scores = weights * (to_weights - whole.common[:, :, rows])
+        result = torch.autograd.grad(scores, (q, k, *request.learned), to_scores, allow_unused=True)
+        sums.q[:, :, rows] += result[0]
+        sums.k[:, :, keys] += result[1]
+        for total, part in zip(sums.learned, result[2:], strict=True):
+            if part is not None:
+                total += part
+
+
+@dataclass(frozen=True)
+class RunningSoftmax:
+    """The softmax of some queries over the keys so far, kept up from block to block of keys.
+
+    The sums are of exp(score − highest), so parts over different keys can be taken up in any order
+    and none overflows (Milakov 2018).
 
     Args:
         highest: largest score, [B, H, rows, 1].
@@ -160,18 +228,20 @@ class _Running:
     output: Tensor
 
     @classmethod
-    def start(cls, q: Tensor, value_width: int, precision: torch.dtype) -> _Running:
+    def start(cls, q: Tensor, value_width: int, precision: torch.dtype) -> RunningSoftmax:
         """Before the first key, of queries q [B, H, rows, E]."""
         lowest = torch.finfo(precision).min
         highest = q.new_full((*q.shape[:3], 1), lowest, dtype=precision)
         output = highest.new_zeros(*q.shape[:3], value_width)
         return cls(highest, torch.zeros_like(highest), output)
 
-    def at(self, rows: _Places) -> _Running:
+    def at(self, rows: _Places) -> RunningSoftmax:
         """Those of some queries."""
-        return _Running(self.highest[:, :, rows], self.total[:, :, rows], self.output[:, :, rows])
+        return RunningSoftmax(
+            self.highest[:, :, rows], self.total[:, :, rows], self.output[:, :, rows]
+        )
 
-    def put(self, rows: _Places, part: _Running) -> None:
+    def put(self, rows: _Places, part: RunningSoftmax) -> None:
         """Store those of some queries."""
         self.highest[:, :, rows] = part.highest
         self.total[:, :, rows] = part.total
@@ -185,8 +255,8 @@ class _Running:
 
 
 def _attend_blocks(
-    request: AttentionRequest, blocks: list[_Block], seed: int, running: _Running
-) -> _Running:
+    request: AttentionRequest, blocks: list[_Block], seed: int, running: RunningSoftmax
+) -> RunningSoftmax:
     """Go on with the softmax of some queries over more blocks of keys."""
     q = request.q[:, :, blocks[0].queries]
     highest, total, output = running.highest, running.total, running.output
@@ -204,7 +274,7 @@ def _attend_blocks(
         if request.relative_values is not None:
             output = output + request.relative_values(weights, positions)
         highest = higher
-    return _Running(highest, total, output)
+    return RunningSoftmax(highest, total, output)
 
 
 def _through_values(

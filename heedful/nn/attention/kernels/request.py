@@ -7,7 +7,7 @@ a query or key head, Ev width of a value head.
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -73,6 +73,15 @@ class AttentionRequest:
         if not torch.is_grad_enabled():
             return False
         return any(t.requires_grad for t in (self.q, self.k, self.v)) or bool(self.learned)
+
+    def without_inputs(self) -> AttentionRequest:
+        """Return the request with empty queries, keys and values.
+
+        A backward pass that held them beside what autograd saves would keep them alive where
+        autograd gives them up, as activation checkpointing makes it do.
+        """
+        q, k, v = (each.new_empty(0) for each in (self.q, self.k, self.v))
+        return replace(self, q=q, k=k, v=v)
 
 
 class Kernel(Protocol):

@@ -1,0 +1,229 @@
+"""Ring attention: exact attention over a sequence that is divided among processes (Liu 2023).
+
+Every process holds the queries, keys and values of its share of the tokens. Keys and values travel
+round a ring: while a process computes with those it holds, it sends them on and receives the next.
+The softmax of its queries is kept up from share to share, as the chunked kernel keeps it up from
+block to block, so no process ever holds more than two shares of keys, and one block of scores.
+
+The backward pass goes round a second time. Gradients of keys and values travel one step behind
+them, each process adds its part, and they come home after as many steps as there are processes.
+
+Positions are gathered once for each pass, 8 bytes a token beside the thousands of its activations.
+With them every process plans by itself which blocks to compute: masks and biases are functions of
+positions, so any of them serves. Shapes: B batch, H heads, K key/value heads, Lq and Lk queries and
+keys of this process, E width of a head, N processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch.autograd.function import once_differentiable
+
+from heedful.nn.attention.kernels.chunked import (
+    GradientSums,
+    RunningSoftmax,
+    SoftmaxGradient,
+    add_gradients,
+    attend_more,
+)
+from heedful.nn.attention.kernels.request import AttentionRequest, full_precision
+from heedful.nn.positions import Positions
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup, Work
+
+name = "ring"
+
+
+def unsupported(request: AttentionRequest) -> str | None:
+    """Serves attention among processes, and nothing else."""
+    if request.positions.group is None:
+        return "the sequence is not divided among processes"
+    if torch.compiler.is_compiling():
+        return "a graph is made, in which processes cannot wait for each other"
+    if request.positions.lineage is not None:
+        return "beams share rows of a cache, which is in one process"
+    return None
+
+
+def run(request: AttentionRequest) -> Tensor:
+    """Compute the outputs of this process's queries; all processes of the group take part."""
+    group = request.positions.group
+    assert group is not None
+    seed = int(torch.randint(2**62, ())) if request.dropout else 0
+    output: Tensor = _Ring.apply(  # type: ignore[no-untyped-call]
+        request, Ring(group), seed, request.q, request.k, request.v, *request.learned
+    )
+    return output
+
+
+def shares(positions: Positions) -> list[Positions]:
+    """Return the positions of this process's queries with the keys of each process in turn.
+
+    Args:
+        positions: of this process's queries and keys, which are as many in every process.
+
+    Returns:
+        N values: its own keys first, then those in the order in which they arrive.
+    """
+    group = positions.group
+    assert group is not None
+    return positions.derive(("shares", group), lambda: _gather(positions, Ring(group)))
+
+
+def _gather(positions: Positions, ring: Ring) -> list[Positions]:
+    own = [positions.key]
+    if positions.key_segment is not None:
+        own.append(positions.key_segment)
+    stacked = torch.stack(own)
+    gathered = [torch.empty_like(stacked) for _ in range(ring.size)]
+    dist.all_gather(gathered, stacked, group=ring.group)
+    at_source = [gathered[source] for source in ring.sources()]
+    return [
+        Positions(positions.query, each[0], positions.query_segment, *each[1:])
+        for each in at_source
+    ]
+
+
+class Ring:
+    """The processes of a group, each of which sends to the next and receives from the one before.
+
+    Args:
+        group: in the order of the ring.
+    """
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self.group = group
+        self.size, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        neighbours = ((self.rank + step) % self.size for step in (1, -1))
+        self._next, self._before = (dist.get_global_rank(group, each) for each in neighbours)
+
+    def sources(self) -> Iterator[int]:
+        """Yield the processes whose keys are here at each step: this one, then those before it."""
+        return ((self.rank - step) % self.size for step in range(self.size))
+
+    def pass_on(self, tensors: Sequence[Tensor], channel: int) -> Arriving:
+        """Begin to send tensors to the next process, and to receive as many from the one before.
+
+        Args:
+            tensors: of the same shapes and types in every process; not to be changed meanwhile.
+            channel: tells apart what is on its way at the same time.
+        """
+        outgoing = [each.contiguous() for each in tensors]
+        if self.size == 1:
+            return Arriving(outgoing, outgoing, [])
+        incoming = [torch.empty_like(each) for each in outgoing]
+        tags = [channel * len(outgoing) + number for number in range(len(outgoing))]
+        operations = [
+            dist.P2POp(operation, tensor, peer, self.group, tag)
+            for operation, peer, these in (
+                (dist.isend, self._next, outgoing),
+                (dist.irecv, self._before, incoming),
+            )
+            for tag, tensor in zip(tags, these, strict=True)
+        ]
+        return Arriving(incoming, outgoing, dist.batch_isend_irecv(operations))
+
+
+@dataclass(frozen=True)
+class Arriving:
+    """Tensors on their way from the process before, and those that this one sent meanwhile.
+
+    Args:
+        tensors: complete after `wait`.
+        sent: kept until they have left.
+        operations: what is going on.
+    """
+
+    tensors: list[Tensor]
+    sent: list[Tensor]
+    operations: list[Work]
+
+    def wait(self) -> list[Tensor]:
+        """Return the tensors once they are here."""
+        for each in self.operations:
+            each.wait()
+        return self.tensors
+
+
+_KEYS, _GRADIENTS = 0, 1
+"""Channels of the ring."""
+
+_SEED_STEP = 0x9E3779B1
+"""Between the seeds of two pairs of processes; each block of a pair counts one further. Generators
+on processors heed the lower 32 bits alone, in which multiples of the golden ratio lie far apart: a
+million and more for 32 processes."""
+
+
+def _round(
+    request: AttentionRequest, ring: Ring, seed: int, k: Tensor, v: Tensor
+) -> Iterator[tuple[AttentionRequest, int]]:
+    """Yield the request with the keys and values of each process, while the next are on their way.
+
+    With each comes the number that fixes the dropout of its blocks, which no two pairs of
+    processes share.
+    """
+    held = [k, v]
+    for step, positions in enumerate(shares(request.positions)):
+        last = step + 1 == ring.size
+        arriving = None if last else ring.pass_on(held, _KEYS)
+        part = replace(request, k=held[0], v=held[1], positions=positions)
+        yield part, seed + _SEED_STEP * (ring.rank * ring.size + step)
+        if arriving is not None:
+            held = arriving.wait()
+
+
+class _Ring(torch.autograd.Function):
+    """Attention of this process's queries to the keys of all processes."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        request: AttentionRequest,
+        ring: Ring,
+        seed: int,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *_: Tensor,
+    ) -> Tensor:
+        ctx.request, ctx.ring, ctx.seed = request.without_inputs(), ring, seed
+        running = RunningSoftmax.start(q, v.shape[-1], request.precision)
+        with full_precision(q):
+            for part, its_seed in _round(request, ring, seed, k, v):
+                attend_more(part, its_seed, running)
+            output, log_sums = running.finish()
+        output = output.to(v.dtype)
+        ctx.save_for_backward(q, k, v, output, log_sums)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, output, log_sums = ctx.saved_tensors
+        ring: Ring = ctx.ring
+        request: AttentionRequest = replace(ctx.request, q=q, k=k, v=v)
+        sums = GradientSums.zeros(request)
+        arriving: Arriving | None = None
+        with full_precision(q):
+            whole = SoftmaxGradient.of(gradient, output, log_sums)
+            for part, seed in _round(request, ring, ctx.seed, k, v):
+                if arriving is not None:  # then the sums before are on their way
+                    sums = replace(sums, k=torch.zeros_like(sums.k), v=torch.zeros_like(sums.v))
+                # Computed before what the others added is here: it travels meanwhile.
+                add_gradients(part, seed, whole, sums)
+                if arriving is not None:
+                    for own, others in zip((sums.k, sums.v), arriving.wait(), strict=True):
+                        own += others
+                    del arriving, others  # before the next take their memory
+                arriving = ring.pass_on((sums.k, sums.v), _GRADIENTS)
+            assert arriving is not None
+            to_k, to_v = arriving.wait()
+        inputs = sums.q.to(q.dtype), to_k.to(k.dtype), to_v.to(v.dtype)
+        return None, None, None, *inputs, *sums.learned

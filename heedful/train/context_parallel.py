@@ -1,0 +1,143 @@
+"""Context parallelism: batches divided along their length among processes (Liu 2023).
+
+Each process gets the same share of every sequence of a batch and passes it through the whole model.
+Attention alone looks beyond it (`nn/attention/kernels/ring.py`). Losses stay sums over the tokens a
+process has, and gradients of parameters are summed over the processes as in data parallelism.
+
+Under a causal mask later tokens see more, so equal stretches would be unequal work: with four
+processes the last would compute 7/16 of all scores. A sequence is cut into twice as many chunks as
+there are processes, and each gets one from the front and its mirror image from the back (the
+zigzag of Megatron-LM and ring-flash-attention).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, WindowBatch, tensors_of
+from heedful.errors import ConfigError, DataError
+from heedful.nn.moe import adds_penalties
+from heedful.nn.positions import NOTHING_HERE, context_parallel
+
+if TYPE_CHECKING:
+    from heedful.train.run_settings import ObjectiveSettings
+
+__all__ = ["check_context", "context_parallel", "shard_batch"]
+
+_Batch = TypeVar("_Batch", PairBatch, RowBatch, WindowBatch)
+
+_FILLERS = {
+    "positions": NOTHING_HERE,
+    "source_positions": NOTHING_HERE,
+    "target_positions": NOTHING_HERE,
+    "targets": NO_TARGET,
+}
+"""What fills a sequence up to a multiple of twice the processes; 0 for the other tensors."""
+
+_DIVISIBLE = ("attention", "feedforward")
+"""Kinds of parts that know tokens by their positions alone, or do not look beside a token at all.
+Global tokens attend by themselves, of which some shares have none."""
+
+
+def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
+    """Return a process's share of a batch, cut along the length.
+
+    Args:
+        batch: whole sequences, the same in every process; of pairs, windows of a stream, or rows
+            with a target for each token.
+        rank: number of the process among those that share the batch, from 0.
+        size: how many they are.
+
+    Returns:
+        A batch of the same sequences, whose tensors [B, L] are [B, L'] with
+        L' = 2 · ⌈L / (2 · size)⌉, of sources and targets apart; its `target_tokens` are the
+        share's own.
+
+    Raises:
+        DataError: when the batch has no length along which to cut.
+    """
+    if size == 1:
+        return batch
+    tensors = {name: value for name, value in tensors_of(batch) if value.dim() == 2}
+    plain = type(batch) in (PairBatch, RowBatch, WindowBatch)
+    if not plain or (isinstance(batch, RowBatch) and "targets" not in tensors):
+        raise DataError(
+            "Only sequences with a target for each token can be divided among processes",
+            where="parallel.context",
+            remedy="Set it to 1 for this task",
+        )
+    fillers = dict(_FILLERS)
+    if isinstance(batch, WindowBatch) and bool(batch.segments.any()):
+        # Objectives leave segments out where all are 0, which has to be so in every share or none.
+        tensors["segments"] = batch.segments + 1
+        fillers["segments"] = 1
+    shares: dict[str, Any] = {
+        name: _share(value, rank, size, fillers.get(name, 0)) for name, value in tensors.items()
+    }
+    if isinstance(batch, PairBatch):
+        real = shares["target_positions"] != NOTHING_HERE
+    else:
+        real = shares["targets"] != NO_TARGET
+    return replace(batch, target_tokens=int(real.sum()), **shares)
+
+
+def _share(tensor: Tensor, rank: int, size: int, filler: int) -> Tensor:
+    """Return chunks `rank` and `2 · size − 1 − rank` of [B, L], filled up on the right."""
+    chunks = 2 * size
+    filled = F.pad(tensor, (0, -tensor.shape[1] % chunks), value=filler)
+    front, back = (filled.chunk(chunks, 1)[number] for number in (rank, chunks - 1 - rank))
+    return torch.cat([front, back], 1)
+
+
+def check_context(model: nn.Module, size: int, objective: ObjectiveSettings | None = None) -> None:
+    """Refuse a model that processes cannot train on shares of sequences.
+
+    Args:
+        model: to be trained.
+        size: how many processes share a sequence; 1 asks for nothing.
+        objective: the settings of its loss.
+
+    Raises:
+        ConfigError: with every reason, by the place in the model.
+    """
+    if size == 1:
+        return
+    spec: Any = model.spec
+    reasons = [
+        f"{name} ({places[0]}{f' and {len(places) - 1} more' if places[1:] else ''}) "
+        "knows tokens by more than their positions"
+        for name, places in _indivisible(spec).items()
+    ]
+    if spec.kind == "vision":
+        reasons.append("images are not divided into shares")
+    if getattr(spec, "memory", None) is not None:
+        reasons.append("a memory of earlier segments holds whole segments")
+    if adds_penalties(model):
+        reasons.append("the balance of experts is measured over all tokens of a batch")
+    if objective is not None and objective.scheduled_sampling:
+        reasons.append("scheduled sampling reads the guess for the token before, in another share")
+    if reasons:
+        raise ConfigError(
+            f"This model's sequences cannot be divided among {size} processes: "
+            + "; ".join(reasons),
+            where="parallel.context",
+            remedy="Set it to 1, and use parallel.data or parallel.shard",
+        )
+
+
+def _indivisible(spec: Any) -> dict[str, list[str]]:
+    """Return the addresses of parts that need whole sequences, by their kinds."""
+    found: dict[str, list[str]] = {}
+    for name, stack in spec.stacks().items():
+        for number, block in enumerate(stack.blocks):
+            for sublayer in block.sublayers:
+                part = sublayer.part
+                if part.kind not in _DIVISIBLE or getattr(part, "global_tokens", None):
+                    kind = part.kind if part.kind not in _DIVISIBLE else "global attention"
+                    found.setdefault(kind, []).append(f"{name}.{number}.{sublayer.name}")
+    return found
