@@ -212,8 +212,7 @@ def translate(
         refuse_missing_folder(output_file)
     lines, prefixes = TranslatedLines(request, form), Prefixes(prefix, prefix_file)
     _translate_lines(lines, input, output_file, prefixes, 1 if stream else CHUNK)
-    counts = lines.totals()
-    say_counts(counts)
+    say_counts(counts := lines.totals())
     loaded = lines.translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
