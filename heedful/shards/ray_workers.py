@@ -12,9 +12,10 @@ import importlib.util
 import json
 import logging
 import os
+import socket
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,9 @@ from heedful.shards.shard_translation import ShardJob, ShardOutcome, ShardWorker
 
 _STORE_BYTES = 128 * 2**20
 """Of Ray's object store on this machine: names and counts pass through it, and no texts."""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_CONNECT_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,7 @@ def translate_on_ray(
         import ray
         from ray.data import ActorPoolStrategy, DataContext
 
+        logging.getLogger("ray.data").setLevel(logging.ERROR)  # set to INFO by its import
         size = min(_pool_size(pool, ray.cluster_resources()), len(shards))
         context = DataContext.get_current()
         context.enable_progress_bars = False
@@ -139,10 +144,12 @@ class _ShardActor:
 def _connected(pool: RayPool) -> Iterator[None]:
     """Start Ray or join a cluster, without reports to its makers, pages, or lines on ours."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    options: dict[str, Any] = {"address": pool.address}
-    if pool.address is None:
+    host = _host(pool.address)
+    if host in _LOOPBACK:
         # Ray reads this once, and then stays on the loopback address, as on Windows and macOS.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    options: dict[str, Any] = {"address": pool.address}
+    if pool.address is None:
         cores = (pool.actors or max(1, (os.cpu_count() or 1) // pool.threads)) * pool.threads
         options = {
             "address": "local",
@@ -150,25 +157,60 @@ def _connected(pool: RayPool) -> Iterator[None]:
             "include_dashboard": False,
             "object_store_memory": _STORE_BYTES,
         }
+    is_debugging = bool(os.environ.get("HEEDFUL_DEBUG"))
+    if not is_debugging:
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
     import ray
 
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     with ExitStack() as stack:
         # Ray prints what its daemons say to standard output, which is for JSON.
-        is_debugging = bool(os.environ.get("HEEDFUL_DEBUG"))
         quiet = sys.stderr if is_debugging else stack.enter_context(open(os.devnull, "w"))
         stack.enter_context(redirect_stdout(quiet))
         try:
-            ray.init(**options, log_to_driver=is_debugging, logging_level=logging.ERROR)
+            with nullcontext() if is_debugging else _silenced():
+                ray.init(**options, log_to_driver=is_debugging, logging_level=logging.ERROR)
         except (ConnectionError, RuntimeError, ValueError) as error:
-            raise RunError(
-                f"Ray cannot be reached: {_last_line(error)}",
-                where=f"--address {pool.address}" if pool.address else None,
-                remedy="Give the address and port that `ray start --head` printed, or leave "
-                "--address out to use this machine alone",
-            ) from error
+            raise _unreachable(error, pool.address) from error
         stack.callback(ray.shutdown)
         yield
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Drop what native code writes to standard error: Ray reports its own level of reports."""
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
+
+
+def _host(address: str | None) -> str | None:
+    """The host of a cluster that answers; the loopback address if Ray is to be started here.
+
+    Raises:
+        RunError: when nothing answers there, for which Ray waits for minutes.
+    """
+    if address in (None, "auto"):
+        return None if address else "127.0.0.1"
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+            return host
+    except (OSError, ValueError) as error:
+        raise _unreachable(error, address) from None
+
+
+def _unreachable(error: Exception, address: str | None) -> RunError:
+    return RunError(
+        f"Ray cannot be reached: {_last_line(error)}",
+        where=f"--address {address}" if address else None,
+        remedy="Give the HOST:PORT that `ray start --head` printed, or leave --address out to use "
+        "this machine alone",
+    )
 
 
 def _pool_size(pool: RayPool, resources: dict[str, float]) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.cli.main import main
@@ -149,6 +149,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(st.dictionaries(st.text(), json_values, max_size=3), st.text(), st.booleans())

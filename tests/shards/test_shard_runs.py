@@ -133,7 +133,7 @@ def test_a_killed_run_is_continued(model: Path, corpus: Corpus, tmp_path: Path) 
         stderr=subprocess.DEVNULL,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    until = time.monotonic() + 60
+    until = time.monotonic() + 300
     while not out.exists() or len(written(out)) < 3:
         assert process.poll() is None
         assert time.monotonic() < until
@@ -243,8 +243,14 @@ def test_workers_that_ended_count_as_tries(tmp_path: Path, shard: Shard) -> None
 
 
 def test_a_file_of_somebody_else_is_kept(
-    model: Path, corpus: Corpus, tmp_path: Path, shard: Shard, capsys: pytest.CaptureFixture[str]
+    model: Path,
+    corpus: Corpus,
+    tmp_path: Path,
+    shard: Shard,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("heedful.shards.shard_records._OTHER_WORKER_SECONDS", 0.1)
     out = tmp_path / "out"
     out.mkdir()
     (out / "part-01.txt").write_text("mine\n", encoding="utf-8")
