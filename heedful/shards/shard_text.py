@@ -161,7 +161,7 @@ def _json_rows(file: TextFile, columns: Columns) -> Iterator[_Row]:
         if columns.translation in item:
             raise columns.taken(where)
         # The object is not written anew: its other values keep their spelling.
-        start = line.rstrip().removesuffix("}").rstrip()
+        start = line.rstrip().removesuffix("}")
         before = f"{start}, {json.dumps(columns.translation, ensure_ascii=False)}: "
         if (text := _text_of(item[columns.text], where, columns.text)) is None:
             yield _Row(None, f"{before}null}}")
