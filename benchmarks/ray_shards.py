@@ -8,7 +8,7 @@ with one thread; on a cluster of two nodes of one core each, both on this machin
 such cluster, whose second node is killed when a quarter of the shards is done. Bytes are compared,
 and each file must stay the one it was when it first appeared. Seconds are of the whole command;
 "sentences_per_second" counts them from the first file to the last, without the start of Ray.
-Prints one JSON line, which also goes to RESULTS/ray-shards/result.json.
+Prints one JSON line, which also goes to RESULTS/ray-shards/result.json; table.md has its figures.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 from driver import new_parser, parse
 from report import write_result
+from tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
 TWO_NODES = ROOT / "tests" / "shards" / "two_nodes.py"
@@ -149,6 +150,15 @@ def main() -> None:
         }
         for name, run in (("two", "two_nodes"), ("killed", "one_killed")):
             found[run]["differing"] = differing(folder, name)
+    names = {"local": "one process", "two_nodes": "two nodes", "one_killed": "two, one killed"}
+    rows = [["", "sentences/s", "seconds in all", "shards", "written twice", "other bytes"]]
+    for key, name in names.items():
+        run = {"differing": 0, **found[key]}
+        figures = ("sentences_per_second", "seconds", "shards", "rewritten", "differing")
+        rows.append([name, *(str(run[figure]) for figure in figures)])
+    folder = arguments.results / "ray-shards"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "table.md").write_text(markdown_table(rows), encoding="utf-8")
     settings = f"--sentences {arguments.sentences} --shards {arguments.shards}"
     command = f"python benchmarks/ray_shards.py --model {arguments.model} --data DIR {settings} "
     command += f"--precision {arguments.precision}"
