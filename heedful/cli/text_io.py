@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from io import TextIOWrapper
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TextIO
+from typing import Annotated, Any, BinaryIO, Literal, TextIO
 
 from cyclopts import Group, Parameter
 
@@ -244,6 +244,98 @@ class Output:
 
 PLAIN = Output()
 
+_SHARDS = Group("Shards", sort_key=60)
+
+
+@Parameter(name="*", group=_SHARDS)
+@dataclass(frozen=True, kw_only=True)
+class ShardFlags:
+    """A corpus in many files; see the guide on many machines."""
+
+    shards: Annotated[
+        tuple[Path, ...],
+        Parameter(
+            consume_multiple=True,
+            negative=(),
+            show_default=False,
+            help="Files, patterns or folders instead of --input: .txt, .tsv and .jsonl, plain or "
+            ".gz, and .parquet. Each gives one file of its name in --out.",
+        ),
+    ] = ()
+    out: Annotated[
+        Path | None,
+        Parameter(
+            help="Folder for the translated shards. What is done there is not done again: run the "
+            "command once more to continue after an interruption."
+        ),
+    ] = None
+    engine: Annotated[
+        Literal["local", "ray"],
+        Parameter(help="Translate in this process, or with actors of Ray on many machines."),
+    ] = "local"
+    column: Annotated[
+        str,
+        Parameter(
+            help="Column of the texts in .parquet, .jsonl and .tsv; a number, from 1, for .tsv "
+            "without a line of names."
+        ),
+    ] = "text"
+    translation_column: Annotated[str, Parameter(help="Column to write the translations to.")] = (
+        "translation"
+    )
+    retries: Annotated[
+        int,
+        Parameter(help="How often a shard is tried again when its machine fails, not its data."),
+    ] = 3
+    address: Annotated[
+        str | None,
+        Parameter(
+            help="HOST:PORT of a Ray cluster, or auto for the one this machine is part of; Ray is "
+            "started on this machine alone if unset."
+        ),
+    ] = None
+    actors: Annotated[
+        int | None,
+        Parameter(help="Ray actors, each with a model of its own; as many as fit if unset."),
+    ] = None
+    threads: Annotated[int | None, Parameter(help="Cores of an actor; 1 if unset.")] = None
+    actor_gpus: Annotated[
+        float | None, Parameter(help="GPUs of an actor, such as 1 or 0.5; none if unset.")
+    ] = None
+
+    @property
+    def is_on(self) -> bool:
+        """True if shards are translated, and no single text."""
+        return bool(self.shards)
+
+    def refuse(self, single: Mapping[str, Any]) -> None:
+        """Refuse flags of a single text, by name, beside those of shards.
+
+        Raises:
+            UserError: naming those that were given.
+        """
+        if unfit := [name for name, value in single.items() if value]:
+            raise UserError(
+                f"--shards and {', '.join(unfit)} exclude each other",
+                remedy="Shards come from --shards and go to --out; leave one out",
+            )
+
+    def refuse_alone(self) -> None:
+        """Refuse flags of shards where there are none.
+
+        Raises:
+            UserError: naming the flags.
+        """
+        for name, value in vars(self).items():
+            if value != getattr(NO_SHARDS, name):
+                raise UserError(
+                    f"--{name.replace('_', '-')} needs --shards",
+                    remedy="Name the shards with --shards, or leave it out",
+                )
+
+
+NO_SHARDS = ShardFlags()
+
 
 class Report:
     """The JSON record of one run of a verb: settings, results, time and memory.
@@ -256,6 +348,7 @@ class Report:
 
     def __init__(self, verb: str, output: Output, settings: Mapping[str, Any]) -> None:
         self.verb = verb
+        self.version = heedful.__version__
         self.output = output
         self.settings = settings
         self.started = time.perf_counter()
@@ -287,7 +380,7 @@ class Report:
         commits = commits_used(words)
         record = {
             "command": self.verb,
-            "version": heedful.__version__,
+            "version": self.version,
             "settings": dict(self.settings),
             **({"commits": commits} if commits else {}),
             **facts,
@@ -350,6 +443,18 @@ def show_table(
 def say(text: str = "") -> None:
     """Print a line to standard error."""
     print(text, file=sys.stderr)
+
+
+def say_counts(counts: Mapping[str, int]) -> None:
+    """Say how many required phrases a translation has, and how many numbers were put right."""
+    if required := counts.get("required", 0):
+        say(
+            f"{required - counts['missing']:,} of {required:,} terms and protected parts of the "
+            "text are in the translations"
+        )
+    if "numbers_mended" in counts:
+        mended, unmended = counts["numbers_mended"], counts["numbers_unmended"]
+        say(f"{mended:,} numbers were put right or written anew; {unmended:,} still disagree")
 
 
 def engineering(count: float, unit: str = "") -> str:

@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -23,22 +24,24 @@ from heedful.cli.flags import (
     ModelPath,
     Running,
     SearchFlags,
+    TranslationRequest,
     search_settings,
     terminal,
 )
 from heedful.cli.main import uncollected
 from heedful.cli.text_io import (
+    NO_SHARDS,
     PLAIN,
     Output,
     Prefixes,
     Report,
+    ShardFlags,
     chunks,
     is_standard,
     output_to,
     refuse_missing_folder,
-    say,
+    say_counts,
 )
-from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.cli.checking import CheckedTranslations
@@ -148,8 +151,9 @@ def translate(
     consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
+    shards: ShardFlags = NO_SHARDS,
     output: Output = PLAIN,
-) -> None:
+) -> int | None:
     """Translate text line by line.
 
     Every input line gives exactly one output line, an empty line an empty one. Lines that are too
@@ -161,6 +165,7 @@ def translate(
         echo "A man rides a bicycle." | heedful translate run
         heedful translate run -i text.en -o text.de --beam 5
         heedful translate en-de -i text.en --check --json
+        heedful translate en-de --shards corpus --out corpus.de --engine ray
     """
     settings = search_settings(search)
     flags = {
@@ -178,38 +183,37 @@ def translate(
         **consistency.plain(),
     }
     report = Report("translate", output, flags)
+    request = TranslationRequest(
+        model,
+        settings,
+        running,
+        alignment=alignment,
+        checks=checks,
+        consistency=consistency,
+        prefixes=prefix is not None or prefix_file is not None,
+        shortlist=shortlist_file or shortlist,
+        glossary=glossary,
+        protect=None if protect is None else tuple(kind for kind in protect if kind != "none"),
+    )
+    form = LineFormat(
+        json=output.json and not shards.is_on,
+        n_best=settings.n_best > 1,
+        scores=scores,
+        alignment=alignment,
+        reports=checks.is_shown,
+    )
+    if shards.is_on:
+        single = {"--input": input, "--output": output_file, "--prefix-file": prefix_file}
+        fails = checks.on_doubt == "fail"
+        shards.refuse(single | {"--stream": stream, "--on-doubt fail": fails})
+        return _translate_shards(shards, request, form, prefix, report)
+    shards.refuse_alone()
     if output_file is not None and not is_standard(output_file):
         refuse_missing_folder(output_file)
-    prefixes = Prefixes(prefix, prefix_file)
-    translator = LazyTranslator(
-        TranslationRequest(
-            model,
-            settings,
-            running,
-            alignment=alignment,
-            checks=checks,
-            consistency=consistency,
-            prefixes=prefix is not None or prefix_file is not None,
-            shortlist=shortlist_file or shortlist,
-            glossary=glossary,
-            protect=None if protect is None else tuple(kind for kind in protect if kind != "none"),
-        )
-    )
-    tally = _Tally()
-    writer = _Writer(
-        json=output.json, n_best=settings.n_best > 1, scores=scores, alignment=alignment
-    )
-    with closing(terminal()) as events, output_to(output_file) as writable:
-        for texts in chunks(input, 1 if stream else CHUNK):
-            translations, reports = translator.translate(
-                texts, prefixes.take(len(texts)), tally.counts["lines"] + 1, events.warn
-            )
-            writer.write(translations, reports if checks.is_shown else None, writable)
-            tally.add(translations, events.warn)
-            events.progress(tally.counts["lines"], None, "translated")
-        prefixes.finish()
-    counts = tally.finish(translator.checked) | consistency.finish(translator.consistent)
-    loaded = translator.load_seconds
+    lines, prefixes = TranslatedLines(request, form), Prefixes(prefix, prefix_file)
+    _translate_lines(lines, input, output_file, prefixes, 1 if stream else CHUNK)
+    say_counts(counts := lines.totals())
+    loaded = lines.translator.load_seconds
     working = max(report.seconds - loaded, 1e-9)
     report.finish(
         {
@@ -220,79 +224,172 @@ def translate(
         },
         summary=False,
     )
-    if translator.checked is not None:
-        translator.checked.finish(counts["lines"])
+    if lines.translator.checked is not None:
+        lines.translator.checked.finish(counts["lines"])
+    return None
 
 
-class _Tally:
-    """Counts of what was translated: lines, tokens, cut translations, required phrases."""
-
-    def __init__(self) -> None:
-        self.counts = Counter(lines=0, tokens=0, cut=0, required=0, missing=0)
-
-    def add(self, translations: Sequence[Translation], warn: Warn) -> None:
-        """Count translations of the next lines; warn of those that lack phrases."""
-        for line, translation in enumerate(translations, start=self.counts["lines"] + 1):
-            if translation.missing:
-                warn(f"line {line}: the translation lacks {'; '.join(translation.missing)}")
-        self.counts["lines"] += len(translations)
-        self.counts["tokens"] += sum(len(translation.tokens) for translation in translations)
-        self.counts["cut"] += sum(not translation.finished for translation in translations)
-        self.counts["required"] += sum(translation.required for translation in translations)
-        self.counts["missing"] += sum(len(translation.missing) for translation in translations)
-
-    def finish(self, checked: CheckedTranslations | None) -> dict[str, int]:
-        """Say how many phrases there are, if any were required; return all counts."""
-        required, missing = self.counts["required"], self.counts["missing"]
-        if required:
-            say(
-                f"{required - missing:,} of {required:,} terms and protected parts of the text "
-                "are in the translations"
-            )
-        if checked is None:
-            return self.counts
-        return self.counts | {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
+def _translate_lines(
+    lines: TranslatedLines, source: Path | None, target: Path | None, prefixes: Prefixes, size: int
+) -> None:
+    """Translate a file or standard input, `size` lines at a time at most."""
+    done = 0
+    with closing(terminal()) as events, output_to(target) as writable:
+        for texts in chunks(source, size):
+            translated = lines.translate(texts, done + 1, events.warn, prefixes.take(len(texts)))
+            writable.writelines(f"{line}\n" for line in translated)
+            writable.flush()
+            done += len(texts)
+            events.progress(done, None, "translated")
+        prefixes.finish()
 
 
-@dataclass(frozen=True)
-class TranslationRequest:
-    """The translator and options that the flags name.
+def _translate_shards(
+    shards: ShardFlags,
+    request: TranslationRequest,
+    form: LineFormat,
+    prefix: str | None,
+    report: Report,
+) -> int:
+    """Translate a corpus in many files; return the exit status, 1 if some failed."""
+    from heedful.shards.shard_run import ShardOptions, run_shards
+
+    load = partial(TranslatedLines, request, form, prefix)
+    settings = {"prefix": prefix, "mark": request.checks.mark, "version": report.version}
+    with closing(terminal()) as events:
+        facts = run_shards(
+            ShardOptions(**vars(shards)), {**report.settings, **settings}, load, events
+        )
+    say_counts(facts)
+    report.finish(facts)
+    return 1 if facts["failed"] else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineFormat:
+    """The form of a translation on its line.
 
     Args:
-        model: the model's directory.
-        settings: of the search.
-        running: device, precision and batches.
-        alignment: return alignments.
-        checks: of translations.
-        prefixes: translations have given prefixes.
-        shortlist: use the model's shortlist, or the one in this file.
-        glossary: terms that must be translated as in this file.
-        protect: kinds of parts that are kept; those that the model was trained for if unset.
-        consistency: of translations with their sources.
+        json, n_best: as an object, with all candidates.
+        scores, alignment: are written, too.
+        reports: of the checks are written, too.
     """
 
-    model: Path
-    settings: SearchSettings
-    running: Running
+    json: bool
+    n_best: bool
+    scores: bool
     alignment: bool
-    checks: CheckFlags
-    prefixes: bool
-    shortlist: bool | Path
-    glossary: Path | None = None
-    protect: tuple[str, ...] | None = None
-    consistency: ConsistencyFlags = AS_THE_MODEL
+    reports: bool
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the request needs nothing but translations of one model."""
-        running = self.running
-        return (
-            not (self.alignment or self.checks.is_on or self.consistency.is_on or self.prefixes)
-            and not (self.shortlist or self.glossary or self.protect)
-            and not running.ensemble
-            and running.batch_size is None
-            and running.batch_tokens == STANDARD.batch_tokens
-        )
+    def line(self, translation: Translation, report: TranslationReport | None) -> str:
+        """Return the line of a translation, without its end."""
+        report = report if self.reports else None
+        line = self._item(translation, report) if self.json else self._columns(translation, report)
+        assert "\n" not in line
+        return line
+
+    def _item(self, translation: Translation, report: TranslationReport | None) -> str:
+        item = self._fields(translation)
+        if report is not None:
+            item["report"] = report.plain()
+        if self.n_best:
+            item["n_best"] = [self._fields(candidate) for candidate in translation.n_best]
+        return json.dumps(item, ensure_ascii=False)
+
+    def _fields(self, translation: Translation) -> dict[str, Any]:
+        fields: dict[str, Any] = {"text": str(translation), "score": translation.score}
+        if translation.missing:
+            fields["missing"] = translation.missing
+        if self.alignment:
+            alignment = translation.alignment
+            fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()
+        return fields
+
+    def _columns(self, translation: Translation, report: TranslationReport | None) -> str:
+        if report is None and not (self.scores or self.alignment or self.n_best):
+            return str(translation)
+        columns: list[str] = []
+        for candidate in translation.n_best:
+            if self.scores:
+                columns.append(f"{candidate.score:.4f}")
+            columns.append(candidate.replace("\t", " "))
+            if self.alignment:
+                links = candidate.alignment.links if candidate.alignment is not None else ()
+                columns.append(" ".join(f"{source}-{target}" for source, target, _ in links))
+        if report is not None:
+            columns.append(",".join(report.failed) or "ok")
+        return "\t".join(columns)
+
+
+_NO_ALIGNMENT: Mapping[str, Any] = {"source": [], "target": [], "links": [], "weights": []}
+"""Of the empty translation of an empty line."""
+
+
+class TranslatedLines:
+    """A translator of lines into the lines that `heedful translate` writes, which counts.
+
+    Args:
+        request: the translator and its options.
+        form: of a line.
+        prefix: of every translation for which none is given.
+
+    Raises:
+        UserError: and its kinds, when the translator cannot be loaded.
+    """
+
+    def __init__(
+        self, request: TranslationRequest, form: LineFormat, prefix: str | None = None
+    ) -> None:
+        self.translator = LazyTranslator(request)
+        self._form = form
+        self._prefix = prefix
+        self._counts = Counter(lines=0, tokens=0, cut=0, required=0, missing=0)
+        self._before: dict[str, int] = {}
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        first_line: int,
+        warn: Warn,
+        prefixes: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Translate each text into a line without its end.
+
+        Args:
+            texts: lines.
+            first_line: number of the first, for warnings.
+            warn: receives warnings, also of translations that lack phrases.
+            prefixes: of the translations, if any.
+        """
+        if self._prefix is not None and prefixes is None:
+            prefixes = [self._prefix] * len(texts)
+        translations, reports = self.translator.translate(texts, prefixes, first_line, warn)
+        lines = []
+        pairs = zip(translations, reports or repeat(None), strict=False)
+        for number, (translation, report) in enumerate(pairs, start=first_line):
+            lines.append(self._form.line(translation, report))
+            if translation.missing:
+                warn(f"line {number}: the translation lacks {'; '.join(translation.missing)}")
+        self._counts["lines"] += len(translations)
+        self._counts["tokens"] += sum(len(translation.tokens) for translation in translations)
+        self._counts["cut"] += sum(not translation.finished for translation in translations)
+        self._counts["required"] += sum(translation.required for translation in translations)
+        self._counts["missing"] += sum(len(translation.missing) for translation in translations)
+        return lines
+
+    def totals(self) -> dict[str, int]:
+        """All counts so far, those of checks and of numbers put right included."""
+        totals = dict(self._counts)
+        if (checked := self.translator.checked) is not None:
+            totals |= {"in_doubt": len(checked.doubted), "replaced": checked.replaced}
+        consistency = self.translator.request.consistency
+        return totals | consistency.counts(self.translator.consistent)
+
+    def counts(self) -> dict[str, int]:
+        """The counts since the last call."""
+        totals, before = self.totals(), self._before
+        self._before = totals
+        return {name: count - before.get(name, 0) for name, count in totals.items()}
 
 
 class LazyTranslator:
@@ -311,7 +408,11 @@ class LazyTranslator:
         self.request = request
         self.load_seconds = 0.0
         self._full: tuple[TranslationPipeline, int] | None = None
-        self._glossary = _read_glossary(request.glossary)
+        self._glossary: Glossary | None = None
+        if request.glossary is not None:
+            from heedful.pipelines.glossary import Glossary
+
+            self._glossary = Glossary.read(request.glossary)
         self.consistent: ConsistentTranslation | None = None
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
@@ -396,73 +497,3 @@ class LazyTranslator:
             pipeline = self.consistent = request.consistency.applied(pipeline, languages)
         self.load_seconds += time.perf_counter() - start
         return pipeline, positions
-
-
-def _read_glossary(path: Path | None) -> Glossary | None:
-    """Read a glossary, if there is one."""
-    if path is None:
-        return None
-    from heedful.pipelines.glossary import Glossary
-
-    return Glossary.read(path)
-
-
-class _Writer:
-    """Writes translations, one line each."""
-
-    def __init__(self, *, json: bool, n_best: bool, scores: bool, alignment: bool) -> None:
-        self.json = json
-        self.n_best = n_best
-        self.scores = scores
-        self.alignment = alignment
-
-    def write(
-        self,
-        translations: list[Translation],
-        reports: list[TranslationReport] | None,
-        stream: TextIO,
-    ) -> None:
-        for translation, report in zip(translations, reports or repeat(None), strict=False):
-            if self.json:
-                line = self._item(translation, report)
-            else:
-                line = self._columns(translation, report)
-            assert "\n" not in line
-            stream.write(line + "\n")
-        stream.flush()
-
-    def _item(self, translation: Translation, report: TranslationReport | None) -> str:
-        item = self._fields(translation)
-        if report is not None:
-            item["report"] = report.plain()
-        if self.n_best:
-            item["n_best"] = [self._fields(candidate) for candidate in translation.n_best]
-        return json.dumps(item, ensure_ascii=False)
-
-    def _fields(self, translation: Translation) -> dict[str, Any]:
-        fields: dict[str, Any] = {"text": str(translation), "score": translation.score}
-        if translation.missing:
-            fields["missing"] = translation.missing
-        if self.alignment:
-            alignment = translation.alignment
-            fields["alignment"] = _NO_ALIGNMENT if alignment is None else alignment.plain()
-        return fields
-
-    def _columns(self, translation: Translation, report: TranslationReport | None) -> str:
-        if report is None and not (self.scores or self.alignment or self.n_best):
-            return str(translation)
-        columns: list[str] = []
-        for candidate in translation.n_best:
-            if self.scores:
-                columns.append(f"{candidate.score:.4f}")
-            columns.append(candidate.replace("\t", " "))
-            if self.alignment:
-                links = candidate.alignment.links if candidate.alignment is not None else ()
-                columns.append(" ".join(f"{source}-{target}" for source, target, _ in links))
-        if report is not None:
-            columns.append(",".join(report.failed) or "ok")
-        return "\t".join(columns)
-
-
-_NO_ALIGNMENT: Mapping[str, Any] = {"source": [], "target": [], "links": [], "weights": []}
-"""Of the empty translation of an empty line."""

@@ -21,7 +21,7 @@ from heedful.cli.flags import (
     search_settings,
     terminal,
 )
-from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say
+from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, say_counts
 from heedful.documents.document_settings import DocumentSettings
 from heedful.durable import open_regular, whole
 from heedful.errors import ConfigError, UserError, suggest
@@ -115,13 +115,9 @@ def translate_file(
         f"{len(opened.sentences):,} different sentences in {opened.passages:,} passages "
         f"translated: {output_file}"
     )
-    report.finish(
-        {
-            "passages": opened.passages,
-            "sentences": len(opened.sentences),
-            **consistency.finish(translator.consistent),
-        }
-    )
+    mended = consistency.counts(translator.consistent)
+    say_counts(mended)
+    report.finish({"passages": opened.passages, "sentences": len(opened.sentences), **mended})
 
 
 class _Translator:

@@ -18,7 +18,7 @@ LAYERS = (
     {"models", "data"},
     {"engines"},
     {"search", "evaluate", "interop"},
-    {"pipelines", "documents"},
+    {"pipelines", "documents", "shards"},
     {"train", "inspect"},
     {"quality"},
     {"comparison"},

@@ -1,0 +1,106 @@
+"""The shards that words of the command line mean: files, patterns and folders."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from heedful.data.text_file import file_form
+from heedful.errors import DataError
+
+FORMS = (".txt", ".tsv", ".jsonl", ".parquet")
+"""Ends of names that say how a shard is read; all but the last may be followed by .gz."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One file of a corpus.
+
+    Args:
+        path: the file, absolute.
+    """
+
+    path: Path
+
+    @property
+    def name(self) -> str:
+        """The file's name, which its translation has, too."""
+        return self.path.name
+
+    @property
+    def form(self) -> str:
+        """The end of its name, one of `FORMS`."""
+        return file_form(self.path)
+
+
+def find_shards(words: Iterable[Path], out: Path) -> list[Shard]:
+    """Return the shards that words mean, by name.
+
+    Args:
+        words: files; patterns such as `part-*.txt`; folders, all of whose files are taken except
+            those whose names begin with a dot.
+        out: the folder of the translations.
+
+    Raises:
+        DataError: when there are none, when a name has no known end, when two files have the same
+            name, or when one lies in `out`.
+    """
+    found: dict[str, Shard] = {}
+    for path in [path.absolute() for word in words for path in _files(word)]:
+        shard = Shard(path)
+        _check(shard, out.absolute())
+        other = found.setdefault(shard.name, shard)
+        if other.path != path:
+            raise DataError(
+                f"Two shards have the name {shard.name}",
+                where=f"{other.path} and {path}",
+                remedy="Translate them into different folders, or rename one",
+            )
+    return [found[name] for name in sorted(found)]
+
+
+def _files(word: Path) -> list[Path]:
+    """The files that one word means."""
+    if word.is_dir():
+        files = [path for path in word.iterdir() if path.is_file() and path.name[0] != "."]
+        if not files:
+            raise DataError("This folder holds no files", where=str(word), remedy="Check the path")
+        return files
+    if word.exists():
+        return [word]
+    matches = [Path(path) for path in glob.glob(str(word), recursive=True)]
+    files = [path for path in matches if path.is_file()]
+    if not files:
+        raise DataError(
+            "No such file, and no file has a name of this pattern",
+            where=str(word),
+            remedy="Check the path; quote patterns, such as 'corpus/*.txt'",
+        )
+    return files
+
+
+def _check(shard: Shard, out: Path) -> None:
+    try:
+        str(shard.path).encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            "The name of this shard holds bytes that are not UTF-8",
+            where=ascii(str(shard.path)),
+            remedy="Rename it",
+        ) from None
+    compressed_parquet = shard.form == ".parquet" and shard.path.suffix == ".gz"
+    if shard.form not in FORMS or compressed_parquet:
+        raise DataError(
+            "The end of this name does not say how the shard is read",
+            where=str(shard.path),
+            remedy="Known: .txt, .tsv and .jsonl, each perhaps with .gz, and .parquet; rename it, "
+            "or name the shards by a pattern that leaves it out",
+        )
+    if shard.path.resolve().parent == out.resolve():
+        raise DataError(
+            "The translations would lie in the folder of their shards, under the same names",
+            where=str(out),
+            remedy="Give another folder",
+        )
