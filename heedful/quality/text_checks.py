@@ -11,7 +11,9 @@ from heedful.quality.kept_parts import (
     blanked,
     check_placeholders,
     check_urls,
+    only_in,
     protected_spans,
+    without_numbers,
 )
 from heedful.quality.language_checks import check_language
 from heedful.quality.number_check import check_numbers
@@ -108,13 +110,17 @@ def check_texts(
         A result for each check that could be made, in the order of `CHECKS`.
     """
     left, right = protected_spans(source), protected_spans(target)
-    plain, other = (blanked(source, left) if left else source), target
-    if right:
-        other = blanked(target, right)
+    plain, other = blanked(source, left), blanked(target, right)
+    hidden = without_numbers(left, right), without_numbers(right, left)
     results = [
-        check_numbers(plain, other, languages),
+        check_numbers(
+            blanked(source, hidden[0]),
+            blanked(target, hidden[1]),
+            languages,
+            (only_in(hidden[0], right), only_in(hidden[1], left)),
+        ),
         check_urls(left, right),
-        check_placeholders(left, right, source),
+        check_placeholders(left, right, source, target),
         check_quotes(plain, other),
         check_repetition(source, target),
         *check_length(source, target, shortest=settings.shortest, longest=settings.longest),
