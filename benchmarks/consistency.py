@@ -30,7 +30,7 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.quality.consistency import ConsistentTranslation
 from heedful.quality.number_check import check_numbers
-from heedful.quality.number_forms import find_numbers
+from heedful.text.number_forms import find_numbers
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "pretrained"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from heedful.data.cleaning.pair_rules import numbers
+from heedful.text.number_forms import find_numbers, pair_numbers
 
 Pair = tuple[str, str]
 Foreign = list[str]
@@ -59,7 +59,7 @@ def changed_number(pairs: list[Pair], _: Foreign, draw: random.Random) -> list[P
     found = []
     for source, target in pairs:
         places = [n for n, letter in enumerate(target) if letter in "0123456789"]
-        if places and numbers(source) == numbers(target):
+        if places and not any(pair_numbers(find_numbers(source), find_numbers(target))[1:]):
             n = draw.choice(places)
             digit = str((int(target[n]) + draw.randrange(1, 10)) % 10)
             found.append((source, target[:n] + digit + target[n + 1 :]))

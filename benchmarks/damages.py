@@ -196,13 +196,22 @@ def _without(text: str, start: int, end: int) -> str:
 
 
 def _misspelt(text: str, span: tuple[int, int], draw: random.Random) -> str | None:
-    first = text.rfind("<", *span) if text[span[1] - 1] == "`" else -1  # of `text <target>`
-    letters = [i for i in range(max(span[0], first), span[1]) if text[i].isalpha()]
-    if not letters:
-        return None
-    place = draw.choice(letters)
-    letter = draw.choice([each for each in "abcdefgh" if each != text[place].lower()])
-    return text[:place] + letter + text[place + 1 :]
+    """Change one letter of what must stay, such as the target of a role and not its words."""
+    letters = [i for i in range(*span) if text[i].isalpha()]
+    draw.shuffle(letters)
+    key = _key(text[slice(*span)])
+    for place in letters:
+        letter = draw.choice([each for each in "abcdefgh" if each != text[place].lower()])
+        changed = text[:place] + letter + text[place + 1 :]
+        if _key(changed[slice(*span)]) != key:
+            return changed
+    return None
+
+
+def _key(part: str) -> str | None:
+    """Return what must stay of a part; None if it is none any more."""
+    spans = protected_spans(part)
+    return spans[0].key if len(spans) == 1 and spans[0].text == part else None
 
 
 def _mixed(example: Example, count: int, draw: random.Random) -> str | None:

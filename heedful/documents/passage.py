@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from heedful.text.protected_spans import span_pattern
+
 Kind = Literal["text", "open", "close", "single", "soft"]
 
 
@@ -113,17 +115,8 @@ def text_parts(
         yield Part(start, end, "text", document[start:end])
 
 
-_NEVER_TRANSLATED = (
-    r"https?://[^\s<>\"')\]]*[^\s<>\"')\].,;:!?]",  # addresses of pages
-    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+",  # and of people
-)
-_PLACEHOLDERS = (
-    r"%\(\w+\)[#0+-]?\d*(?:\.\d+)?[a-zA-Z]",  # %(name)s
-    r"%(?:\d+\$)?[#0+-]?\d*(?:\.\d+)?(?:hh|h|ll|l|z|j|t|L)?[diouxXeEfFgGcrsaAp@](?![a-z])",  # %1$s
-    r"[$#%]?\{\{?[^{}]+\}?\}",  # {name}, ${name}, {{name}}, {% if name %}
-)
-ADDRESSES = re.compile("|".join(_NEVER_TRANSLATED))
-PLACEHOLDERS = re.compile("|".join(_PLACEHOLDERS + _NEVER_TRANSLATED))
+ADDRESSES = re.compile(span_pattern(["urls", "emails"]))
+PLACEHOLDERS = re.compile(span_pattern(["urls", "emails", "placeholders"]))
 
 
 def protected(parts: Iterable[Part], pattern: re.Pattern[str]) -> tuple[Part, ...]:

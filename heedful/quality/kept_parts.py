@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from heedful.quality.reports import CheckResult, Evidence, Side, counted
+from heedful.text.protected_spans import SPAN_KINDS, span_pattern
 
 Kind = Literal["url", "email", "placeholder"]
 
@@ -31,74 +32,81 @@ class ProtectedSpan:
 
     @property
     def key(self) -> str:
-        """The part that must stay the same: of :role:`text <target>` the role and its target."""
+        """The part that must stay the same.
+
+        Of :role:`text <target>` it is the role and its target, of roles around words of the text
+        the role, of code what it says, without its quotes and the spaces around signs.
+        """
         role = _ROLE.fullmatch(self.text)
         if role is None:
-            return self.text
+            return _plain_code(self.text.strip("`")) if self.text.startswith("`") else self.text
+        if role[1] in _TEXT_ROLES:
+            return role[1]
         target = _TARGET.search(role[2])
-        return role[1] + (target[1] if target else role[2])
+        return role[1] + (target[1] if target else role[2]).lstrip(".").removesuffix("()")
+
+    @property
+    def is_typography(self) -> bool:
+        """True for roles that only raise or lower characters: "1er" in French."""
+        return self.key in (":sup:", ":sub:")
 
 
-_ROLE = re.compile(r"(:[\w:+-]+:)`[~!]?([^`]+)`")
-_TARGET = re.compile(r"<([^<>]+)>$")
-_URL = r"(?:https?|ftps?|file|mailto):[^\s<>\"“”«»`]+|\bwww\.[^\s<>\"“”«»`]+"
-_EMAIL = r"[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
-_PLACEHOLDERS = (
-    r"\{\{.*?\}\}|\{%.*?%\}",  # Jinja, Mustache
-    r"\$\{[^{}\s]*\}|\$\([^()\s]*\)",  # shells, JavaScript
-    r"%\([^()\s]+\)[-+#0]*\d*(?:\.\d+)?[sdifFeEgGxXor]",  # %(name)s
-    # %s, %1$s, %5.2f, but no "100 %" and no "50%discount"
-    r"(?<![\d%\w])%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlz])?[sdiufFeEgGxXorcp@](?![^\W\d_])",
-    r"\{[^\W\d]?[\w.\[\]!]*(?::[^{}\s]*)?\}",  # {}, {0}, {name!r:>10}
-    r"</?[A-Za-z][\w:-]*(?:\s[^<>]*)?/?>(?!`)|<!--.*?-->",  # tags, but no `text <target>`
-    r"&(?:[A-Za-z]{2,8}|#\d{1,6}|#[xX][\dA-Fa-f]{1,5});",  # entities
-    r"``[^`]+``",  # code of reStructuredText and Markdown
-    r":[A-Za-z][\w:+-]*:`[^`]+`",  # roles of reStructuredText
-    r"(?<![\w|])\|[A-Za-z]\w*\|(?![\w|])",  # substitutions
-    r"(?<!\w)__[A-Za-z0-9]+__(?!\w)",
-    r"[\U0001F300-\U0001FAFF\u2600-\u27BF](?:[\u200d\ufe0f\U0001F3FB-\U0001F3FF]"
-    r"|(?<=\u200d)[\U0001F300-\U0001FAFF\u2600-\u27BF])*",  # emoji
+def _plain_code(text: str) -> str:
+    """Return code without its quotes and the spaces around signs, by which texts differ."""
+    quoted = re.fullmatch(r"(['\"])(.*)\1", text.strip())
+    text = (quoted[2] if quoted else text).replace("…", "...")
+    return re.sub(r"\s*([^\w\s])\s*", r"\1", text).strip()
+
+
+_TEXT_ROLES = frozenset(
+    f":{name}:"
+    for name in (
+        *("abbr", "dfn", "emphasis", "guilabel", "kbd", "menuselection", "strong", "sub", "sup"),
+        # A term is looked up in the glossary of the translation.
+        "term",
+    )
 )
-_ANY = re.compile(f"(?P<url>{_URL})|(?P<email>{_EMAIL})|(?P<placeholder>{'|'.join(_PLACEHOLDERS)})")
+_ROLE = re.compile(r"(?::py)?(:[\w:+-]+:)`[~!]?([^`]+)`")
+_TARGET = re.compile(r"<([^<>]+)>$")
+_ANY = re.compile(span_pattern(SPAN_KINDS))
+_KINDS: dict[str, Kind] = {"urls": "url", "emails": "email"}
 _PLACEHOLDER: Kind = "placeholder"
-_HINT = re.compile(r"[{}%<>&`|_@$:\u2600-\u27BF\U0001F300-\U0001FAFF]|www\.")
-_AFTER_URL = ".,;:!?…'’*_"
-_PAIRS = {")": "(", "]": "[", "}": "{"}
+_HINT = re.compile(r"[{}%<>&`|_@$:\[\u231a-\u2bff\U0001f1e6-\U0001faff]|www\.")
 
 
 def protected_spans(text: str) -> list[ProtectedSpan]:
     """Return the parts of a text that a translation keeps, in their order, none within another."""
     if _HINT.search(text) is None:  # most texts, and much faster
         return []
-    spans = []
-    for match in _ANY.finditer(text):
-        kind = match.lastgroup
-        assert kind is not None
-        found = match[0]
-        if kind == "url":
-            found = _trimmed(found)
-        start = match.start()
-        spans.append(ProtectedSpan(kind, start, start + len(found), found))  # type: ignore[arg-type]
-    return spans
+    return [
+        ProtectedSpan(_KINDS.get(match.lastgroup or "", _PLACEHOLDER), *match.span(), match[0])
+        for match in _ANY.finditer(text)
+    ]
 
 
 def blanked(text: str, spans: Iterable[ProtectedSpan]) -> str:
     """Return the text with spaces in the place of spans, so that all else keeps its index."""
+    spans = list(spans)
+    if not spans:
+        return text
     characters = list(text)
     for span in spans:
         characters[span.start : span.end] = " " * (span.end - span.start)
     return "".join(characters)
 
 
-def _trimmed(url: str) -> str:
-    """Return an address without the marks of the sentence around it."""
-    while url:
-        last = url[-1]
-        unopened = last in _PAIRS and url.count(last) > url.count(_PAIRS[last])
-        if last not in _AFTER_URL and not unopened:
-            break
-        url = url[:-1]
-    return url
+def only_in(spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]) -> str:
+    """Return the protected parts that another text has not, side by side."""
+    known = {span.key for span in others}
+    return " ; ".join(span.text for span in spans if span.key not in known)
+
+
+def without_numbers(
+    spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]
+) -> list[ProtectedSpan]:
+    """Return protected parts without numbers set as code that the other text has as plain text."""
+    known = {span.key for span in others}
+    return [s for s in spans if s.key in known or not re.fullmatch(r"`+[-+]?[\d.,]+`+", s.text)]
 
 
 def check_urls(source: Sequence[ProtectedSpan], target: Sequence[ProtectedSpan]) -> CheckResult:
@@ -115,7 +123,10 @@ def check_urls(source: Sequence[ProtectedSpan], target: Sequence[ProtectedSpan])
 
 
 def check_placeholders(
-    source: Sequence[ProtectedSpan], target: Sequence[ProtectedSpan], text: str
+    source: Sequence[ProtectedSpan],
+    target: Sequence[ProtectedSpan],
+    text: str,
+    translation: str,
 ) -> CheckResult:
     """Compare placeholders, tags, entities, code and emoji: each as often as in the source.
 
@@ -123,20 +134,40 @@ def check_placeholders(
         source: protected spans of the text.
         target: those of its translation.
         text: the source. A translation may set as code what stands there as plain text.
+        translation: the other text. What is code in the source may be set apart otherwise.
     """
     left, right = (
-        [span for span in side if span.kind == _PLACEHOLDER] for side in (source, target)
+        [span for span in side if span.kind == _PLACEHOLDER and not span.is_typography]
+        for side in (source, target)
     )
-    more = [each for each in _surplus(right, left, "target") if not _is_marked_up(each, left, text)]
-    return counted("placeholders", [*_surplus(left, right, "source"), *more])
+    missing, added = _surplus(left, right, "source"), _surplus(right, left, "target")
+    plain = blanked(text, source), blanked(translation, target)
+    marked_up = [each for each in added if _is_plain_in(plain[0], each)]
+    in_code = " ".join(_plain_code(each.text) for each in added)
+    missing = [
+        each
+        for each in missing
+        # `__del__` may be set as code, with what stands around it.
+        if each.text.startswith("`") or _plain_code(each.text) not in in_code
+        if not _is_set_apart(plain[1], each)
+    ]
+    return counted("placeholders", [*missing, *(each for each in added if each not in marked_up)])
 
 
-def _is_marked_up(evidence: Evidence, source: Sequence[ProtectedSpan], text: str) -> bool:
-    """Return True for code in a translation that is plain text in the source."""
-    if not evidence.text.startswith("``") or evidence.note != "added":
+def _is_plain_in(text: str, evidence: Evidence) -> bool:
+    """Return True for code that is plain text in the other text, in capitals or not."""
+    if not evidence.text.startswith("`") or evidence.note != "added":
         return False
-    plain = blanked(text, source)
-    return evidence.text.strip("`\"'") in plain
+    text = re.sub(r"\\([*_`|])", r"\1", text)  # an escape of reStructuredText
+    return _plain_code(evidence.text.strip("`")).casefold() in _plain_code(text).casefold()
+
+
+def _is_set_apart(text: str, evidence: Evidence) -> bool:
+    """Return True for code that the other text sets apart by other marks: *code*, « code »."""
+    if not evidence.text.startswith("`") or evidence.note != "missing":
+        return False
+    code = re.escape(evidence.text.strip("`").strip("'\""))
+    return re.search(rf"(?:[*`'\"“„]|«\s?){code}(?:[*`'\"”“]|\s?»)", text) is not None
 
 
 def _surplus(spans: list[ProtectedSpan], others: list[ProtectedSpan], side: Side) -> list[Evidence]:

@@ -13,9 +13,10 @@ from typing import Literal
 
 from heedful.errors import ConfigError
 from heedful.quality.kept_parts import blanked, protected_spans
-from heedful.quality.number_check import NumberSide, compare_numbers
-from heedful.quality.number_forms import Number
+from heedful.quality.number_check import compare_numbers
+from heedful.quality.number_side import NumberSide
 from heedful.search.alignment import Alignment
+from heedful.text.number_forms import Number
 from heedful.text.pretokenization import word_spans
 from heedful.text.respelling import Edit, Span
 
@@ -183,14 +184,14 @@ def _matched(
 
 def _in_words(told: Sequence[Number], right: NumberSide) -> list[tuple[Number, Span]]:
     """Return numbers of the source that are words in the translation, and those words."""
-    if right.tells_times:  # "halb drei" is no 3
+    if right.has_clock_words:  # "halb drei" is no 3
         return []
-    words = [(match.span(), value) for match, value in right.spoken()]
+    words = [each for each in right.spoken if each.is_certain]
     found = []
     for number in told:
-        same = [span for span, value in words if (value,) in number.readings]
+        same = [each for each in words if each.readings & number.readings]
         if len(same) == 1 and number.text.isdecimal():
-            found.append((number, same[0]))
+            found.append((number, (same[0].start, same[0].end)))
     return found
 
 

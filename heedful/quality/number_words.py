@@ -5,42 +5,93 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from heedful.errors import ConfigError
 
-LARGEST = 10_000_000
+LARGEST = 10**12
 """Numbers up to here are looked for as words; nobody writes out longer ones."""
 
-COMMON = (*range(3, 21), *range(30, 100, 10))
-"""Numbers whose words are numbers for certain. "One" is an article, "two" may be "both"."""
-
+# Written with an s or without, in all numbers of French.
+_SINGULAR = {"cents": "cent", "vingts": "vingt"}
+# Other words for the same numbers, of Belgium and Switzerland.
+_DIALECTS = {"fr": ("fr_BE", "fr_CH")}
 # What turns the word of a number into that of another one, at its end.
 _GOES_ON = re.compile(r"[- ]?(?:und|zig|ßig|zehn|hundert|tausend|teen|ty|hundred|thousand|cent)")
-_OTHER_MEANINGS = {"de": ("acht",), "fr": ("neuf",)}  # attention, new
+_OTHER_MEANINGS = {
+    "de": ("achte", "achten", "achter", "achtes"),  # to respect
+    "en": ("million",),
+    "fr": ("neuf", "million"),  # new
+}
+_ORDINAL_ENDINGS = {"de": ("n", "r", "s", "m"), "fr": ("s",), "es": ("s",)}
+# Words that stand for numbers which num2words does not know: groups, spans of time, fractions.
+_COLLECTIVES: dict[str, dict[int, str]] = {
+    "en": {
+        0: "no|none|nil|zero|empty|nothing",
+        2: "both|couple|pairs?|twins?|twice|double|second",
+        3: "triples?|triplets?|thrice|trio",
+        4: "quadruples?|quadruplets?|quarters?",
+        5: "quintuples?|quintuplets?",
+        6: "sextuples?",
+        10: "decades?",
+        12: "dozens?|noon|midnight",
+        14: "fortnights?",
+        15: "quarters?",
+        30: "half",
+        100: "century|centuries",
+    },
+    "de": {
+        0: "kein\\w*|null|nichts|leer\\w*",
+        2: "beid\\w*|zwo|paar\\w*|zwilling\\w*|doppel\\w*|zweit\\w*",
+        3: "tripel|drilling\\w*|trio",
+        4: "viertel\\w*|quadrupel",
+        10: "jahrzehnt\\w*|dekade\\w*",
+        12: "dutzend\\w*|mittags?|mitternachts?",
+        15: "viertel\\w*",
+        30: "halb",
+        45: "dreiviertel\\w*",
+        100: "jahrhundert\\w*",
+    },
+    "fr": {
+        0: "aucune?|zéro|nulle?|vides?|rien",
+        2: "couples?|paires?|jum\\w+|doubles?|seconde?s?",
+        3: "triplets?|triples?|tiers|trio",
+        4: "quadruplets?|quadruples?|quarts?",
+        5: "quintuplets?",
+        6: "sextuplets?|demi-douzaine",
+        7: "septuplets?",
+        10: "dizaines?|décennies?",
+        12: "douzaines?|midi|minuit",
+        15: "quinzaines?|quarts?",
+        20: "vingtaines?",
+        30: "trentaines?|demie?",
+        40: "quarantaines?",
+        50: "cinquantaines?",
+        60: "soixantaines?",
+        100: "centaines?|siècles?",
+        1000: "milliers?",
+    },
+}
 _CLOCK = {
-    "en": "half|quarters?|noon|midnight",
-    "de": r"halb\w*|anderthalb\w*|\w*viertel\w*|mittags?|mitternachts?",
-    "fr": "demie?|quart|midi|minuit|moins",
-    "es": "media|cuarto|mediodía|medianoche",
-    "it": "mezza|quarto|mezzogiorno|mezzanotte",
-    "nl": "half|kwart|middag|middernacht",
+    "en": "half|quarters?",
+    "de": r"halb\w*|anderthalb\w*|\w*viertel\w*",
+    "fr": "heures? moins|(?:et|le|un) quart|et demie?",
+    "es": "media|cuarto",
+    "it": "mezza|quarto",
+    "nl": "half|kwart",
 }
 
 
 def normalise(text: str) -> str:
     """Return a text as words are looked for in it: small letters, single spaces, no hyphens."""
-    words = re.findall(r"[^\W_]+", text.casefold())
+    words = normalise_words(re.findall(r"[^\W_]+", text))
     return f" {' '.join(word for word in words if word not in ('and', 'et'))} "
 
 
-def is_supported(language: str) -> bool:
-    """Return True if words of its numbers are known.
-
-    Raises:
-        ConfigError: when num2words is not installed.
-    """
-    return _library() is not None and bool(_spell(2, language, "cardinal"))
+def normalise_words(words: Iterable[str]) -> list[str]:
+    """Return words in small letters, and those of French numbers without the s of a plural."""
+    return [_SINGULAR.get(word, word) for word in map(str.casefold, words)]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -49,49 +100,58 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
     if value > LARGEST:
         return ()
     kinds = ["cardinal", "ordinal"] + (["year"] if 1000 < value < 2100 else [])
-    words = [normalise(_spell(value, language, kind)).strip() for kind in kinds]
+    spoken = (language, *(_DIALECTS.get(language[:2], ()) if value % 100 >= 70 else ()))
+    words = [normalise(_spell(value, each, kind)).strip() for each in spoken for kind in kinds]
     # "a hundred", "hundert" beside "one hundred", "einhundert".
-    words += [re.sub(r"^(?:one |ein)(?=.*(?:hund|th?[oa]us))", "", word) for word in words]
+    words += [
+        re.sub(r"^(?:one |eine? ?|un )(?=.*(?:hund|th?[oa]us|mill))", "", word) for word in words
+    ]
     if language.startswith("fr") and 1100 < value < 2000:
         hundreds, rest = (_spell(part, language, "cardinal") for part in divmod(value, 100))
         words.append(normalise(f"{hundreds} cent {rest if value % 100 else ''}").strip())
+    # "zweitausendundzwölf", "zwei Million".
+    words += [re.sub(r"(hundert|tausend)(?=[a-zäöü])", r"\1und", word) for word in words]
+    words += [word.removesuffix("en") for word in words if word.endswith("millionen")]
     stems = [word[:-1] for word in words if word.endswith("e") and len(word) > 4]
     stems += [f"{word[:-1]}ies" for word in words if word.endswith("y")]  # the thirties
     return tuple(dict.fromkeys(filter(None, [*words, *stems])))
 
 
-def has_number_word(value: int, language: str, normalised: str) -> bool:
-    """Return True if a text says a number in words.
+def count_number_words(value: int, language: str, normalised: str) -> int:
+    """Return how often a text says a number in words.
 
     Args:
         value: the number.
         language: of the text, a code.
         normalised: the text, by `normalise`.
     """
+    places = set()
     for word in spellings(value, language):
         place = normalised.find(f" {word}")
         while place >= 0:
             rest = normalised[place + 1 + len(word) :]
             # Endings and compounds ("dreißigste", "sechzehnjährig"), but no larger number.
             if rest.startswith(" ") or (len(word) > 3 and not _GOES_ON.match(rest)):
-                return True
+                places.add(place)
             place = normalised.find(f" {word}", place + 1)
-    return False
+    return len(places)
+
+
+def other_meanings(language: str) -> tuple[str, ...]:
+    """Return words of numbers that mean something else as often."""
+    return _OTHER_MEANINGS.get(language[:2], ())
+
+
+def ordinal_endings(language: str) -> tuple[str, ...]:
+    """Return what may follow an ordinal as num2words has it: "dritten", "troisièmes"."""
+    return _ORDINAL_ENDINGS.get(language[:2], ())
 
 
 @functools.cache
-def common_words(language: str) -> dict[str, int]:
-    """Return the words of common numbers, each one word, and what they stand for."""
-    spelled = {normalise(_spell(value, language, "cardinal")).strip(): value for value in COMMON}
-    other = _OTHER_MEANINGS.get(language, ())
-    return {w: value for w, value in spelled.items() if w and " " not in w and w not in other}
-
-
-@functools.cache
-def parts_of_numbers(language: str) -> frozenset[str]:
-    """Return words that longer numbers are made of, normalised."""
-    spelled = [_spell(value, language, "cardinal") for value in (*range(1, 101), 200, 2000, 10**6)]
-    return frozenset(word for each in spelled for word in normalise(each).split()) | {"million"}
+def ordinals(language: str) -> frozenset[str]:
+    """Return the first hundred words for places in an order, normalised, and their stems."""
+    words = {normalise(_spell(value, language, "ordinal")).strip() for value in range(2, 101)}
+    return frozenset(words | {word.removesuffix("e") for word in words})
 
 
 @functools.cache
@@ -123,9 +183,16 @@ def scales(language: str) -> dict[str, int]:
 
 
 @functools.cache
+def collective(value: int, language: str) -> re.Pattern[str] | None:
+    """Return a pattern of words that stand for a number without naming it: "a dozen"."""
+    words = _COLLECTIVES.get(language[:2], {}).get(value)
+    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
+
+
+@functools.cache
 def clock_words(language: str) -> re.Pattern[str] | None:
-    """Return a pattern of words by which times are told without their numbers."""
-    words = _CLOCK.get(language)
+    """Return a pattern of words that stand for minutes: "a quarter past"."""
+    words = _CLOCK.get(language[:2])
     return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
 
 

@@ -11,7 +11,9 @@ from heedful.quality.kept_parts import (
     blanked,
     check_placeholders,
     check_urls,
+    only_in,
     protected_spans,
+    without_numbers,
 )
 from heedful.quality.language_checks import check_language
 from heedful.quality.number_check import check_numbers
@@ -89,6 +91,28 @@ DEFAULT = CheckSettings()
 Languages = tuple[str | None, str | None]
 
 
+def check_kept(source: str, target: str, languages: Languages = (None, None)) -> list[CheckResult]:
+    """Check what a translation keeps: numbers, addresses, placeholders and code.
+
+    Args:
+        source: the text.
+        target: its translation.
+        languages: codes of both, None where unknown.
+    """
+    left, right = protected_spans(source), protected_spans(target)
+    hidden = without_numbers(left, right), without_numbers(right, left)
+    return [
+        check_numbers(
+            blanked(source, hidden[0]),
+            blanked(target, hidden[1]),
+            languages,
+            (only_in(hidden[0], right), only_in(hidden[1], left)),
+        ),
+        check_urls(left, right),
+        check_placeholders(left, right, source, target),
+    ]
+
+
 def check_texts(
     source: str,
     target: str,
@@ -107,14 +131,9 @@ def check_texts(
     Returns:
         A result for each check that could be made, in the order of `CHECKS`.
     """
-    left, right = protected_spans(source), protected_spans(target)
-    plain, other = (blanked(source, left) if left else source), target
-    if right:
-        other = blanked(target, right)
+    plain, other = (blanked(text, protected_spans(text)) for text in (source, target))
     results = [
-        check_numbers(plain, other, languages),
-        check_urls(left, right),
-        check_placeholders(left, right, source),
+        *check_kept(source, target, languages),
         check_quotes(plain, other),
         check_repetition(source, target),
         *check_length(source, target, shortest=settings.shortest, longest=settings.longest),

@@ -24,17 +24,36 @@ RESERVED = tuple(chr(0xF0000 + number) for number in range(32))
 """Few lines hold more such parts."""
 
 _EMOJI = "[\U0001f1e6-\U0001f1ff\U0001f300-\U0001faff\u2600-\u27bf\u2b50\u2b55\u231a\u231b]"
+_EMAIL = r"\b[\w.+-]+@\w[\w-]*(?:\.\w[\w-]*)+"
+_IN_URL = r"[^\s<>\"“”«»`()\[\]{}]|\([^\s<>\"“”«»`()]*\)"
 _PATTERNS: dict[SpanKind, str] = {
-    # A full stop or bracket after an address is not of it.
-    "urls": r"(?:https?|ftp)://[^\s<>\"`]*[^\s<>\"`.,;:!?'()\[\]{}]|\bwww\.[\w.-]+\.\w+(?:/[\w/.-]*\w)?",
-    "emails": r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b",
-    "tags": r"</?[A-Za-z][^<>\n]*>|<!--[^\n]*?-->|&(?:#\d+|#x[\da-fA-F]+|\w+);",
+    # A full stop or bracket after an address is not of it, but "c_(d)" is.
+    "urls": (
+        rf"(?:https?|ftps?|file)://(?:{_IN_URL})*"
+        r"(?:[^\s<>\"“”«»`.,;:!?…'’*_()\[\]{}]|\([^\s<>\"“”«»`()]*\))"
+        rf"|\bmailto:{_EMAIL}|\bwww\.[\w.-]+\.\w+(?:/[\w/.-]*\w)?"
+    ),
+    "emails": _EMAIL,
+    # No `text <target>` of reStructuredText.
+    "tags": (
+        r"</?[A-Za-z][\w:-]*(?:\s[^<>\n]*)?/?>(?!`)|<!--[^\n]*?-->"
+        r"|&(?:[A-Za-z]\w{1,30}|#\d{1,6}|#[xX][\da-fA-F]{1,5});"
+    ),
     # Of reStructuredText: roles, substitutions, footnotes.
-    "markup": r":[A-Za-z][\w:+.-]*:`[^`\n]+`|\|[^\s|](?:[^|\n]*[^\s|])?\||\[(?:\d+|#\w*)\]_",
-    "code": r"``[^\n]+?``(?!`)|(?<!`)`[^`\n]+`(?![`_])",
+    "markup": (
+        r":[A-Za-z][\w:+.-]*:`[^`\n]+`|(?<![\w|])\|[A-Za-z][\w-]*\|(?![\w|])|\[(?:\d+|#\w*)\]_"
+    ),
+    # The backquote that ends `a link`_ begins no code.
+    "code": r"``[^\n]+?``(?!`)|(?<![`\w])`(?![\s_`])[^`\n]*[^`\s]`(?![`\w])",
     "placeholders": (
-        r"\{\{[^{}\n]*\}\}|\$?\{[\w.!:\[\]<>=+,%-]*\}|%\(\w+\)[#0+-]*\d*(?:\.\d+)?[a-zA-Z]"
-        r"|%(?:\d+\$)?[#0+-]*\d*(?:\.\d+)?(?:[hlqjzt]{0,2})[diouxXeEfFgGcrsa](?!\w)"
+        r"\{\{[^{}\n]*\}\}|\{%[^\n]*?%\}"  # Jinja, Mustache
+        r"|[$#]\{[^{}\s]*\}|\$\([^()\s]*\)"  # shells, JavaScript, Ruby
+        r"|\{[^\W\d]?[\w.\[\]!-]*=?(?::[^{}\s]*)?\}"  # {}, {0}, {name!r:>10}
+        r"|%\([^()\s]+\)[-+#0]*\d*(?:\.\d+)?[a-zA-Z]"  # %(name)s
+        # %s, %1$s, %5.2f, but no "100 %" and no "50%discount"
+        r"|(?<![\d%\w])%(?:\d+\$)?[-+#0]*\d*(?:\.\d+)?(?:hh|ll|[hlqjzt])?"
+        r"[diouxXeEfFgGcrsap@](?![^\W\d_])"
+        r"|(?<!\w)__[A-Za-z0-9]+__(?!\w)"
     ),
     "emoji": rf"(?:{_EMOJI}\ufe0f?[\U0001f3fb-\U0001f3ff]?(?:\u200d{_EMOJI}\ufe0f?)*)",
 }
@@ -59,6 +78,15 @@ def span_kinds(names: Iterable[str]) -> tuple[SpanKind, ...]:
     return tuple(kind for kind in SPAN_KINDS if "all" in asked or kind in asked)
 
 
+def span_pattern(kinds: Iterable[SpanKind]) -> str:
+    """Return the regular expression of some kinds of parts, each a group of its name.
+
+    Training, checking and documents keep the same parts of a text, by this expression.
+    """
+    chosen = set(kinds)
+    return "|".join(f"(?P<{kind}>{_PATTERNS[kind]})" for kind in SPAN_KINDS if kind in chosen)
+
+
 @dataclass(frozen=True)
 class Protection:
     """Replaces protected parts of texts by reserved characters, and puts them back.
@@ -74,8 +102,7 @@ class Protection:
 
         A reserved character that a text holds is such a part too, or it would be taken for another.
         """
-        patterns = [_PATTERNS[kind] for kind in SPAN_KINDS if kind in self.kinds]
-        pattern = re.compile("|".join([*patterns, _RESERVED_CLASS]))
+        pattern = re.compile(f"{span_pattern(self.kinds)}|{_RESERVED_CLASS}")
         return [match.span() for match in pattern.finditer(text)]
 
     def protect(self, text: str) -> tuple[str, tuple[str, ...]]:

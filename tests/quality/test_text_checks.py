@@ -47,6 +47,27 @@ def failed(source: str, target: str, languages: tuple[str | None, str | None] = 
         ("I have 1 dog.", "Ich habe einen Hund."),
         ("CO₂", "CO2"),
         ("version 3.11.2", "Version 3.11.2"),
+        ("She died at ninety-nine.", "Sie starb mit 99."),
+        ("2,503 men", "zweitausendfünfhundertdrei Männer"),
+        ("1,500 head", "anderthalbtausend Stück"),
+        ("a 10 minute break", "eine zehnminütige Pause"),
+        ("0.3% of it", "null Komma drei Prozent davon"),
+        ("2.5 hours", "zweieinhalb Stunden"),
+        ("the third of May", "der 3. Mai"),
+        ("a dozen eggs", "12 Eier"),
+        ("World War II", "Der 2. Weltkrieg"),
+        ("one hundred million dollars", "100 Millionen Dollar"),
+        ("for 45 minutes", "eine Dreiviertelstunde lang"),
+        ("1/3 is .33", "1/3 ist 0,33"),
+        ("in [0,42949]", "zwischen 0 und 42949"),
+        ("at seven in the evening", "um neunzehn Uhr"),
+        # The same quantity in units of the reader.
+        ("It is 5 miles long.", "Es ist 8 Kilometer lang."),
+        ("He is six feet tall.", "Er ist 1,83 m groß."),
+        ("five feet, two inches", "1,58 m"),
+        ("I am 150 centimeters tall.", "Ich bin einen Meter fünfzig groß."),
+        ("a pound of cheese", "450 g Käse"),
+        ("two inches thick", "fünf Zentimeter dick"),
     ],
 )
 def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
@@ -69,6 +90,21 @@ def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
         ("in 1830", "in 1930", ["1830", "1930"]),
         ("on October 20, 2013", "am 21.10.2013", ["20", "21.10.2013"]),
         ("version 3.11.2", "Version 3.11.3", ["3.11.2", "3.11.3"]),
+        ("version 1.1.1", "Version", ["1.1.1"]),
+        ("XML 1.0", "XML", ["1.0"]),
+        # Written out on one side, gone on the other.
+        ("She died at ninety-nine.", "Sie starb mit Jahren.", ["ninety-nine"]),
+        ("the eighth of April", "der April", ["eighth"]),
+        # A month is no day, noon no half past two, 74 hours no time of the day.
+        ("on May 5th", "im Mai", ["5"]),
+        ("It's 2:30.", "Es ist Mittag.", ["2:30"]),
+        ("at 2:30", "um 74 Uhr 30", ["2:30"]),
+        # Three times five, but not fifteen.
+        ("3 times 5 is 15.", "Drei mal fünf.", ["15"]),
+        ("6 years, below 6%", "sechs Jahre, unter", ["6"]),
+        # Other units, but not as much; the same units, but not the same.
+        ("It is 500 miles long.", "Es ist 502 Meilen lang.", ["500", "502"]),
+        ("It is 5 miles long.", "Es ist 10 Kilometer lang.", ["5", "10"]),
     ],
 )
 def test_numbers_that_differ_are_named(source: str, target: str, found: list[str]) -> None:
@@ -79,6 +115,34 @@ def test_numbers_that_differ_are_named(source: str, target: str, found: list[str
     for each in result.evidence:
         text = source if each.side == "source" else target
         assert text[each.start : each.end] == each.text
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "languages", "differ"),
+    [
+        ("99.9% of it", "nonante-neuf virgule neuf pour cent", ("en", "fr"), False),
+        ("in 1945 and 1973", "en dix-neuf-cents-quarante-cinq et mille neuf cent soixante-treize",
+         ("en", "fr"), False),
+        ("a 2-tuple, not a 5-tuple", "un couple, pas un quintuplet", ("en", "fr"), False),
+        ("a 2-tuple", "un triplet", ("en", "fr"), True),
+        ("He's under thirty.", "Il a moins de 30 ans.", ("en", "fr"), False),
+        ("He's under thirty.", "Il a moins de ans.", ("en", "fr"), True),
+        ("pace up and down", "faire les cent pas", ("en", "fr"), False),
+        ("five percent", "cinq pour cent", ("en", "fr"), False),
+        ("eine zehnminütige Pause", "a minute break", ("de", "en"), True),
+        ("Sie achten auf ihn.", "They look after him.", ("de", "en"), False),
+        # Numbers that one text sets as code.
+        ("from -9 to 15", "de ``-9`` à ``15``", ("en", "fr"), False),
+        ("from -9 to 15", "de ``-9`` à ``16``", ("en", "fr"), True),
+        ("name it python3.4", "l'appeler ``python3.4``", ("en", "fr"), False),
+    ],
+)  # fmt: skip
+def test_numbers_in_other_languages_and_in_code(
+    source: str, target: str, languages: tuple[str, str], differ: bool
+) -> None:
+    assert ("numbers" in failed(source, target, languages)) is differ
+    # Both texts are looked at in the same way.
+    assert ("numbers" in failed(target, source, languages[::-1])) is differ
 
 
 @pytest.mark.parametrize(
@@ -112,6 +176,16 @@ def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
         ("See :ref:`setup` now.", "Siehe :ref:`die Einrichtung <setup>` jetzt.", set()),
         ("See :ref:`setup` now.", "Siehe :ref:`die Einrichtung <setups>` jetzt.", {"placeholders"}),
         ("Call :func:`~a.b` now.", "Rufe :func:`a.b` jetzt auf.", set()),
+        ("Call :func:`.b()` now.", "Rufe :func:`b` jetzt auf.", set()),
+        ("A :term:`file object` is", "Ein :term:`Dateiobjekt` ist", set()),
+        ("A :term:`file object` is", "Ein Dateiobjekt ist", {"placeholders"}),
+        ("Set ``a=3`` or ``(…)``", "Setze ``a = 3`` oder ``(...)``", set()),
+        ("Set ``a=3`` now", "Setze ``b = 3`` jetzt", {"placeholders"}),
+        ("The ``elts`` node", "Der Knoten *elts*", set()),
+        ("The ``elts`` node", "Der Knoten elts", {"placeholders"}),
+        ("The method __del__ runs", "Die Methode ``__del__`` läuft", set()),
+        ("It takes [const char \\*] only.", "Es nimmt nur [``const char *``].", set()),
+        ("See `the book <a b>`_ and `here`_", "Siehe `das Buch <a b>`_ und `hier`_", set()),
         ("See https://a.org/1 now.", "Siehe https://a.org/2 jetzt.", {"urls"}),
         ("Write to a@b.org now.", "Schreib jetzt.", {"urls"}),
         ('He said "yes" to me.', "Er sagte „ja“ zu mir.", set()),

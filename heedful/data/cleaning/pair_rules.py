@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from heedful.data.cleaning.cleaning_settings import CleaningSettings, RuleName
 from heedful.data.cleaning.text_keys import without_code
 from heedful.errors import ConfigError
+from heedful.text.number_forms import Number, find_numbers, pair_numbers
 
 ABOUT: dict[RuleName, str] = {
     "no_pair": "the line is not a source and a target",
@@ -47,8 +48,6 @@ _CONTROL = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\ue000-\uf8ff\ufdd0-\ufdef\uf
 _IDEOGRAPH = re.compile("[\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _SYLLABLE = re.compile("[\u3040-\u30ff\uac00-\ud7a3]")  # kana and hangul
 _WORD = re.compile(r"[^\W_]+")
-# Separators of thousands, decimals, hours and minutes are left out: 1,000 is 1.000, 2:30 is 2h30.
-_NUMBER = re.compile(r"\d+(?:[.,:'’]\d+|[ \u00a0\u202f]\d{3}(?!\d)|\s?h\s?\d\d(?!\d))*")
 _DIGIT = re.compile(r"\d")
 
 
@@ -146,23 +145,13 @@ def overlap(source: str, target: str) -> float:
     return common / max(len(left), len(right))
 
 
-def numbers(text: str) -> Counter[str]:
-    """The numbers in a text, as digits without separators.
-
-    Args:
-        text: one side of a pair.
-    """
-    found = (_DIGIT.findall(number) for number in _NUMBER.findall(text))
-    return Counter("".join(str(int(digit)) for digit in digits) for digits in found)
-
-
-def _lacking(source: str, target: str) -> tuple[Counter[str], Counter[str]]:
-    left, right = numbers(source), numbers(target)
-    return left - right, right - left
+def _lacking(source: str, target: str) -> tuple[list[Number], list[Number]]:
+    _, left, right = pair_numbers(find_numbers(source), find_numbers(target))
+    return left, right
 
 
 def _numbers_differ(source: str, target: str) -> float:
-    """1 where each side has a number that the other lacks.
+    """1 where each side has a number that the other lacks, in any form.
 
     One that only one side has is mostly written in letters on the other, so it is no fault.
     """
@@ -172,7 +161,9 @@ def _numbers_differ(source: str, target: str) -> float:
 
 
 def _different_numbers(source: str, target: str) -> str:
-    left, right = (", ".join(sorted(each)) for each in _lacking(source, target))
+    left, right = (
+        ", ".join(sorted(number.text for number in side)) for side in _lacking(source, target)
+    )
     return f"{left} beside {right}"
 
 

@@ -8,7 +8,7 @@ people write numbers of other languages' forms, too.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 Reading = tuple[int | str, ...]
@@ -33,14 +33,6 @@ class Number:
     readings: frozenset[Reading]
     parts: tuple[int, ...] = ()
 
-    @property
-    def is_time(self) -> bool:
-        """True if the number may be hours, or hours and minutes."""
-        return any(
-            len(reading) <= 2 and all(isinstance(each, int) and each < 60 for each in reading)
-            for reading in self.readings
-        )
-
 
 # A space joins groups of three digits only, and only after a first group that is no year.
 _TOKEN = re.compile(
@@ -49,7 +41,7 @@ _TOKEN = re.compile(
 )
 _SPACES = re.compile(r"[ \u00a0\u202f\u2009'’]")
 _SEPARATORS = re.compile(r"[.,٫٬]")
-_HOURS = re.compile(
+HOURS = re.compile(
     r"\s?(?:(?:Uhr|heures?|uur|horas?)\b|h(?![^\W\d_]))(?:[ \u00a0]?(\d\d)(?!\d))?",
     re.IGNORECASE,
 )
@@ -101,13 +93,15 @@ def _time_or_ratio(text: str, start: int, end: int) -> Number:
     parts = tuple(map(int, re.findall(r"\d+", token)))
     if len(parts) > 3 or parts[0] > 24 or any(part > 59 for part in parts[1:]):
         return Number(start, end, token, frozenset({parts}), parts)
-    after = _HOURS.match(text, end) or _DAYTIME.match(text, end)
+    after = HOURS.match(text, end) or _DAYTIME.match(text, end)
     readings = _clock(parts)
     return Number(start, after.end() if after else end, token, readings, parts)
 
 
 def _clock(parts: tuple[int, ...]) -> frozenset[Reading]:
     """Readings of a time: twelve hours more or less, full hours without their minutes."""
+    if parts[0] > 24:
+        return frozenset({parts})
     hours = {parts[0], (parts[0] + _HALF_DAY) % 24, parts[0] or 24}
     readings: set[Reading] = {(hour, *parts[1:]) for hour in hours}
     if not any(parts[1:]):
@@ -117,7 +111,7 @@ def _clock(parts: tuple[int, ...]) -> frozenset[Reading]:
 
 def _plain(text: str, start: int, end: int) -> Number:
     token = text[start:end]
-    hours = _HOURS.match(text, end)
+    hours = HOURS.match(text, end)
     if hours and re.fullmatch(r"\d{1,2}(?:\.\d\d)?", token):  # 14 Uhr, 9.15 Uhr, 6 h 30
         parts = tuple(map(int, token.split(".")))
         parts += (int(hours[1]),) if hours[1] and len(parts) == 1 else ()
@@ -125,17 +119,21 @@ def _plain(text: str, start: int, end: int) -> Number:
     daytime = _DAYTIME.match(text, end)
     if daytime and re.fullmatch(r"\d{1,2}", token):
         return Number(start, daytime.end(), token, _clock((int(token), 0)), (int(token),))
+    readings: set[Reading]
     digits = _SPACES.sub("", token)
     groups = _SEPARATORS.split(digits)
     marks = _SEPARATORS.findall(digits)
     if len(groups) == 1:
-        return Number(start, end, token, _whole(text, start, end, int(digits)), _apart(token))
+        readings = set(_whole(text, start, end, int(digits)))
+        if re.search(r"(?:^|[\s(=])[.,]$", text[max(start - 2, 0) : start]):  # .66
+            readings.add((0, digits.rstrip("0")))
+        return Number(start, end, token, frozenset(readings), _apart(token))
     if len(set(marks)) == 1 and len(marks) > 1:
         if all(len(group) == 3 for group in groups[1:]):
             value = int("".join(groups))
             return Number(start, end, token, frozenset({(value,)}))
         return _joined(start, end, token, is_date=len(groups) == 3)
-    readings: set[Reading] = set()
+    readings = set()
     if len(marks) == 1 and len(groups[1]) == 3 and 1 <= len(groups[0]) <= 3 and groups[0] != "0":
         readings.add((int(groups[0] + groups[1]),))
     if len(marks) == 1 and len(groups[1]) == 2:  # 9.15 as a time
@@ -144,7 +142,9 @@ def _plain(text: str, start: int, end: int) -> Number:
     readings.add((whole, decimals.rstrip("0") if len(decimals) != 3 else decimals))
     if not decimals.strip("0") and len(decimals) != 3:
         readings.add((whole,))
-    parts = tuple(map(int, groups)) if len(groups) == 2 and len(decimals) < 3 else ()
+    is_date = text[end : end + 1] == "."  # 27.2.
+    is_apart = len(groups) == 2 and (len(decimals) not in (1, 3) or is_date)
+    parts = tuple(map(int, groups)) if is_apart else ()
     return Number(start, end, token, frozenset(readings), parts)
 
 
@@ -164,3 +164,21 @@ def _apart(token: str) -> tuple[int, ...]:
     if len(pieces) == 1 or pieces[0] == "1" or any(piece.startswith("0") for piece in pieces):
         return ()
     return tuple(map(int, pieces))
+
+
+def pair_numbers(
+    left: Sequence[Number], right: Sequence[Number]
+) -> tuple[list[tuple[Number, Number]], list[Number], list[Number]]:
+    """Return the numbers that agree, one with one, and what is left of each side."""
+    pairs: list[tuple[Number, Number]] = []
+    alone, rest = [], list(right)
+    for number in left:
+        fits = [other for other in rest if other.readings & number.readings]
+        if not fits:
+            alone.append(number)
+            continue
+        # Of several the one that is written alike, or has the fewest other readings.
+        best = min(fits, key=lambda other: (other.text != number.text, len(other.readings)))
+        pairs.append((number, best))
+        rest.remove(best)
+    return pairs, alone, rest

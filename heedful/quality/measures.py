@@ -1,0 +1,205 @@
+"""Quantities with units, which a translation may give in units of its readers: 5 miles, 8 km.
+
+The names of units in a language are those of CLDR.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from heedful.text.number_forms import Number
+
+TOLERANCE = 0.1
+"""Share by which quantities of other units may differ: people round, "10 feet" is "3 Meter"."""
+
+# By the base unit of each dimension: metre, gram, litre, square metre.
+_UNITS: Mapping[str, Mapping[str, float]] = {
+    "length": {
+        "length-millimeter": 0.001,
+        "length-centimeter": 0.01,
+        "length-meter": 1,
+        "length-kilometer": 1000,
+        "length-inch": 0.0254,
+        "length-foot": 0.3048,
+        "length-yard": 0.9144,
+        "length-mile": 1609.344,
+    },
+    "mass": {
+        "mass-gram": 1,
+        "mass-kilogram": 1000,
+        "mass-tonne": 1e6,
+        "mass-ounce": 28.35,
+        "mass-pound": 453.6,
+    },
+    "volume": {
+        "volume-milliliter": 0.001,
+        "volume-liter": 1,
+        "volume-pint": 0.473,
+        "volume-gallon": 3.785,
+        "volume-barrel": 159,
+    },
+    "area": {
+        "area-square-meter": 1,
+        "area-hectare": 1e4,
+        "area-square-kilometer": 1e6,
+        "area-acre": 4046.9,
+        "area-square-mile": 2.59e6,
+    },
+}
+_COLLOQUIAL = {"kilo": "mass-kilogram", "kilos": "mass-kilogram", "mph": "length-mile"}
+_GAP = 5
+"""Characters between the parts of "five feet, two inches" or "five feet and two"."""
+
+_BETWEEN = re.compile(r"[ \u00a0\u202f-]?([^\W\d_]+[²]?(?: [^\W\d_]+)?)")
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+class Quantity(NamedTuple):
+    """A number and its unit.
+
+    Args:
+        dimension: such as length.
+        values: in the base unit of the dimension, one for each reading of the number.
+        numbers: those it is said with; none if the unit stands alone, as in "a pound".
+        units: sizes of its units.
+    """
+
+    dimension: str
+    values: frozenset[float]
+    numbers: tuple[Number, ...]
+    units: frozenset[float]
+
+    @property
+    def is_metric(self) -> bool:
+        """True if it is given in units of the metric system."""
+        return all(float(f"{size:.0e}") == size for size in self.units)
+
+
+def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list[Quantity]:
+    """Return the quantities of a text, "five feet two inches" as one.
+
+    Args:
+        text: any.
+        numbers: in it, in figures and in words.
+        language: its code.
+    """
+    units = unit_names(language)
+    found: list[Quantity] = []
+    taken: set[int] = set()
+    end, last = -1, 0.0
+    ordered = sorted(numbers, key=lambda number: number.start)
+    for place, number in enumerate(ordered):
+        match = _BETWEEN.match(text, number.end)
+        named = _unit(match[1], units) if match is not None else None
+        if match is None or named is None:
+            continue
+        dimension, size, length = named
+        values = {value * size for value in _values(number)}
+        after = match.start(1) + length
+        taken.add(match.start(1))
+        used: tuple[Number, ...] = (number,)
+        sizes = frozenset({size})
+        following = ordered[place + 1] if place + 1 < len(ordered) else None
+        if size == 1 and following is not None and following.start - after <= 1:
+            # "einen Meter achtzig", "2 mètres 10"
+            values = {a + b / 100 for a in values for b in _values(following)}
+            used = (number, following)
+        is_near = bool(found) and 0 <= number.start - end <= _GAP
+        if is_near and found[-1].dimension == dimension and size < last:  # feet and inches
+            before = found.pop()
+            values = {a + b for a in before.values for b in values}
+            used = (*before.numbers, *used)
+            sizes |= before.units
+        found.append(Quantity(dimension, frozenset(values), used, sizes))
+        end, last = after, size
+    return found + _alone(text, taken, units, ordered)
+
+
+def same_quantity(left: Quantity, right: Quantity) -> bool:
+    """Return True if two quantities in other units are the same, or nearly."""
+    if left.dimension != right.dimension or left.units == right.units:
+        return False
+    tolerance = 1e-3 if left.is_metric == right.is_metric else TOLERANCE
+    return any(abs(a - b) <= tolerance * max(a, b) for a in left.values for b in right.values)
+
+
+def _alone(
+    text: str,
+    taken: set[int],
+    units: Mapping[str, tuple[str, float]],
+    numbers: Sequence[Number],
+) -> list[Quantity]:
+    """Return units without a number: "a pound", "einen Meter achtzig"."""
+    found = []
+    for match in _WORD.finditer(text):
+        if match.start() in taken or len(match[0]) < 4:
+            continue
+        known = units.get(match[0].casefold())
+        if known is None:
+            continue
+        dimension, size = known
+        following = next((n for n in numbers if n.start == match.end() + 1), None)
+        if size == 1 and following is not None:
+            values = frozenset(1 + value / 100 for value in _values(following))
+            found.append(Quantity(dimension, values, (following,), frozenset({size})))
+        else:
+            found.append(Quantity(dimension, frozenset({size}), (), frozenset({size})))
+    return found
+
+
+def _values(number: Number) -> list[float]:
+    values = []
+    for reading in number.readings:
+        if len(reading) == 1 and isinstance(reading[0], int):
+            values.append(float(reading[0]))
+        elif len(reading) == 2 and isinstance(reading[1], str):
+            values.append(float(f"{reading[0]}.{reading[1] or 0}"))
+    return values
+
+
+def _unit(text: str, units: Mapping[str, tuple[str, float]]) -> tuple[str, float, int] | None:
+    """Return the dimension and size of the unit that a text begins with, and its length."""
+    words: Sequence[str] = text.split(" ")
+    for count in range(len(words), 0, -1):
+        name = " ".join(words[:count])
+        for form in (name.casefold(), name.casefold().removesuffix("n")):  # "Kilometern"
+            if form in units:
+                return (*units[form], len(name))
+    return None
+
+
+@functools.cache
+def unit_names(language: str) -> Mapping[str, tuple[str, float]]:
+    """Return names and signs of units, each with its dimension and size."""
+    from babel import Locale, UnknownLocaleError
+    from babel.units import UnknownUnitError, format_unit
+
+    locales = (language, "en_GB") if language.startswith("en") else (language,)
+    names: dict[str, tuple[str, float]] = {}
+    for dimension, sizes in _UNITS.items():
+        for unit, size in sizes.items():
+            for code in locales:
+                try:
+                    locale = Locale.parse(code.replace("-", "_"))
+                    forms = {
+                        format_unit(number, unit, length=length, locale=locale)
+                        for number in (1, 2)
+                        for length in ("long", "short")
+                    }
+                except (UnknownLocaleError, UnknownUnitError, ValueError):
+                    continue
+                for form in forms:
+                    name = re.sub(r"^[\d\s]+|[\d\s]+$", "", form).casefold()
+                    if name not in _WORDS_TOO:
+                        names.setdefault(name, (dimension, size))
+            for name, colloquial in _COLLOQUIAL.items():
+                if colloquial == unit:
+                    names.setdefault(name, (dimension, size))
+    return names
+
+
+_WORDS_TOO = frozenset(("in", ""))
+"""Signs of units that are words as well."""
