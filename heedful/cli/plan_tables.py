@@ -113,31 +113,39 @@ class Answer:
         chosen = self.chosen
         if chosen not in plans:
             plans = [chosen, *plans]
-        rows = []
-        for plan in plans:
-            days, money = self.days(plan), self.money(plan)
-            rows.append(
-                (
-                    ("→ " if plan is chosen else "  ") + plan.layout.describe(),
-                    plan.checkpointing,
-                    reason(plan, chosen),
-                    str(plan.accumulate),
-                    human_bytes(plan.memory.needed),
-                    _time(plan.seconds),
-                    engineering(plan.positions_per_second),
-                    f"{plan.utilization:.0%}",
-                    "" if days is None else f"{days:,.1f}",
-                    "" if money is None else f"{money:,.0f}",
-                )
+        figures = ["accumulate", "memory", "update", "tokens/s", "utilization"]
+        # Days and money have a column where there is an answer.
+        figures += ["days"] if self.tokens is not None else []
+        figures += ["money"] if self.money(chosen) is not None else []
+        rows = [
+            (
+                ("→ " if plan is chosen else "  ") + plan.layout.describe(),
+                plan.checkpointing,
+                reason(plan, chosen),
+                *(self._figure(plan, name) for name in figures),
             )
-        numbers = ("accumulate", "memory", "update", "tokens/s", "utilization", "days", "money")
+            for plan in plans
+        ]
         show_table(
             f"Plans: updates of {self.batch.positions:,} tokens, {len(plans)} of {len(self.plans)}",
-            ("layout", "checkpointing", "", *numbers),
+            ("layout", "checkpointing", "", *figures),
             rows,
-            numbers=len(numbers),
+            numbers=len(figures),
             faint=[number for number, plan in enumerate(plans) if not plan.memory.fits],
         )
+
+    def _figure(self, plan: Plan, name: str) -> str:
+        """Return a cell of the table of plans."""
+        cells = {
+            "accumulate": str(plan.accumulate),
+            "memory": human_bytes(plan.memory.needed),
+            "update": _time(plan.seconds),
+            "tokens/s": engineering(plan.positions_per_second),
+            "utilization": f"{plan.utilization:.0%}",
+            "days": f"{self.days(plan) or 0:,.1f}",
+            "money": f"{self.money(plan) or 0:,.0f}",
+        }
+        return cells[name]
 
     def _show_chosen(self) -> None:
         memory, compute = self.chosen.memory, self.chosen.compute

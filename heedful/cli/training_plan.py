@@ -73,6 +73,10 @@ class DeviceFlags:
             "elsewhere if unset."
         ),
     ] = None
+    overlap: Annotated[
+        bool,
+        Parameter(help="Devices compute while gradients, weights, keys and values are sent."),
+    ] = True
     price: Annotated[
         float | None, Parameter(help="Price of a device for an hour, in any currency.")
     ] = None
@@ -99,7 +103,13 @@ class DeviceFlags:
             )
         device, per_host = read_devices(self.devices, width=width)
         share = None if self.network is None else self.network / per_host
-        device = adapted(device, link=self.interconnect, network=share, efficiency=self.efficiency)
+        device = adapted(
+            device,
+            link=self.interconnect,
+            network=share,
+            efficiency=self.efficiency,
+            overlaps=self.overlap,
+        )
         return Cluster(device=device, per_host=per_host, hosts=self.hosts)
 
 

@@ -57,7 +57,12 @@ def read_devices(words: str, *, width: int) -> tuple[Device, int]:
 
 
 def adapted(
-    device: Device, *, link: float | None, network: float | None, efficiency: float | None
+    device: Device,
+    *,
+    link: float | None = None,
+    network: float | None = None,
+    efficiency: float | None = None,
+    overlaps: bool = True,
 ) -> Device:
     """Return the device with other links, or another share of its rate.
 
@@ -66,15 +71,13 @@ def adapted(
         link: GB/s to its neighbours in the host, in one direction; its own if unset.
         network: Gbit/s of its share of the host's network; its own if unset.
         efficiency: share of the rate that products reach, at every precision; its own if unset.
+        overlaps: whether it may compute while it communicates, if it can.
 
     Raises:
         ConfigError: when one of them is not positive, or the share is above 1.
     """
-    for flag, value in (
-        ("--interconnect", link),
-        ("--network", network),
-        ("--efficiency", efficiency),
-    ):
+    rates = {"--interconnect": link, "--network": network, "--efficiency": efficiency}
+    for flag, value in rates.items():
         if value is not None and not 0 < value < float("inf"):
             raise ConfigError(f"{value:g} is not above 0", where=flag, remedy="Give a rate")
     if efficiency is not None and efficiency > 1:
@@ -83,14 +86,15 @@ def adapted(
             where="--efficiency",
             remedy="Give the share of the device's rate that products reach, such as 0.5",
         )
+    changes: dict[str, Any] = {"overlaps": device.overlaps and overlaps}
     if link is not None:
-        device = replace(device, link=link * 1e9)
+        changes["link"] = link * 1e9
     if network is not None:
-        device = replace(device, network=network * 1e9 / 8)
+        changes["network"] = network * 1e9 / 8
     if efficiency is not None:
-        shares = dict.fromkeys(device.products, efficiency)
-        device = replace(device, products=shares, products_from=dict.fromkeys(shares, "as given"))
-    return device
+        changes["products"] = dict.fromkeys(device.products, efficiency)
+        changes["products_from"] = dict.fromkeys(device.products, "as given")
+    return replace(device, **changes)
 
 
 @functools.cache

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import pytest
 
 from heedful.cli.training_plan import read_count
 from heedful.errors import ConfigError
+
+ROOT = Path(__file__).parents[2]
 
 
 def planned(run, *words: object) -> dict[str, Any]:
@@ -69,8 +73,11 @@ def test_settings_of_a_run_say_the_model_and_its_work(run, tmp_path: Path) -> No
 
 
 def test_a_file_may_hold_a_spec(run, tmp_path: Path) -> None:
-    presets = Path(__file__).parents[2] / "heedful" / "models" / "presets"
-    text = (presets / "gpt2.toml").read_text().replace("num_layers = 12", "num_layers = 24")
+    text = (
+        (ROOT / "heedful/models/presets/gpt2.toml")
+        .read_text()
+        .replace("num_layers = 12", "num_layers = 24")
+    )
     (tmp_path / "deep.toml").write_text(text)
     deep = planned(run, tmp_path / "deep.toml", "--devices", "h100")
     usual = planned(run, "gpt2", "--devices", "h100")
@@ -99,6 +106,9 @@ def test_what_is_given_decides(run) -> None:
     assert slow["chosen"]["utilization"] < 0.2 < usual["utilization"]
     fp32 = planned(run, *words, "--precision", "fp32")
     assert fp32["chosen"]["seconds_per_update"] > 5 * usual["seconds_per_update"]
+    waits = planned(run, *words, "--no-overlap")["chosen"]
+    assert waits["seconds_per_update"] > usual["seconds_per_update"]
+    assert all(each["shown"] == each["seconds"] for each in waits["messages"])
     apart = planned(run, *words, "--hosts", 2, "--network", "1")["chosen"]
     near = planned(run, *words, "--hosts", 2)["chosen"]
     assert apart["seconds_per_update"] > near["seconds_per_update"]
@@ -146,6 +156,28 @@ def test_mistakes_in_files_are_explained(run, tmp_path: Path) -> None:
         assert done.status == 2, (text, done.err)
         assert message in done.err
         assert "bad.toml" in done.err
+
+
+def worked_examples() -> list[tuple[str, list[str]]]:
+    """Commands of the guide, each with the lines that it says they print."""
+    text = (ROOT / "docs/guides/plan.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```bash\n(.*?)\n```\n\n```text\n(.*?)```", text, re.DOTALL)
+    return [(command, lines.splitlines()) for command, lines in blocks]
+
+
+def test_there_are_worked_examples() -> None:
+    assert len(worked_examples()) == 4
+
+
+@pytest.mark.parametrize(("command", "lines"), worked_examples())
+def test_worked_examples_of_the_guide_print_what_it_says(
+    run, command: str, lines: list[str]
+) -> None:
+    done = run(*shlex.split(command)[1:])
+    assert done.status == 0, done.err
+    printed = " ".join(done.err.split())
+    for line in lines:
+        assert line in printed
 
 
 @pytest.mark.parametrize(

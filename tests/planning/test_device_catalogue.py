@@ -65,10 +65,11 @@ def test_links_and_shares_are_replaced() -> None:
     other = adapted(device, link=32.0, network=100.0, efficiency=0.4)
     assert (other.link, other.network) == (32e9, 12.5e9)
     assert set(other.products.values()) == {0.4}
-    assert adapted(device, link=None, network=None, efficiency=None) == device
+    assert adapted(device) == device
+    assert not adapted(device, overlaps=False).overlaps
     for bad in ({"link": 0.0}, {"network": -1.0}, {"efficiency": 1.5}, {"efficiency": 0.0}):
         with pytest.raises(ConfigError):
-            adapted(device, **{"link": None, "network": None, "efficiency": None, **bad})
+            adapted(device, **bad)
 
 
 def test_processes_share_this_machine() -> None:
