@@ -144,6 +144,18 @@ def test_checkpointing_trades_memory_for_time(
     assert len({plan.compute.products for plan in plans}) == 1
 
 
+def test_what_is_computed_again_by_hand() -> None:
+    model, layout = costs(), Layout(data=64)
+    none = estimate(model, NODE, BATCH, layout)
+    full = estimate(model, NODE, BATCH, layout, checkpointing="full")
+    positions = BATCH.positions / 64
+    # The blocks' forward pass: its products, and a third of the passes over their activations.
+    operations = (model.forward.weights + model.forward.attention) / 1024 * positions
+    passes = 13 * positions * 10 * 36_000 / 1e12
+    assert none.compute.passes == pytest.approx(passes + 13 * positions * 64_000 / 1e12)
+    assert full.compute.again == pytest.approx(operations / 50e12 + passes / 3)
+
+
 def test_a_short_batch_still_reads_all_weights() -> None:
     tiny = Batch(positions=1024, length=1, precision="bf16")
     model = costs(length=1, forward=Work(weights=2 * costs().blocks.divisible))
