@@ -35,6 +35,9 @@ _TEXTS_LENGTH = 512
 
 _SHOWN = 10
 
+_MOST_DEVICES = 65_536
+"""Past these the layouts are too many to look at in a minute."""
+
 _DEVICES = Group("Devices", sort_key=10)
 _WORK = Group("Work", sort_key=20)
 _LAYOUT = Group("Layout", sort_key=30)
@@ -102,6 +105,12 @@ class DeviceFlags:
                 f"{self.price:g} is no price", where="--price", remedy="Give at least 0"
             )
         device, per_host = read_devices(self.devices, width=width)
+        if per_host * self.hosts > _MOST_DEVICES:
+            raise ConfigError(
+                f"{per_host * self.hosts:,} devices",
+                where="--devices",
+                remedy=f"Plan for at most {_MOST_DEVICES:,}",
+            )
         share = None if self.network is None else self.network / per_host
         device = adapted(
             device,

@@ -129,6 +129,7 @@ def test_what_is_given_decides(run) -> None:
         ("gpt2 --devices l4 --price -1", 2, "--price: -1 is no price"),
         ("gpt2 --devices l4 --network 0", 2, "--network: 0 is not above 0"),
         ("gpt2 --devices l4 --vocabulary 5", 2, "vocabulary of its own"),
+        ("gpt2 --devices 8xl4 --hosts 10000", 2, "80,000 devices. Plan for at most 65,536"),
         ("gpt3 --devices l4", 1, "No plan fits"),
         ("gpt2 --devices 1000xA100 --batch-tokens 2048", 2, "2 texts are too few"),
         ("nothing-here --devices l4", 2, "or take a preset"),
