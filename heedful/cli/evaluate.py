@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from heedful.cli.encoder_scores import Columns, evaluate_encoder
+from heedful.cli.evaluation.encoder_scores import Columns, evaluate_encoder
+from heedful.cli.evaluation.length_table import WHOLE, LengthFlags, Translations
+from heedful.cli.evaluation.text_measures import NO_TEXT, TextFlags, measure_text
 from heedful.cli.flags import (
     STANDARD,
     UNSTRETCHED,
@@ -19,7 +21,6 @@ from heedful.cli.flags import (
     search_settings,
     terminal,
 )
-from heedful.cli.length_table import WHOLE, LengthFlags, Translations
 from heedful.cli.text_io import (
     PLAIN,
     Output,
@@ -30,7 +31,6 @@ from heedful.cli.text_io import (
     show_table,
     write_lines,
 )
-from heedful.cli.text_measures import NO_TEXT, TextFlags, measure_text
 from heedful.errors import DataError, UserError
 
 if TYPE_CHECKING:

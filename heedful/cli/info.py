@@ -49,7 +49,7 @@ def info(
     if min(counts) < 1:
         raise UserError("Lengths, beam and vocabulary must be at least 1", where="heedful info")
     report = Report("info", output, {"model": model, "vocabulary": vocabulary})
-    spec, facts = _find(model, vocabulary)
+    spec, facts = find_spec(model, vocabulary)
     workload = _Workload(batch_tokens, max(source_tokens, target_tokens), beam, precision)
     from heedful.models.cost import count_parameters
 
@@ -119,7 +119,7 @@ class _Workload:
 _ORIGIN = ("model_type", "repository", "commit")
 
 
-def _find(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
+def find_spec(model: str, vocabulary: int | None) -> tuple[ModelSpec, dict[str, Any]]:
     """The spec, and further facts to report."""
     from heedful.models.model_directory import find_model_directory, locate, read_facts
     from heedful.models.preset_files import (

@@ -51,6 +51,7 @@ VERBS = {
     "prune": "Remove the attention heads that a model needs least.",
     "align": "Word-align sentence pairs.",
     "info": "Show a model's parameters, operations and memory.",
+    "plan": "Estimate memory, time and money of training on many devices, and choose a plan.",
     "presets": "List the named model sizes.",
     "models": "List the trained models that come with Heedful.",
     "studio": "Explore models, runs and ideas in a browser.",

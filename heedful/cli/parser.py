@@ -26,6 +26,7 @@ _MODULES = {
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
     **dict.fromkeys(("data check", "data clean", "data split"), "data"),
+    "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",
 }

@@ -144,7 +144,7 @@ def training_memory(
     for name in spec.stacks():
         reads_source = name == "encoder" and spec.reads == "pairs"
         saved = _stack_saved(spec, name, kept_weights_length, mixed=mixed)
-        saved = saved.plus(_embedding_saved(spec, name))
+        saved = saved.plus(embedding_saved(spec, name))
         tokens = source_tokens if reads_source else target_tokens
         activations += tokens * saved.bytes(activation_bytes)
         for part, layers in parts_of(spec, name):
@@ -159,7 +159,7 @@ def training_memory(
         moments=2 * weights,
         moving_average=weights if moving_average else 0,
         activations=activations,
-        loss=_loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
+        loss=loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
         casts=max(0, parameters - tables) * activation_bytes if mixed else 0,
     )
 
@@ -224,7 +224,7 @@ def training_peak(
         kept_weights_length=weights_length,
         parameters=parameters,
     )
-    passing = tokens * _passing(spec) * number_bytes
+    passing = tokens * passing_numbers(spec) * number_bytes
     half = number_bytes < FLOAT32
     if half and device == "cpu" and has_gemm("bfloat16", spec.width):
         # Kernels that read the weights as they are: nothing is cast, and no plans are made.
@@ -262,7 +262,7 @@ def decoding_peak(
         at_once: batches in work side by side.
     """
     read = tokens // beam
-    batch = read * _passing(spec) * FLOAT32
+    batch = read * passing_numbers(spec) * FLOAT32
     if spec.generates:
         hypotheses = max(1, tokens // length)
         fixed, _ = state_bytes(spec, 0, number_bytes=number_bytes)
@@ -274,8 +274,18 @@ def decoding_peak(
     return _peak(parameters * FLOAT32 + casts, at_once * batch, FEW_PRIMITIVES, device)
 
 
-def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
-    """Two chunks of logits, states and their gradients, the projection's gradients and casts."""
+def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
+    """Return the bytes of the loss of a batch.
+
+    They are two chunks of logits, states and their gradients, and the projection's gradients and
+    casts.
+
+    Args:
+        width: D.
+        vocabulary: V.
+        tokens: positions of the batch that are predicted.
+        number_bytes: of products.
+    """
     rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
     chunks = 2 * rows * vocabulary * number_bytes
     states = tokens * width * (FLOAT32 + number_bytes)
@@ -284,8 +294,8 @@ def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> 
     return chunks + states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
-def _embedding_saved(spec: ModelSpec, name: str) -> Saved:
-    """Return the numbers kept before the first block of a stack."""
+def embedding_saved(spec: ModelSpec, name: str) -> Saved:
+    """Return the numbers of a token kept before the first block of a stack."""
     module: Any = built(spec).input_modules()[name]
     marks = spec.width if module.dropout.probability else 0
     if spec.reads == "images":
@@ -302,19 +312,30 @@ def _stack_saved(spec: ModelSpec, name: str, length: int, *, mixed: bool) -> Sav
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
             inside = part.saved(length, mixed=mixed, shared_bias=shared)
-            saved = saved.plus(inside.plus(_sublayer_saved(sublayer, spec.width)), layers)
+            saved = saved.plus(inside.plus(_sublayer_saved_here(sublayer, spec.width)), layers)
     return saved
 
 
-def _sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
-    """Return the numbers kept around a part: its input, the norms' inputs, dropout's marks.
+def sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
+    """Return the numbers of a token kept around a part by PyTorch's operations.
 
-    Sums of the residual stream, and so the inputs of norms, are float32 at every precision.
+    They are its input, the norms' inputs, and dropout's marks. Sums of the residual stream, and so
+    the inputs of norms, are float32 at every precision.
+
+    Args:
+        spec: of the sub-layer.
+        width: D.
     """
     norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
-    if has_row_kernels(width):  # kernels in C make marks anew
-        return Saved(width, 0, norms * width)
     return Saved(width, width if spec.dropout else 0, norms * _norm_saved(spec.norm, width))
+
+
+def _sublayer_saved_here(spec: SubLayerSpec, width: int) -> Saved:
+    """Return the same by the kernels of this processor: those in C make marks anew."""
+    if has_row_kernels(width):
+        norms = {"none": 0, "both": 2}.get(spec.norm_placement, 1)
+        return Saved(width, 0, norms * width)
+    return sublayer_saved(spec, width)
 
 
 def _norm_saved(spec: NormSpec, width: int) -> int:
@@ -322,7 +343,7 @@ def _norm_saved(spec: NormSpec, width: int) -> int:
     return 2 * width if spec.kind == "rms" else width
 
 
-def _passing(spec: ModelSpec) -> int:
+def passing_numbers(spec: ModelSpec) -> int:
     """Return the most numbers of a position in results that pass: those of a feed-forward layer."""
     parts = [part for name in spec.stacks() for part, _ in parts_of(spec, name)]
     return max(getattr(part, "peak_numbers", 0) for part in parts) + 4 * spec.width

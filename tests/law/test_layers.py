@@ -20,7 +20,7 @@ LAYERS = (
     {"search", "evaluate", "interop"},
     {"pipelines", "documents", "shards"},
     {"train", "inspect"},
-    {"quality"},
+    {"quality", "planning"},
     {"comparison"},
     {"serve", "studio"},
     {"cli"},

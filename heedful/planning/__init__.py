@@ -1,0 +1,1 @@
+"""Training on many devices, on paper: memory, communication, time and money of each layout."""

@@ -1,0 +1,297 @@
+"""The numbers of a model that plans are made of: parameters, operations, activations, messages.
+
+They are counted from the built modules (`heedful.models.cost`) once; every layout divides them in
+another way. A position is a token of a text; of sentence pairs it is one on each side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heedful.models.cost import (
+    BACKWARD_PER_FORWARD,
+    blocks_of,
+    count_parameters,
+    encoding_work,
+    image_work,
+    numel,
+    segment_work,
+    text_work,
+    training_cost,
+)
+from heedful.models.cost_memory import embedding_saved, passing_numbers, sublayer_saved
+from heedful.nn.spec import GATED
+from heedful.nn.work import FLOAT32, Saved, Work
+
+if TYPE_CHECKING:
+    from heedful.models.block import Block
+    from heedful.models.model_spec import ModelSpec
+    from heedful.models.stack_spec import BlockSpec, SubLayerSpec
+    from heedful.nn.spec import PartSpec
+
+MASKED_SHARE = 0.15
+"""Share of the tokens that a masked language model predicts (Devlin 2019)."""
+
+
+class Activations(NamedTuple):
+    """Bytes of a position that the forward pass leaves for the backward pass.
+
+    Args:
+        inside: of parts that tensor parallelism divides.
+        outside: of the residual stream, norms and dropout, which it does not.
+    """
+
+    inside: float = 0.0
+    outside: float = 0.0
+
+    def plus(self, other: Activations, times: float = 1) -> Activations:
+        """Return the sum of this and `times` the other."""
+        return Activations(self.inside + times * other.inside, self.outside + times * other.outside)
+
+    def divided(self, tensor: int) -> float:
+        """Return the bytes on each of the devices that compute one matrix together."""
+        return self.inside / tensor + self.outside
+
+
+_NONE = Activations()
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockCosts:
+    """Costs of a block, or the sum of those of all blocks.
+
+    Args:
+        layers: number of blocks.
+        parameters: learned numbers.
+        divisible: of those, numbers in matrices that tensor parallelism divides.
+        kept: activations of a position if nothing is computed again.
+        products: the same if only the input, and results of products and of attention are kept.
+        inputs: the same if only the block's input is kept.
+        exchanges: sums of tensor parallelism in a forward pass.
+        exchanged: bytes of a position in those sums.
+        keys_values: bytes of a position's keys and values that a ring passes on.
+    """
+
+    layers: int = 1
+    parameters: int = 0
+    divisible: int = 0
+    kept: Activations = _NONE
+    products: Activations = _NONE
+    inputs: Activations = _NONE
+    exchanges: int = 0
+    exchanged: float = 0.0
+    keys_values: float = 0.0
+
+    def plus(self, other: BlockCosts, times: int) -> BlockCosts:
+        """Return the sum of this and `times` the other."""
+        return BlockCosts(
+            layers=self.layers + times * other.layers,
+            parameters=self.parameters + times * other.parameters,
+            divisible=self.divisible + times * other.divisible,
+            kept=self.kept.plus(other.kept, times),
+            products=self.products.plus(other.products, times),
+            inputs=self.inputs.plus(other.inputs, times),
+            exchanges=self.exchanges + times * other.exchanges,
+            exchanged=self.exchanged + times * other.exchanged,
+            keys_values=self.keys_values + times * other.keys_values,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCosts:
+    """Costs of training a model on texts of one length, at one precision.
+
+    Args:
+        width: D.
+        vocabulary: V of the predictions; 0 for a model that predicts no tokens.
+        predicted: share of the positions that are predicted.
+        parameters: learned numbers, a shared one once.
+        length: positions of a text.
+        forward: operations of one text.
+        number_bytes: of a number in products.
+        blocks: all of them together.
+        largest: the block with the most parameters.
+        embedded: bytes of a position kept before the first block.
+        passing: bytes of a position in results that pass.
+        divisors: numbers that the devices of tensor parallelism must divide, by name.
+        undivided: kinds of parts that tensor parallelism cannot divide.
+        refuses_context: reason why texts of this model are not divided; empty if they may be.
+    """
+
+    width: int
+    vocabulary: int
+    predicted: float
+    parameters: int
+    length: int
+    forward: Work
+    number_bytes: int
+    blocks: BlockCosts
+    largest: BlockCosts
+    embedded: float
+    passing: float
+    divisors: Mapping[str, int]
+    undivided: tuple[str, ...]
+    refuses_context: str
+
+    @property
+    def forward_per_position(self) -> float:
+        """Forward operations of a position."""
+        return self.forward.total / self.length
+
+    @property
+    def training_per_position(self) -> float:
+        """Forward and backward operations of a position, each once."""
+        return (1 + BACKWARD_PER_FORWARD) * self.forward_per_position
+
+    def parameters_of(self, tensor: int) -> float:
+        """Return the parameters on each of the devices that compute one matrix together."""
+        return self.parameters - self.blocks.divisible * (1 - 1 / tensor)
+
+
+def model_costs(spec: ModelSpec, length: int, number_bytes: int) -> ModelCosts:
+    """Count the costs of a model.
+
+    Args:
+        spec: of the model.
+        length: tokens of a text, or of each text of a pair; models of images have their own.
+        number_bytes: of a number in products, `FLOAT32` or `BFLOAT16`.
+    """
+    if spec.kind == "vision":
+        length = spec.num_states
+    total, blocks = BlockCosts(layers=0), []
+    for stack in spec.stacks():
+        for settings, (block, layers) in zip(
+            spec.stacks()[stack].pattern, blocks_of(spec, stack), strict=True
+        ):
+            blocks.append(_block(settings, block, spec.width, number_bytes))
+            total = total.plus(blocks[-1], layers)
+    parts = [sublayer.part for sublayer in _sublayers(spec)]
+    masked = _predicts_masked(spec)
+    return ModelCosts(
+        width=spec.width,
+        vocabulary=spec.predicted_vocabulary if spec.generates or masked else 0,
+        predicted=MASKED_SHARE if masked else 1.0,
+        parameters=count_parameters(spec),
+        length=length,
+        forward=_forward(spec, length),
+        number_bytes=number_bytes,
+        blocks=total,
+        largest=max(blocks, key=lambda block: block.parameters),
+        embedded=sum(embedding_saved(spec, name).bytes(number_bytes) for name in spec.stacks()),
+        passing=passing_numbers(spec) * number_bytes,
+        divisors=_divisors(parts),
+        undivided=tuple(sorted({part.kind for part in parts if not _is_divisible(part)})),
+        refuses_context=_refuses_context(spec, parts),
+    )
+
+
+def _sublayers(spec: ModelSpec) -> Iterator[SubLayerSpec]:
+    for stack in spec.stacks().values():
+        for block in stack.pattern:
+            yield from block.sublayers
+
+
+def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> BlockCosts:
+    mixed = number_bytes < FLOAT32
+    # The input of a block is a sum of the residual stream, in float32 at every precision.
+    residual = Activations(outside=width * FLOAT32)
+    total = BlockCosts(parameters=numel(block), products=residual, inputs=residual)
+    for sublayer, part in zip(spec.sublayers, block.parts(), strict=True):
+        saved = part.saved(0, mixed=mixed, shared_bias=False)  # kernels of GPUs keep no weights
+        if hasattr(part, "read"):
+            saved = saved.plus(part.read_saved(mixed))
+        result = width * number_bytes
+        around = Activations(outside=sublayer_saved(sublayer, width).bytes(number_bytes))
+        products = Activations(outside=result)
+        if _is_divisible(sublayer.part):
+            around = around.plus(Activations(inside=saved.bytes(number_bytes)))
+            products = products.plus(
+                Activations(inside=_products(sublayer.part, saved) * number_bytes)
+            )
+        else:
+            whole = Activations(outside=saved.bytes(number_bytes))
+            around, products = around.plus(whole), products.plus(whole)
+        total = total.plus(
+            BlockCosts(
+                layers=0,
+                divisible=_matrix_numbers(part) if _is_divisible(sublayer.part) else 0,
+                kept=around,
+                products=products,
+                exchanges=1 if _is_divisible(sublayer.part) else 0,
+                exchanged=result if _is_divisible(sublayer.part) else 0,
+                keys_values=_keys_values(sublayer.part, width) * number_bytes,
+            ),
+            1,
+        )
+    return total
+
+
+def _is_divisible(part: PartSpec) -> bool:
+    """Return whether tensor parallelism divides the matrices of a part (Shoeybi 2019)."""
+    if part.kind == "feedforward":
+        return part.experts is None
+    return part.kind == "attention" and part.kept_heads is None and part.global_tokens is None
+
+
+def _products(part: PartSpec, saved: Saved) -> int:
+    """Return the numbers of a token in results of a divisible part's own products."""
+    if part.kind == "feedforward":
+        return part.width * (2 if part.activation in GATED else 1)
+    return saved.numbers
+
+
+def _matrix_numbers(part: Any) -> int:
+    return sum(matrix.numel() for matrix in part.parameters() if matrix.dim() == 2)
+
+
+def _keys_values(part: PartSpec, width: int) -> int:
+    if part.kind != "attention" or part.over == "memory":
+        return 0
+    return 2 * (part.num_kv_heads or part.num_heads) * part.width_of_heads(width)
+
+
+def _divisors(parts: Sequence[PartSpec]) -> dict[str, int]:
+    """Return the greatest common divisors of heads, key/value heads and feed-forward widths."""
+    numbers: dict[str, int] = {}
+    for part in parts:
+        if part.kind == "attention":
+            own = {"heads": part.num_heads, "key/value heads": part.num_kv_heads or part.num_heads}
+        elif part.kind == "feedforward":
+            own = {"feed-forward width": part.width}
+        else:
+            continue
+        for name, number in own.items():
+            numbers[name] = math.gcd(numbers.get(name, 0), number)
+    return numbers
+
+
+def _refuses_context(spec: ModelSpec, parts: Sequence[PartSpec]) -> str:
+    if spec.reads != "texts":
+        return f"texts are divided for models of one text, and this one reads {spec.reads}"
+    others = sorted({part.kind for part in parts if part.kind not in ("attention", "feedforward")})
+    if others:
+        return f"a ring passes keys and values of attention, and this model has {others[0]}"
+    return ""
+
+
+def _predicts_masked(spec: ModelSpec) -> bool:
+    """Return whether masked tokens are predicted: also by an encoder that has no head yet."""
+    return spec.kind == "encoder" and spec.predicts in (None, "masked_token")
+
+
+def _forward(spec: ModelSpec, length: int) -> Work:
+    """Return the forward operations of one text, pair or image."""
+    if spec.kind == "vision":
+        return image_work(spec)
+    if spec.kind == "translator":
+        return training_cost(spec, length, length).forward
+    if spec.kind == "causal_lm":
+        return text_work(spec, length) if spec.memory is None else segment_work(spec, length)
+    work = encoding_work(spec, length)
+    if _predicts_masked(spec):
+        table = 2 * spec.width * spec.predicted_vocabulary
+        work += Work(output=round(MASKED_SHARE * table * length))
+    return work

@@ -1,0 +1,63 @@
+"""The model and the work of a run's settings, read without its corpus."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from heedful.config import read_toml
+from heedful.errors import ConfigError
+from heedful.models.model_spec import parse_spec
+from heedful.models.preset_files import own_vocabulary_error
+from heedful.train.run_config import resolve_settings
+from heedful.train.training_memory import likely_spec
+
+if TYPE_CHECKING:
+    from heedful.models.model_spec import ModelSpec
+
+
+class UsualWork(NamedTuple):
+    """Work that follows from settings, where no flag says otherwise; None where they are silent."""
+
+    batch_tokens: int | None = None
+    max_length: int | None = None
+    tokens: int | None = None
+
+
+def read_settings(path: Path, vocabulary: int | None) -> tuple[ModelSpec, UsualWork]:
+    """Return the model and the work of a TOML file.
+
+    Args:
+        path: settings of a run, with or without its corpus; or a table `[spec]` as presets have.
+        vocabulary: size of the vocabulary in the place of the settings'.
+
+    Raises:
+        ConfigError: when the file is no such settings.
+        ModelError: when a spec in it is none.
+    """
+    values = read_toml(path)
+    if isinstance(values.get("spec"), dict):
+        if vocabulary is not None:
+            raise own_vocabulary_error(str(path))
+        return parse_spec(values["spec"], where=str(path)), UsualWork()
+    changes: dict[str, Any] = {}
+    data = values.get("data", {})
+    if isinstance(data, dict) and "train" not in data:
+        changes["data"] = {"train": []}  # a plan reads no corpus
+    if vocabulary is not None:
+        changes["tokenizer"] = {"vocabulary_size": vocabulary}
+    settings = resolve_settings(config_file=path, overrides=changes)
+    if settings.task == "images" and settings.init is None:
+        raise ConfigError(
+            "The size of images is not known before they are read",
+            where=str(path),
+            remedy="Plan for a preset of images, such as vit-b-16",
+        )
+    batch = settings.data.batch_tokens
+    update = None if batch == "auto" else batch * settings.optimizer.accumulate
+    usual = UsualWork(
+        batch_tokens=update,
+        max_length=settings.data.max_length if settings.task == "causal_lm" else None,
+        tokens=update * settings.max_steps if update and "max_steps" in values else None,
+    )
+    return likely_spec(settings), usual
