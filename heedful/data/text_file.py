@@ -313,8 +313,10 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
         message: says that pairs cannot be used.
 
     Raises:
-        DataError: when the corpus is one of sentence pairs.
+        DataError: when the corpus is one of sentence pairs, or a folder of shards.
     """
+    if spec.shards is not None:
+        raise shards_not_read(spec.shards)
     if spec.file is None:
         raise DataError(
             message,
@@ -322,6 +324,15 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
             remedy="Give each file for itself",
         )
     return Path(spec.file)
+
+
+def shards_not_read(folder: str) -> DataError:
+    """The error that a folder of shards stands where files are read."""
+    return DataError(
+        "A folder of shards is read by translators and language models in training only",
+        where=folder,
+        remedy="Name the files that it was made from, or one of its shards, a .jsonl.gz file",
+    )
 
 
 def parse_json(text: str, where: str, remedy: str, name: str = "The line") -> Any:

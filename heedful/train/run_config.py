@@ -33,6 +33,7 @@ _FREE = (
     "data.train",
     "data.valid",
     "data.cache",
+    "data.workers",
 )
 _FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from heedful.errors import RunError
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.batch_source import Batch, EpochBatches, Place, Prefetched
+from heedful.train.batch_source import Batch, Place, Prefetched, Source
 from heedful.train.checkpoints import MovingAverage, load_weights, using, weights_of
 from heedful.train.nonfinite import first_bad_weight
 from heedful.train.optimizers import export_moments, import_moments, learning_rate
@@ -98,7 +98,7 @@ class TrainingState:
     Args:
         step: updates made or skipped.
         epoch: passes over the corpus finished.
-        batch: batches of the present pass already used.
+        batch: place of the next batch in the present pass.
         tokens: target tokens trained on.
         seconds: wall-clock time, over all resumes.
         best: the best validation so far.
@@ -162,7 +162,7 @@ class Trainer:
         self,
         model: nn.Module,
         objective: Objective,
-        source: EpochBatches[Any],
+        source: Source,
         settings: RunSettings,
         precision: Precision,
         *,
@@ -205,6 +205,7 @@ class Trainer:
             return self._fit(stop)
         finally:
             self.prefetched.close()
+            self.source.close()
 
     def _fit(self, stop: StopRequest) -> str:
         while not (stop or self._end()):
@@ -319,15 +320,12 @@ class Trainer:
     def _batches_from(self, place: Place) -> tuple[list[Batch], Place]:
         """The batches of one update, and the place after them."""
         batches: list[Batch] = []
-        epoch, used = place
         while len(batches) < self.settings.optimizer.accumulate:
-            batches.append(self.source.batch(epoch, used))
-            used += 1
-            if used >= self.source.count(epoch):
-                epoch, used = epoch + 1, 0
-                if epoch == self.settings.max_epochs:
-                    break
-        return batches, Place(epoch, used)
+            batches.append(self.source.batch(*place))
+            place = self.source.after(place)
+            if place.epoch == self.settings.max_epochs:
+                break
+        return batches, place
 
     def _end(self) -> str | None:
         """The reason why training is over, or None."""
