@@ -82,7 +82,7 @@ class DataSpec(Config):
         32, description="shards: how many are shuffled together, over all corpora"
     )
     block_mb: Annotated[float, Field(gt=0)] = Field(
-        8.0, description="shards: MB of text that are tokenised and cut into batches together"
+        4.0, description="shards: MB of text that are tokenised and cut into batches together"
     )
     workers: Annotated[int, Field(ge=0)] = Field(
         0,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from heedful.data.corpus_spec import SHARD_INDEX, CorpusSpec
+from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.text_file import (
     FileFacts,
     LongWords,
@@ -138,12 +138,6 @@ def pair_form(path: Path) -> str:
         DataError: for any other.
     """
     form = file_form(path)
-    if path.is_dir():
-        raise DataError(
-            f"This is a folder without {SHARD_INDEX}",
-            where=str(path),
-            remedy="Name a file, or a folder of shards made with: heedful data shard",
-        )
     if form not in (".tsv", ".jsonl"):
         raise DataError(
             f"Pairs in one file are read from .tsv or .jsonl (or .gz of them), not {path.name!r}",

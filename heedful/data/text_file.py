@@ -141,7 +141,10 @@ class TextFile:
         except FileNotFoundError:
             raise self._wrong("No such file", "Check the path") from None
         except IsADirectoryError:
-            raise self._wrong("This is a directory, not a file", "Name a file in it") from None
+            raise self._wrong(
+                "This is a directory, not a file",
+                "Name a file in it; a folder of shards would have an index.json",
+            ) from None
         except OSError as error:
             reason = error.strerror or str(error)
             remedy = (
