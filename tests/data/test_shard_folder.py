@@ -65,6 +65,7 @@ def test_every_form_gives_the_same_shards(tmp_path: Path) -> None:
         write_shards([spec], tmp_path / out, shard_examples=7)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert names == ["index.json", *(f"shard-00000{i}.jsonl.gz" for i in range(4))]
+    assert (tmp_path / "one" / names[1]).read_bytes()[4:8] == bytes(4)  # gzip's time of writing
     assert all(
         (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
         for name in names

@@ -141,17 +141,21 @@ def streamed_pairs(
     probability = settings.objective.bpe_dropout
     longest = min(data.max_length, data.budget - 1)
     left_out: Counter[str] = Counter()
+    first: dict[str, str] = {}  # where the first one of each reason stands
 
     def opened(place: BlockPlace, block: PairBlock) -> Callable[[Indices], PairBatch]:
         if place == (0, 0):
             for side, share in zip(SIDES, block.unknown, strict=True):
                 refuse_unknown(share, side, str(stream.folders[0].path))
             _note_first(setup, stream, block.batches, block.unknown)
-        left_out.update({reason: count for reason, (count, _) in block.left_out.items()})
-        if block.left_out and place.block in (0, stream.order.blocks - 1):
-            so_far = ", ".join(f"{count:,} {reason}" for reason, count in left_out.items())
-            first = ", ".join(stream.line_of(number) for _, number in block.left_out.values())
-            setup.events.note(f"Pairs left out until now: {so_far} (such as {first})")
+        for reason, (count, number) in block.left_out.items():
+            left_out[reason] += count
+            first.setdefault(reason, stream.line_of(number))
+        if left_out and place.block in (0, stream.order.blocks - 1):
+            so_far = ", ".join(
+                f"{left_out[reason]:,} {reason} ({first[reason]} …)" for reason in first
+            )
+            setup.events.note(f"Pairs left out until now: {so_far}")
         dropout = BpeDropout(probability, seed, place.epoch, longest) if probability else None
         pairs = PairsOfBlock(block, tokenizers)
         return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout)
