@@ -5,7 +5,6 @@ Defaults are the paper's recipe for translation (Vaswani 2017, section 5).
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Annotated, Any, Literal, Self
 
@@ -141,7 +140,7 @@ class CheckpointSettings(Config):
 
 
 class ParallelSettings(Config):
-    """How several processes share the work: their numbers multiply to that of the processes."""
+    """Numbers of processes that share the work in each way; their product is that of all."""
 
     data: PositiveInt | None = Field(
         None,
@@ -444,15 +443,3 @@ _METRICS: dict[str, tuple[Metric, ...]] = {
     "images": ("accuracy", "macro_f1"),
 }
 """The metrics of each task beside its loss."""
-
-
-def derive_seed(*parts: int) -> int:
-    """A random seed that depends on all parts and their order, in [0, 2**63).
-
-    Seeds are a function of where a run is, so that no random state has to be kept.
-
-    Args:
-        parts: for instance the run's seed, the step and the micro-batch.
-    """
-    text = ",".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
