@@ -8,6 +8,7 @@ measured on a processor (`benchmarks/memory.py`); on a GPU the process is not co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from heedful.models.cost import (
     parts_of,
     state_bytes,
 )
-from heedful.nn.work import BFLOAT16, FLOAT32, Saved
+from heedful.nn.attention.kernels.native import LONGEST
+from heedful.nn.work import BFLOAT16, FLOAT32, Checkpointing, Saved, weight_outputs
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec
@@ -68,6 +70,7 @@ class TrainingMemory:
         activations: what the forward pass leaves for the backward pass; an estimate.
         loss: the chunk of logits and the gradients that the fused loss holds.
         casts: the weights as products of fewer bits read them.
+        recomputed: what a block computes again for its gradients, where blocks do.
     """
 
     weights: int
@@ -77,6 +80,7 @@ class TrainingMemory:
     activations: int
     loss: int
     casts: int = 0
+    recomputed: int = 0
 
     @property
     def fixed(self) -> int:
@@ -86,7 +90,8 @@ class TrainingMemory:
     @property
     def total(self) -> int:
         """All of it, in bytes."""
-        return self.fixed + self.casts + self.activations + self.loss
+        passing = max(self.loss, self.recomputed)
+        return self.fixed + self.casts + self.activations + passing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +128,8 @@ def training_memory(
     moving_average: bool = False,
     kept_weights_length: int = 0,
     parameters: int | None = None,
+    checkpointing: Checkpointing = "none",
+    length_in_c: int = 0,
 ) -> TrainingMemory:
     """Return the bytes of one training step with Adam.
 
@@ -135,18 +142,25 @@ def training_memory(
         kept_weights_length: longest sentence in tokens if the kernel keeps its attention weights
             (`reference`, `matmul`); 0 for kernels that recompute them (`sdpa`, `chunked`, `flex`).
         parameters: learned numbers; counted if unset.
+        checkpointing: what blocks compute again for their gradients.
+        length_in_c: longest sentence if kernels in C do whole sub-layers, which selective
+            checkpointing leaves alone; 0 if they do not.
     """
     if parameters is None:
         parameters = count_parameters(spec)
     weights = parameters * FLOAT32
     mixed = activation_bytes < FLOAT32
-    activations = 0
+    activations = recomputed = 0
     for name in spec.stacks():
         reads_source = name == "encoder" and spec.reads == "pairs"
-        saved = _stack_saved(spec, name, kept_weights_length, mixed=mixed)
-        saved = saved.plus(_embedding_saved(spec, name))
         tokens = source_tokens if reads_source else target_tokens
+        saved = _around_blocks(spec, name).plus(_embedding_saved(spec, name))
         activations += tokens * saved.bytes(activation_bytes)
+        for block in _blocks_saved(spec, name, kept_weights_length, length_in_c, mixed=mixed):
+            kept = block.kept(checkpointing, activation_bytes)
+            activations += tokens * block.layers * kept
+            forgotten = block.whole.bytes(activation_bytes) - kept
+            recomputed = max(recomputed, tokens * forgotten)
         for part, layers in parts_of(spec, name):
             if hasattr(part, "read"):  # every layer keeps what it made of the source
                 read = part.read_saved(mixed).bytes(activation_bytes)
@@ -161,6 +175,7 @@ def training_memory(
         activations=activations,
         loss=_loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
         casts=max(0, parameters - tables) * activation_bytes if mixed else 0,
+        recomputed=recomputed,
     )
 
 
@@ -201,6 +216,7 @@ def training_peak(
     moving_average: bool = False,
     accumulated: bool = False,
     device: str = "cpu",
+    checkpointing: Checkpointing = "none",
 ) -> Peak:
     """Return the most memory that training with Adam takes.
 
@@ -213,7 +229,9 @@ def training_peak(
         moving_average: whether an average of the weights is kept.
         accumulated: whether updates have several batches, so that gradients wait.
         device: `cpu` or another.
+        checkpointing: what blocks compute again for their gradients.
     """
+    kind = "float32" if number_bytes == FLOAT32 else "bfloat16"
     weights_length = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
     memory = training_memory(
         spec,
@@ -223,6 +241,8 @@ def training_peak(
         moving_average=moving_average,
         kept_weights_length=weights_length,
         parameters=parameters,
+        checkpointing=checkpointing,
+        length_in_c=length if device == "cpu" and has_gemm(kind, spec.width, fused=True) else 0,
     )
     passing = tokens * _passing(spec) * number_bytes
     half = number_bytes < FLOAT32
@@ -294,16 +314,61 @@ def _embedding_saved(spec: ModelSpec, name: str) -> Saved:
     return Saved(0, marks, _norm_saved(norm, spec.width) if norm else 0)
 
 
-def _stack_saved(spec: ModelSpec, name: str, length: int, *, mixed: bool) -> Saved:
+@dataclass(frozen=True, kw_only=True)
+class _BlockSaved:
+    """Numbers of a token that blocks of a kind leave for their gradients.
+
+    Args:
+        layers: how many blocks are of this kind.
+        input: of the block; a sum of the residual stream.
+        products: of matrices with weights, or what whole sub-layers in C keep.
+        whole: all that is kept without checkpointing.
+    """
+
+    layers: int
+    input: Saved
+    products: Saved
+    whole: Saved
+
+    def kept(self, checkpointing: Checkpointing, number_bytes: int) -> int:
+        """Return the bytes that one of these blocks keeps of a token."""
+        whole = self.whole.bytes(number_bytes)
+        if checkpointing == "none":
+            return whole
+        if checkpointing == "full":
+            return self.input.bytes(number_bytes)
+        return min(whole, self.input.plus(self.products).bytes(number_bytes))
+
+
+def _blocks_saved(
+    spec: ModelSpec, name: str, length: int, length_in_c: int, *, mixed: bool
+) -> Iterator[_BlockSaved]:
     stack = spec.stacks()[name]
-    final = stack.final_norm
-    saved = Saved(0, 0, _norm_saved(final, spec.width) if final else 0)
     shared = stack.shared_position_bias is not None
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
+        whole = products = Saved()
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
             inside = part.saved(length, mixed=mixed, shared_bias=shared)
-            saved = saved.plus(inside.plus(_sublayer_saved(sublayer, spec.width)), layers)
-    return saved
+            inside = inside.plus(_sublayer_saved(sublayer, spec.width))
+            whole = whole.plus(inside)
+            in_c = _is_whole_in_c(part, length_in_c)
+            products = products.plus(inside if in_c else Saved(weight_outputs(part)))
+        block_input = Saved(wide=spec.width)
+        yield _BlockSaved(layers=layers, input=block_input, products=products, whole=whole)
+
+
+def _is_whole_in_c(part: Any, length: int) -> bool:
+    """Return whether one call in C does all of a sub-layer of sentences so long; 0 for none."""
+    dropout = getattr(part, "dropout", 0.0)
+    drops = bool(getattr(dropout, "probability", dropout))
+    longest = LONGEST if hasattr(part, "num_heads") else length
+    return hasattr(part, "fused") and not drops and 0 < length <= longest
+
+
+def _around_blocks(spec: ModelSpec, name: str) -> Saved:
+    """Return the numbers of a token that a stack keeps after its blocks."""
+    final = spec.stacks()[name].final_norm
+    return Saved(wide=_norm_saved(final, spec.width) if final else 0)
 
 
 def _sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
@@ -335,10 +400,11 @@ def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tupl
     other batches are there already.
     """
     model = memory.weights + memory.moments + memory.moving_average + memory.casts
-    batch = memory.activations + memory.loss + passing
+    # The loss has let go of its chunks before a block computes anything again.
+    batch = memory.activations + max(memory.loss, memory.recomputed) + passing
     if accumulated:
         return model + memory.gradients, batch
-    return model, max(batch, memory.gradients + passing)
+    return model, max(batch, memory.gradients + memory.recomputed + passing)
 
 
 def _peak(model: int, batch: int, primitives: int, device: str, misfits: int = 0) -> Peak:

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 SPEED = ROOT / "benchmarks" / "speed"
 PROGRAMS = (
     "characters",
+    "checkpointing",
     "environments",
     "gpu",
     "kernels",
@@ -201,6 +202,14 @@ def test_limits_and_ratios_are_shown():
     assert heads.split()[-3:] == ["at", "least", "aim"]
     shown = "training tokens/s 2,000 (20 %) 1,000 (0 %) 2.00 1.80-2.20 1.8 2.3"
     assert " ".join(line.split()) == shown
+
+
+def test_checkpointing_at_equal_losses(tmp_path, run_here):
+    words = ["--quick", "--threads", "1", "--only", "dropout", "--precision", "fp32"]
+    done = run_here("checkpointing", *words, "--work", str(tmp_path), "--results", str(tmp_path))
+    (case,) = json.loads(done.out.splitlines()[-1])["cases"].values()
+    assert case["none"]["loss"] == case["selective"]["loss"] == case["full"]["loss"]
+    assert case["full"]["foreseen_mb"] == pytest.approx(case["full"]["peak_mb"], rel=0.15)
 
 
 def test_the_cost_curve_of_mixers(tmp_path, run_here):
