@@ -19,10 +19,10 @@ from turns import Worker, alternate, ratio, summary
 
 MODES = ("none", "selective", "full")
 SHAPE: dict[str, Any] = {
-    "width": 512,
+    "width": 256,
     "decoder_layers": 12,
-    "num_heads": 8,
-    "feedforward": 2048,
+    "num_heads": 4,
+    "feedforward": 1024,
     "norm_placement": "pre",
     "activation": "gelu",
     "dropout": 0.1,

@@ -21,7 +21,6 @@ from heedful.models.cost import (
     parts_of,
     state_bytes,
 )
-from heedful.nn.attention.kernels.native import LONGEST
 from heedful.nn.work import BFLOAT16, FLOAT32, Checkpointing, Saved, weight_outputs
 
 if TYPE_CHECKING:
@@ -359,6 +358,8 @@ def _blocks_saved(
 
 def _is_whole_in_c(part: Any, length: int) -> bool:
     """Return whether one call in C does all of a sub-layer of sentences so long; 0 for none."""
+    from heedful.nn.attention.kernels.native import LONGEST  # loads torch
+
     dropout = getattr(part, "dropout", 0.0)
     drops = bool(getattr(dropout, "probability", dropout))
     longest = LONGEST if hasattr(part, "num_heads") else length

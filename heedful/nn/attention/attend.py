@@ -15,7 +15,16 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.kernels import chunked, decode, flex, matmul, native, reference, sdpa
+from heedful.nn.attention.kernels import (
+    chunked,
+    decode,
+    flex,
+    matmul,
+    native,
+    reference,
+    sdpa,
+    varlen,
+)
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     Kernel,
@@ -40,7 +49,8 @@ __all__ = [
 ]
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (reference, native, matmul, sdpa, chunked, decode, flex)
+    kernel.name: kernel
+    for kernel in (reference, native, matmul, sdpa, chunked, decode, flex, varlen)
 }
 
 # Measured on a processor, with PyTorch 2.13: up to these lengths plain products beat its fused
@@ -283,6 +293,7 @@ def _drawback(name: str, request: AttentionRequest) -> str:
         "chunked": "slower here: it pays for memory with work, which long sequences need",
         "decode": "looks for the keys in use, which pays for a cache outside training",
         "flex": "slower here: it pays where a mask hides most of a long sequence",
+        "varlen": "it has not been measured on a GPU yet: ask for it by name",
     }[name]
 
 
