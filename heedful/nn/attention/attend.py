@@ -15,16 +15,8 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.kernels import (
-    chunked,
-    decode,
-    flex,
-    matmul,
-    native,
-    reference,
-    sdpa,
-    varlen,
-)
+from heedful.nn.attention.kernels import decode, native, reference
+from heedful.nn.attention.kernels.registry import KERNELS
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     Kernel,
@@ -47,11 +39,6 @@ __all__ = [
     "make_request",
     "plan",
 ]
-
-KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel
-    for kernel in (reference, native, matmul, sdpa, chunked, decode, flex, varlen)
-}
 
 # Measured on a processor, with PyTorch 2.13: up to these lengths plain products beat its fused
 # kernel, which is slow backward in bfloat16 and falls back to a slow form for dropout.

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from heedful.nn.attention.kernels.request import AttentionRequest, full_precision
-from heedful.nn.attention.masks import AllOf, Causal, Everything, Mask, SameSegment, Window
 from heedful.nn.positions import Positions
 
 name = "varlen"
@@ -31,9 +30,6 @@ name = "varlen"
 _WIDTHS = 8
 """Heads are multiples of it wide, and at most `_WIDEST`: what FlashAttention is compiled for."""
 _WIDEST = 256
-
-Range = tuple[int, int]
-"""Keys before and after a query that it sees; −1 for all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,7 +78,7 @@ def unsuitable(request: AttentionRequest) -> str | None:
         return "it cannot tell continuations apart that share a row"
     if (request.positions.query_segment is None) != (request.positions.key_segment is None):
         return "either queries or keys have no segments"
-    if _range_of(request.mask) is None:
+    if request.mask.band() is None:
         return "its masks are: causal, a window, the own segment, and all of these"
     result = _layout(request)
     return result if isinstance(result, str) else None
@@ -97,7 +93,7 @@ def run(request: AttentionRequest) -> Tensor:
 
 def compute(request: AttentionRequest, varlen_attn: Callable[..., Any]) -> Tensor:
     """The same with a given form of `varlen_attn`."""
-    layout, seen = _layout(request), _range_of(request.mask)
+    layout, seen = _layout(request), request.mask.band()
     assert isinstance(layout, Layout), layout
     assert seen is not None
     q, k, v = (_one_row(each) for each in (request.q, request.k, request.v))
@@ -132,35 +128,10 @@ def _one_row(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(0, 1)
 
 
-def _range_of(mask: Mask) -> Range | None:
-    """Return the range that a mask shows within a sequence; None for masks that are no range."""
-    if isinstance(mask, Everything | SameSegment):
-        return -1, -1
-    if isinstance(mask, Causal):
-        return -1, 0
-    if isinstance(mask, Window):
-        return mask.size - 1, mask.size - 1
-    if not isinstance(mask, AllOf):
-        return None
-    before, after = [], []
-    for part in mask.parts:
-        seen = _range_of(part)
-        if seen is None:
-            return None
-        before += [seen[0]] * (seen[0] >= 0)
-        after += [seen[1]] * (seen[1] >= 0)
-    return min(before, default=-1), min(after, default=-1)
-
-
-def _heeds_segments(mask: Mask) -> bool:
-    parts = mask.parts if isinstance(mask, AllOf) else ()
-    return isinstance(mask, SameSegment) or any(map(_heeds_segments, parts))
-
-
 def _layout(request: AttentionRequest) -> Layout | str:
     positions, mask = request.positions, request.mask
-    apart = positions.query_segment is not None and _heeds_segments(mask)
-    ordered = _range_of(mask) != (-1, -1)
+    apart = positions.query_segment is not None and mask.parts_segments
+    ordered = mask.band() != (-1, -1)
     return positions.derive(
         ("varlen", apart, ordered), lambda: _lay_out(positions, apart=apart, ordered=ordered)
     )
