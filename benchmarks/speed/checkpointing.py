@@ -29,9 +29,9 @@ SHAPE: dict[str, Any] = {
 }
 SMALL = {**SHAPE, "width": 32, "decoder_layers": 3, "num_heads": 2, "feedforward": 64}
 CASES: dict[str, tuple[int, int, dict[str, Any]]] = {
-    "length 512": (512, 8, {}),
-    "length 2,048": (2048, 2, {}),
-    "length 512, dropout of attention": (512, 4, {"attention_dropout": 0.1}),
+    "length 512": (512, 4, {}),
+    "length 2,048": (2048, 1, {}),
+    "length 512, dropout of attention": (512, 2, {"attention_dropout": 0.1}),
 }
 """Tokens of a window, windows, and changes of the model."""
 
@@ -63,18 +63,19 @@ def measure(arguments: Any, name: str, facts: dict[str, Any]) -> list[Row]:
         turns = {}
         for mode in MODES:
             log = arguments.work / "checkpointing" / f"{mode}.log"
-            worker = Worker("checkpointing_trainer.py", log, threads=arguments.threads)
+            worker = Worker("language_model_trainer.py", log, threads=arguments.threads)
             stack.callback(worker.close)
             begun = worker.ask(
                 "begin",
                 shape=shape,
+                vocabulary=8192,
                 length=length,
                 rows=windows,
                 checkpointing=mode,
                 precision=arguments.precision,
                 device=arguments.device,
             )
-            facts[mode] = {"foreseen_mb": round(begun["foreseen_mb"])}
+            facts[mode] = {"foreseen_mb": begun["foreseen_mb"]}
 
             def turn(_: int, mode: str = mode, worker: Worker = worker) -> float:
                 answers[mode] = worker.ask("train", updates=1)

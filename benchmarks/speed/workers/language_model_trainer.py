@@ -1,4 +1,4 @@
-"""Updates of a deep language model on random tokens, with or without activation checkpointing."""
+"""Updates of a language model of Heedful's on random tokens, computed as a run would do it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 
 from heedful.data.batches import WindowBatch
 from heedful.device import Precision
+from heedful.events import Events
 from heedful.memory import Trimmer
 from heedful.models.build import build_model
-from heedful.models.cost import count_parameters
+from heedful.models.cost import count_parameters, text_work
 from heedful.models.cost_memory import training_peak
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
@@ -22,8 +23,6 @@ from heedful.train.objective import CausalLMObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import OptimizerSettings
 from heedful.train.update import Updater
-
-VOCABULARY = 8192
 
 
 def main() -> None:
@@ -35,25 +34,38 @@ def main() -> None:
 
     def begin(
         shape: dict[str, Any],
+        vocabulary: int,
         length: int,
         rows: int,
         checkpointing: Any,
         precision: Any,
         device: str,
+        compile: bool = False,
+        optimizer: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
         nonlocal updater, batch
+        began = time.perf_counter()
         torch.manual_seed(1)
-        spec = causal_lm_spec(TranslatorShape(**shape), VOCABULARY, length)
+        spec = causal_lm_spec(TranslatorShape(**shape), vocabulary, length)
         model = build_model(spec).to(device)
         apply_checkpointing(model, checkpointing)
-        optimizer = build_optimizer(model, OptimizerSettings())
-        chosen = Precision(precision, device)
-        updater = Updater(model, CausalLMObjective(0.0), optimizer, chosen, seed=1)
-        ids = torch.randint(VOCABULARY, (rows, length))
+        settings = OptimizerSettings(**optimizer or {})
+        updater = Updater(
+            model,
+            CausalLMObjective(0.0),
+            build_optimizer(model, settings),
+            Precision(precision, device),
+            seed=1,
+            clip_norm=settings.clip_norm,
+        )
+        ids = torch.randint(vocabulary, (rows, length))
         positions = torch.arange(length).repeat(rows, 1)
         nothing = torch.zeros_like(ids)
         batch = WindowBatch(ids, positions, nothing, ids, torch.arange(rows), ids.numel())
+        if compile:
+            updater.compile(batch, 0, Events(), asked_for=True)
         train(2)
+        seconds = round(time.perf_counter() - began, 2)
         foreseen = training_peak(
             spec,
             ids.numel(),
@@ -63,7 +75,12 @@ def main() -> None:
             device=device,
             checkpointing=checkpointing,
         )
-        return {"foreseen_mb": foreseen.total / 2**20, "parameters": count_parameters(spec)}
+        return {
+            "foreseen_mb": round(foreseen.total / 2**20),
+            "parameters": count_parameters(spec),
+            "operations_a_token": 3 * text_work(spec, length).total // length,
+            "warm_up_seconds": seconds,
+        }
 
     def train(updates: int) -> dict[str, Any]:
         nonlocal step
@@ -73,6 +90,8 @@ def main() -> None:
             step += 1
             result = updater.update([batch], step, 1e-4)
             trimmer.step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
         return {"seconds": (time.perf_counter() - began) / updates, "loss": result.values["loss"]}
 
     serve.serve({"begin": begin, "train": train})
