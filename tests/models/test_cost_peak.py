@@ -159,6 +159,14 @@ def test_the_largest_that_fits(limit: int, most: int | None) -> None:
     assert cost.largest(lambda number: number <= limit, most) == expected
 
 
+def test_a_single_block_is_computed_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nothing is saved, but the loss's chunks, which are gone by then."""
+    single = SHAPE.model_copy(update={"decoder_layers": 1, "feedforward": 768})
+    monkeypatch.setattr(sys.modules[__name__], "SHAPE", single)
+    foreseen, measured = peaks(language, "fp32", "full")
+    assert foreseen == pytest.approx(measured, rel=0.15)
+
+
 def test_a_longer_cache_and_more_hypotheses_take_more() -> None:
     spec = SHAPE.expand(VOCABULARY, VOCABULARY)
     asked: dict[str, Any] = {"length": 20, "parameters": cost.count_parameters(spec)}

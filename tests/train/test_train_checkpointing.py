@@ -27,8 +27,16 @@ from heedful.models.new_tokens import NewTokens
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.nn import fused_sublayer, linear_layers
+from heedful.nn.attention.cache import KeyValues, LearnedKeyValues
+from heedful.nn.capture import Capture
+from heedful.nn.fused_sublayer import ProjectedMemory
+from heedful.nn.moe import PENALTIES, penalty
 from heedful.train import lora
-from heedful.train.activation_checkpointing import apply_checkpointing, blocks_of
+from heedful.train.activation_checkpointing import (
+    CheckpointedForward,
+    apply_checkpointing,
+    blocks_of,
+)
 from heedful.train.compiled_pass import CompiledPass
 from heedful.train.objective import CausalLMObjective, SegmentObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
@@ -306,6 +314,43 @@ def test_outside_training_nothing_is_forgotten(mode: Any) -> None:
         found.sum().backward()
     assert watch.calls["addmm"] == before
     assert torch.equal(found, copied.eval()(*inputs, *targets))
+
+
+class Reader(nn.Module):
+    """A block that asks for keys and values of a memory."""
+
+    def forward(self, x: Tensor, state: LearnedKeyValues) -> Tensor:
+        return x * state.keys.sum() * state.values.sum()
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_a_memory_is_split_for_each_pass(selective: bool) -> None:
+    """What is split in a block is forgotten with it, and is not there the second time."""
+    splits: list[KeyValues] = []
+
+    def split(memory: ProjectedMemory) -> KeyValues:
+        splits.append(KeyValues(*memory.projected.sin().unbind()))
+        return splits[-1]
+
+    state = LearnedKeyValues(ProjectedMemory(torch.randn(2, 3).requires_grad_(), None), split)
+    block = Reader().train()
+    run = CheckpointedForward(block, block.forward, selective)
+    run(torch.ones(3, requires_grad=True), state).sum().backward()
+    assert len(splits) == 2
+    assert "_key_values" not in vars(state)
+
+
+def test_a_capture_keeps_what_the_first_pass_gave_it() -> None:
+    """Not what the second one makes, which would keep the block's tensors with it."""
+    model, _, batch = translator(num_experts=2)
+    apply_checkpointing(model, "full")
+    capture = Capture([PENALTIES])
+    names = ("source", "source_positions", "target_input", "target_positions")
+    states = model.train()(*(getattr(batch, name) for name in names), capture=capture)
+    before = dict(capture.found)
+    (states.sum() + penalty(capture)).backward()
+    assert len(before) == 4
+    assert all(capture.found[name] is value for name, value in before.items())
 
 
 def test_a_model_without_blocks_is_refused() -> None:

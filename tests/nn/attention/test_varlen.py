@@ -46,6 +46,9 @@ def by_its_documentation(
     for number in range(len(cu_seq_q) - 1):
         q = query[cu_seq_q[number] : cu_seq_q[number + 1]]
         k, v = (x[cu_seq_k[number] : cu_seq_k[number + 1]] for x in (key, value))
+        if not len(k):  # of which nothing is promised
+            pieces.append(torch.full_like(q, 7.0))
+            continue
         assert len(q) <= max_q
         assert len(k) <= max_k
         ahead = torch.arange(len(k)) - torch.arange(len(q))[:, None] - (len(k) - len(q))
@@ -55,7 +58,7 @@ def by_its_documentation(
         if window_size[1] >= 0:
             seen &= ahead <= window_size[1]
         scores = scale * torch.einsum("qhe,khe->hqk", q, k)
-        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1).nan_to_num()
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
         pieces.append(torch.einsum("hqk,khe->qhe", weights, v))
     return torch.cat(pieces)
 
