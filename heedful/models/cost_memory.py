@@ -68,6 +68,7 @@ class TrainingMemory:
         moving_average: an exponential moving average of the weights, if one is kept.
         activations: what the forward pass leaves for the backward pass; an estimate.
         loss: the chunk of logits and the gradients that the fused loss holds.
+        logits: the chunk alone, which is gone before the backward pass of the blocks.
         casts: the weights as products of fewer bits read them.
         recomputed: what a block computes again for its gradients, where blocks do.
     """
@@ -78,6 +79,7 @@ class TrainingMemory:
     moving_average: int
     activations: int
     loss: int
+    logits: int = 0
     casts: int = 0
     recomputed: int = 0
 
@@ -89,8 +91,12 @@ class TrainingMemory:
     @property
     def total(self) -> int:
         """All of it, in bytes."""
-        passing = max(self.loss, self.recomputed)
-        return self.fixed + self.casts + self.activations + passing
+        return self.fixed + self.casts + self.of_batch
+
+    @property
+    def of_batch(self) -> int:
+        """Bytes of the worst moment of a batch: that of the loss, or of a block computed again."""
+        return self.activations + self.loss + max(0, self.recomputed - self.logits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,13 +172,15 @@ def training_memory(
                 activations += source_tokens * layers * read
     vocabulary = spec.predicted_vocabulary
     tables = spec.width * vocabulary
+    logits = _logit_bytes(vocabulary, target_tokens, activation_bytes)
     return TrainingMemory(
         weights=weights,
         gradients=weights,
         moments=2 * weights,
         moving_average=weights if moving_average else 0,
         activations=activations,
-        loss=_loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
+        loss=logits + _loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
+        logits=logits,
         casts=max(0, parameters - tables) * activation_bytes if mixed else 0,
         recomputed=recomputed,
     )
@@ -293,14 +301,18 @@ def decoding_peak(
     return _peak(parameters * FLOAT32 + casts, at_once * batch, FEW_PRIMITIVES, device)
 
 
-def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
-    """Two chunks of logits, states and their gradients, the projection's gradients and casts."""
+def _logit_bytes(vocabulary: int, tokens: int, number_bytes: int) -> int:
+    """Two chunks of logits."""
     rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
-    chunks = 2 * rows * vocabulary * number_bytes
+    return 2 * rows * vocabulary * number_bytes
+
+
+def _loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
+    """Beside the logits: states and their gradients, the projection's gradients and casts."""
     states = tokens * width * (FLOAT32 + number_bytes)
     table = width * vocabulary
     cast = table * number_bytes if number_bytes < FLOAT32 else 0
-    return chunks + states + table * (number_bytes + 2 * FLOAT32) + cast
+    return states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
 def _embedding_saved(spec: ModelSpec, name: str) -> Saved:
@@ -401,8 +413,7 @@ def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tupl
     other batches are there already.
     """
     model = memory.weights + memory.moments + memory.moving_average + memory.casts
-    # The loss has let go of its chunks before a block computes anything again.
-    batch = memory.activations + max(memory.loss, memory.recomputed) + passing
+    batch = memory.of_batch + passing
     if accumulated:
         return model + memory.gradients, batch
     return model, max(batch, memory.gradients + memory.recomputed + passing)
