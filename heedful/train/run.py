@@ -114,6 +114,9 @@ class _Run:
         checkpoint = self.start.checkpoint
         self.events.note(f"Training in {self.plan.precision.describe()}")
         self.events.note(f"Training's pass is {self.plan.compiling.describe()}")
+        if self.settings.checkpointing != "none":
+            mode = self.settings.checkpointing
+            self.events.note(f"Blocks are computed again for their gradients ({mode})")
         learned, total = parameter_counts(self.model)
         if learned < total:
             self.events.note(

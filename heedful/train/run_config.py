@@ -30,6 +30,7 @@ _FREE = (
     "tensorboard",
     "validation",
     "checkpoint",
+    "checkpointing",
     "data.train",
     "data.valid",
     "data.cache",

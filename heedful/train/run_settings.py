@@ -15,6 +15,7 @@ from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec
 from heedful.errors import ConfigError
 from heedful.models.preset_files import has_spec, preset_tasks
 from heedful.models.shape import TranslatorShape
+from heedful.nn.work import Checkpointing
 from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
 from heedful.text.tokenizer_spec import TokenizerSpec
 
@@ -261,6 +262,11 @@ class RunSettings(Config):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: CompileChoice = Field(
         "auto", description="compile the model's pass with torch.compile; auto: where it pays"
+    )
+    checkpointing: Checkpointing = Field(
+        "none",
+        description="tensors that blocks compute again for their gradients, which takes time and "
+        "saves memory: none, all but products of matrices (selective), all (full)",
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1

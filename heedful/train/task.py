@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.data.text_file import LongWords, shards_not_read
 from heedful.errors import ConfigError, DataError
+from heedful.train.activation_checkpointing import apply_checkpointing
 from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.validation import Measure, Validator
 from heedful.train.warm_start import initial_labels, initial_model, initial_tokenizers
@@ -114,8 +115,14 @@ class Setup:
         return tokenizers
 
     def new_model(self, spec: ModelSpec, tokenizers: TokenizerPair | None) -> nn.Module:
-        """The model with its first weights; see `initial_model`."""
-        return initial_model(spec, self.settings, tokenizers, self.events)
+        """The model with its first weights, see `initial_model`; its blocks forget as settings say.
+
+        Raises:
+            ConfigError: when it has no blocks, and they are to forget.
+        """
+        model = initial_model(spec, self.settings, tokenizers, self.events)
+        apply_checkpointing(model, self.settings.checkpointing)
+        return model
 
     def labels(self, head: str, names: Sequence[str], kind: str = "label") -> tuple[str, ...]:
         """The labels of a head: those of the initial model where they hold all of the data's.

@@ -24,7 +24,7 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.objective import HandOver, Context, LossSum, SegmentObjective
+from heedful.train.objective import Context, HandOver, LossSum, SegmentObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings

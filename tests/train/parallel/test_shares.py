@@ -13,8 +13,8 @@ from heedful.data.batches import PairBatch
 from heedful.errors import ConfigError
 from heedful.train.parallel.dimensions import Dimensions
 from heedful.train.parallel.shares import Share
-from heedful.train.splitting import stand_in
 from heedful.train.run_settings import ParallelSettings, RunSettings
+from heedful.train.splitting import stand_in
 
 SETTINGS = {"data": {"train": [{"file": "pairs.tsv"}]}}
 
