@@ -2,8 +2,8 @@
 
 `losses` trains a small translator for some updates under one plan after the other and compares
 every loss with that of one process, beside the difference that another number of threads makes.
-`speed` trains `base` with two processes of one thread each and with one process of two threads, in
-turns.
+`resume` does so of a run that goes on with other plans. `speed` trains `base` with two processes of
+one thread each and with one process of two threads, in turns.
 
     python benchmarks/several_processes.py losses --data DIR --results benchmarks/results/processes
     python benchmarks/several_processes.py speed --data DIR --results benchmarks/results/processes
@@ -94,6 +94,23 @@ def losses(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return result
 
 
+def resume(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Compare a run resumed by 4 copies, 2 shards and 1 process with one that never stopped."""
+    shared = (
+        *("--preset", "tiny", "--optimizer.accumulate", "4", "--data.batch-tokens", "512"),
+        *("--data.cache", str(folder / "encoded"), "--tokenizer.vocabulary-size", "2000"),
+        *("--model.norm-placement", "pre", "--model.activation", "gelu", "--max-steps"),
+    )
+    alone = train(folder / "alone", options.data, 1, *shared, str(options.steps))
+    run, third = folder / "run", options.steps // 3
+    train(run, options.data, 1, *shared, str(third), "--processes", "4")
+    more = (str(2 * third), "--resume", "--processes", "2", "--parallel.shard", "2")
+    train(run, options.data, 1, *shared, *more)
+    last = (str(options.steps), "--resume", "--parallel.shard", "1")
+    found = train(run, options.data, 1, *shared, *last)
+    return {"updates": len(found), "largest": max(relative(found, alone))}
+
+
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Tokens a second of two processes and of one with two threads, in turns."""
     shared = (
@@ -118,7 +135,7 @@ def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def main() -> None:
     """Run one of the measurements."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("what", choices=["losses", "speed"])
+    parser.add_argument("what", choices=["losses", "resume", "speed"])
     parser.add_argument("--data", type=Path, default=os.environ.get("HEEDFUL_DATA"), required=False)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--accumulate", type=int, default=6)
@@ -129,7 +146,9 @@ def main() -> None:
         parser.error("name the folder of corpora: --data DIR, or set HEEDFUL_DATA")
     options.data = Path(options.data)
     with tempfile.TemporaryDirectory() as folder:
-        found = {"losses": losses, "speed": speed}[options.what](options, Path(folder))
+        found = {"losses": losses, "resume": resume, "speed": speed}[options.what](
+            options, Path(folder)
+        )
     values = vars(options)
     found["settings"] = {name: values[name] for name in ("what", "steps", "accumulate", "rounds")}
     found["date"] = datetime.date.today().isoformat()
