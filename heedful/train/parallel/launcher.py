@@ -10,8 +10,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import sys
 import tempfile
+import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
@@ -30,6 +33,16 @@ if TYPE_CHECKING:
 _STATUS = "HEEDFUL_STATUS_FILE"
 """The variable that names the file in which a process leaves the exit status of the command. Any
 status but 0 makes the agent start all processes anew; with the file there they end at once."""
+
+_STORE_EACH_START = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+"""PyTorch's variable that gives every start a store of addresses of its own. In a store that all
+starts share, PyTorch 2.13 finds the addresses of processes that are gone, and waits for them."""
+
+_LAUNCHER = "HEEDFUL_LAUNCHER"
+"""The variable that names the process that started this one."""
+
+_LOOK_SECONDS = 1.0
+"""Between two looks whether it is still there."""
 
 _SHUTDOWN_SECONDS = 600
 """For processes that were asked to stop and are writing a checkpoint."""
@@ -83,6 +96,41 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
         return _status(folder) or 0
 
 
+def end_with_launcher() -> None:
+    """End this process when the one that started it is gone, which could not end it any more.
+
+    A process in a session of its own would train on; one that waits for lost processes would hold
+    the run directory. Ended at once it loses what is after the last checkpoint, which is computed
+    again, the same bit for bit. Only under an elastic agent: elsewhere a parent may go.
+    """
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return
+    parent = int(os.environ.get(_LAUNCHER, os.getppid()))
+
+    def look() -> None:
+        while os.getppid() == parent:
+            time.sleep(_LOOK_SECONDS)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=look, name="launcher", daemon=True).start()
+
+
+def check_restarts() -> None:
+    """Refuse new starts by `torchrun` that would look for each other in the store of old ones.
+
+    Raises:
+        RunError: naming the variable to set.
+    """
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if shared and os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0":
+        raise RunError(
+            "After a new start by torchrun, processes would look for those that are gone",
+            where="--max-restarts",
+            remedy=f"Set {_STORE_EACH_START}=1 where torchrun is started, or leave out "
+            "--max-restarts",
+        )
+
+
 def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> int:
     """Do the work of a process that may have been launched: all that ends it for good ends all.
 
@@ -122,6 +170,8 @@ def _environment(folder: str, processes: int) -> Iterator[None]:
     os.environ[_STATUS] = str(Path(folder) / "status")
     cores = _cores()
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    os.environ[_STORE_EACH_START] = "1"
+    os.environ[_LAUNCHER] = str(os.getpid())
     try:
         yield
     finally:

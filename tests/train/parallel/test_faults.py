@@ -1,0 +1,104 @@
+"""Processes that are lost, hang, or lose who started them: the run ends, and goes on the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from heedful.errors import RunError
+from heedful.train.parallel.launcher import check_restarts
+
+from .test_several_processes import (
+    alone,
+    check_alike,
+    command,
+    corpus,
+    environment,
+    train,
+    wait_for,
+    workers_of,
+)
+
+__all__ = ["alone", "corpus"]  # fixtures
+
+ELASTIC = {"TORCHELASTIC_RUN_ID": "a", "TORCHELASTIC_MAX_RESTARTS": "3"}
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_without_the_launcher_processes_end(corpus: Path, alone: Path, tmp_path: Path) -> None:
+    """A killed launcher cannot end its processes; they hold the directory until they are gone."""
+    run = tmp_path / "run"
+    words = command(corpus, run, "--processes", "2", steps=4000)
+    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    wait_for(run / "metrics.jsonl", 6, process)
+    workers = workers_of(process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(map(is_alive, workers)):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert len(workers) == 2
+    train(corpus, run, "--resume", "--processes", "2")
+    check_alike(run, alone)
+
+
+def test_a_process_that_hangs_is_noticed(corpus: Path, tmp_path: Path) -> None:
+    run, log = tmp_path / "run", tmp_path / "errors"
+    more = ("--processes", "2", "--restarts", "0", "--parallel.timeout", "2")
+    with log.open("wb") as errors:
+        process = subprocess.Popen(
+            command(corpus, run, *more, steps=4000), env=environment(), stderr=errors
+        )
+        wait_for(run / "metrics.jsonl", 5, process)
+        hanging = workers_of(process)[1]
+        os.kill(hanging, signal.SIGSTOP)
+        deadline = time.monotonic() + 30
+        while "lost the others" not in log.read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        os.kill(hanging, signal.SIGKILL)  # as the launcher would, half a minute later
+        assert process.wait(60) != 0
+    text = log.read_text()
+    assert "Process 0 of 2 lost the others" in text
+    assert "--resume" in text
+    assert "Traceback" not in text
+
+
+def test_new_starts_by_torchrun_need_a_store_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ELASTIC.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "False")
+    check_restarts()
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    with pytest.raises(RunError, match="TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1"):
+        check_restarts()
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
+    check_restarts()
+
+
+def test_a_process_started_as_its_launcher_ended(tmp_path: Path) -> None:
+    """It finds another parent than the one that is named."""
+    program = (
+        "import time\n"
+        "from heedful.train.parallel.launcher import end_with_launcher\n"
+        "end_with_launcher()\n"
+        "time.sleep(20)\n"
+    )
+    names = {"TORCHELASTIC_RUN_ID": "a", "HEEDFUL_LAUNCHER": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**environment(), **names}, check=False
+    )
+    assert done.returncode == -signal.SIGKILL
