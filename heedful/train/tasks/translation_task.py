@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import nn
 
-from heedful.data.batches import BpeDropout, make_batch
+from heedful.data.batches import make_batch
 from heedful.data.corpus_check import check_corpora
 from heedful.data.encoded_pairs import (
     EncodedPairs,
     encode_corpora,
-    epoch_batches,
-    select_pairs,
     validation_batches,
 )
 from heedful.data.pair_corpus import SIDES, CorpusTexts
 from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_pair
-from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.train.batch_source import FixedBatches
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task
+from heedful.train.tasks.pair_source import pair_source, read_terms
 from heedful.train.tasks.pipeline_scores import translation_measure
-
-if TYPE_CHECKING:
-    from heedful.data.batch_plan import Indices
-    from heedful.data.batches import PairBatch
 
 
 def prepare(setup: Setup) -> Task:
@@ -42,11 +37,15 @@ def prepare(setup: Setup) -> Task:
         sources, targets = (CorpusTexts(data.train, side, setup.long_words) for side in SIDES)
         pair = train_pair(settings.tokenizer, sources, targets)
         kinds = settings.protected_kinds
-        return pair.protecting(kinds) if kinds else pair
+        pair = pair.protecting(kinds) if kinds else pair
+        return pair if settings.soft_terms is None else pair.with_soft_terms()
 
     tokenizers = setup.tokenizers(train_new)
+    terms = read_terms(settings, tokenizers)
     pairs = _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None
+    if terms is not None:
+        setup.events.note(terms.describe(pairs))
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
         setup.events.note(line)
     validation = measure = None
@@ -62,8 +61,8 @@ def prepare(setup: Setup) -> Task:
         )
     return Task(
         tokenizers,
-        pairs.fingerprint,
-        _source(setup, pairs),
+        pairs.fingerprint if terms is None else f"{pairs.fingerprint}-{terms.fingerprint}",
+        pair_source(setup, pairs, terms),
         lambda: _new_model(setup, tokenizers),
         TranslationObjective(settings.objective),
         validation,
@@ -81,23 +80,6 @@ def _encode(
         setup.cache,
         progress=lambda done, total: setup.events.progress(done, total, label),
         notice=setup.events.warn,
-    )
-
-
-def _source(setup: Setup, pairs: EncodedPairs) -> EpochBatches[Indices]:
-    settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
-    selection = select_pairs(pairs, data)
-    probability = settings.objective.bpe_dropout
-    longest = min(data.max_length, data.budget - 1)
-
-    def make(indices: Indices, epoch: int) -> PairBatch:
-        dropout = BpeDropout(probability, seed, epoch, longest) if probability else None
-        return make_batch(pairs, indices, bpe_dropout=dropout)
-
-    return EpochBatches(
-        lambda epoch: epoch_batches(pairs, selection, data, seed=seed, epoch=epoch),
-        make,
-        pairs.line_of,
     )
 
 
