@@ -13,6 +13,7 @@ from cyclopts import Group, Parameter, validators
 from heedful.cli.flags import flags_of, overrides, terminal
 from heedful.cli.text_io import PLAIN, Output, Report, say
 from heedful.config import merge
+from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
 
@@ -279,19 +280,21 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
         files: the names.
         flag: they were given with, for the error message.
         pairs: each .tsv or .jsonl and each folder alone, others in pairs of source and target;
-            else each alone.
+            else each alone. A folder of shards is known by its index.
 
     Raises:
         ConfigError: when a source has no target.
     """
     if not pairs:
-        return [{"file": file} for file in files]
+        return [{"shards" if _has_shards(file) else "file": file} for file in files]
     result: list[dict[str, Any]] = []
     source: str | None = None
     for file in files:
         if source is not None:
             result.append({"source": source, "target": file})
             source = None
+        elif _has_shards(file):
+            result.append({"shards": file})
         elif Path(file.removesuffix(".gz")).suffix in (".tsv", ".jsonl") or Path(file).is_dir():
             result.append({"file": file})
         else:
@@ -303,3 +306,8 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
             remedy="Give source and target files, or one .tsv or .jsonl file of pairs",
         )
     return result
+
+
+def _has_shards(path: str) -> bool:
+    """True for a folder that `heedful data shard` has made."""
+    return (Path(path) / SHARD_INDEX).is_file()

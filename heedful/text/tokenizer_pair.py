@@ -189,7 +189,7 @@ def _read_protection(path: Path) -> Protection | None:
 
 
 def _read_soft_terms(path: Path) -> bool:
-    """Whether a model has learned soft terms.
+    """True if a model has learned soft terms.
 
     Raises:
         ModelError: when the file is damaged or of a newer version.

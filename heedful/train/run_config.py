@@ -34,6 +34,7 @@ _FREE = (
     "data.valid",
     "data.cache",
     "parallel",
+    "data.workers",
 )
 _FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.data.text_file import LongWords
-from heedful.errors import DataError
-from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.data.text_file import LongWords, shards_not_read
+from heedful.errors import ConfigError, DataError
+from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.validation import Measure, Validator
 from heedful.train.warm_start import initial_labels, initial_model, initial_tokenizers
 
@@ -41,7 +41,7 @@ class Task:
 
     tokenizers: TokenizerPair | None
     fingerprint: str
-    source: EpochBatches[Any]
+    source: Source
     new_model: Callable[[], nn.Module]
     objective: Objective
     validation: FixedBatches[Any] | None
@@ -159,4 +159,22 @@ def check_several(names: Sequence[str], kind: str, nouns: str, where: str) -> No
             else f"There are no {nouns}",
             where=where,
             remedy=f"Give training data with at least two {kind}s",
+        )
+
+
+def check_forms(settings: RunSettings) -> None:
+    """Refuse shards in tasks that read files only, and what files cannot do.
+
+    Raises:
+        DataError: naming the shards.
+        ConfigError: naming the setting.
+    """
+    data = settings.data
+    if data.is_streamed and settings.task not in ("translation", "causal_lm"):
+        raise shards_not_read(str(data.train[0].shards))
+    if data.temperature != 1 and settings.task == "causal_lm" and not data.is_streamed:
+        raise ConfigError(
+            "A language model reads all of its files once an epoch, whatever their sizes",
+            where=f"data.temperature = {data.temperature:g}",
+            remedy="Leave it out, or make shards of the files: heedful data shard",
         )

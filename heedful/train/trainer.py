@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.errors import RunError
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.batch_source import EpochBatches, Place, Prefetched
+from heedful.train.batch_source import Place, Prefetched, Source
 from heedful.train.checkpoints import MovingAverage, load_weights, weights_of
 from heedful.train.nonfinite import NOWHERE, first_bad_weight
 from heedful.train.optimizers import export_moments, import_moments, learning_rate
@@ -63,7 +63,7 @@ class TrainingState:
     Args:
         step: updates made or skipped.
         epoch: passes over the corpus finished.
-        batch: batches of the present pass already used.
+        batch: place of the next batch in the present pass.
         tokens: target tokens trained on.
         seconds: wall-clock time, over all resumes.
         best: the best validation so far.
@@ -125,7 +125,7 @@ class Trainer:
     def __init__(
         self,
         distribution: Distribution,
-        source: EpochBatches[Any],
+        source: Source,
         settings: RunSettings,
         precision: Precision,
         *,
@@ -169,6 +169,7 @@ class Trainer:
             return self._fit(stop)
         finally:
             self.prefetched.close()
+            self.source.close()
 
     def _fit(self, stop: StopRequest) -> str:
         while not (self._stopped(stop) or self._end()):
@@ -328,15 +329,12 @@ class Trainer:
     def _places_from(self, place: Place) -> tuple[list[Place], Place]:
         """The places of one update's batches, and the place after them."""
         places: list[Place] = []
-        epoch, used = place
         while len(places) < self.settings.optimizer.accumulate:
-            places.append(Place(epoch, used))
-            used += 1
-            if used >= self.source.count(epoch):
-                epoch, used = epoch + 1, 0
-                if epoch == self.settings.max_epochs:
-                    break
-        return places, Place(epoch, used)
+            places.append(place)
+            place = self.source.after(place)
+            if place.epoch == self.settings.max_epochs:
+                break
+        return places, place
 
     def _end(self) -> str | None:
         """The reason why training is over, or None."""

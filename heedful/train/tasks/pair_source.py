@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from heedful.data.batch_plan import Indices
-from heedful.data.batches import BpeDropout, PairBatch, make_batch
+from heedful.data.batches import BpeDropout, NumberedPairs, OtherSource, PairBatch, make_batch
 from heedful.data.encoded_pairs import EncodedPairs, epoch_batches, select_pairs
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary
@@ -24,14 +23,14 @@ from heedful.train.batch_source import EpochBatches
 from heedful.train.run_settings import RunSettings, derive_seed
 from heedful.train.task import Setup
 
-_LOOKED_AT = 10_000
+LOOKED_AT = 10_000
 """Pairs of which the share with terms is told: more take seconds, and say the same."""
 _EACH = 0.5
 """Of the terms of a source, those that are written in: a model is to read sources with one of
 several terms, too."""
 
 
-def pair_source(
+def encoded_pairs(
     setup: Setup, pairs: EncodedPairs, terms: TrainingTerms | None
 ) -> EpochBatches[Indices]:
     """The training batches of a run.
@@ -45,12 +44,13 @@ def pair_source(
     selection = select_pairs(pairs, data)
     probability = settings.objective.bpe_dropout
     longest = min(data.max_length, data.budget - 1)
+    if terms is not None:
+        sample = range(0, len(pairs), max(1, len(pairs) // LOOKED_AT))
+        setup.events.note(terms.describe(map(pairs.text_of, sample), pairs.tokenizers))
 
     def make(indices: Indices, epoch: int) -> PairBatch:
         dropout = BpeDropout(probability, seed, epoch, longest) if probability else None
-        other = None
-        if terms is not None:
-            other = partial(terms.source, pairs, epoch=epoch, limit=longest)
+        other = None if terms is None else terms.sources(pairs, epoch, longest)
         return make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)
 
     return EpochBatches(
@@ -80,50 +80,50 @@ class TrainingTerms:
         content = repr((self.glossary.terms, self.share))
         return hashlib.sha256(content.encode()).hexdigest()[:16]
 
-    def source(
-        self, pairs: EncodedPairs, i: int, *, epoch: int, limit: int
-    ) -> Sequence[int] | None:
-        """Ids of a source with terms written in; None if it is read as it is.
+    def sources(self, pairs: NumberedPairs, epoch: int, limit: int) -> OtherSource:
+        """Return what gives the sources of an epoch that have terms written in.
 
         Args:
-            pairs: the corpora.
-            i: number of the pair.
+            pairs: by their numbers.
             epoch: counted from 0.
-            limit: most tokens; terms without room are left out.
+            limit: most tokens of a source; terms without room are left out.
         """
-        draw = random.Random(derive_seed(self.seed, epoch, i))
-        if draw.random() >= self.share:
-            return None
-        source, target = _texts(pairs, i)
-        terms = self.glossary.agreed(source, target)
-        chosen = [term for term in terms if draw.random() < _EACH] or terms[:1]
-        if not chosen:
-            return None
-        return annotate(pairs.tokenizers.source, source, chosen, limit).ids
 
-    def describe(self, pairs: EncodedPairs) -> str:
+        def source(i: int) -> Sequence[int] | None:
+            draw = random.Random(derive_seed(self.seed, epoch, i))
+            if draw.random() >= self.share:
+                return None
+            text, target = _as_read(pairs.text_of(i), pairs.tokenizers)
+            terms = self.glossary.agreed(text, target)
+            chosen = [term for term in terms if draw.random() < _EACH] or terms[:1]
+            return annotate(pairs.tokenizers.source, text, chosen, limit).ids if chosen else None
+
+        return source
+
+    def describe(self, sample: Iterable[tuple[str, str]], tokenizers: TokenizerPair) -> str:
         """A sentence about the pairs that have terms with their translations.
+
+        Args:
+            sample: sources and targets of the corpora.
+            tokenizers: of the run.
 
         Raises:
             DataError: when none has: there would be nothing to learn from.
         """
-        step = max(1, len(pairs) // _LOOKED_AT)
-        looked_at = range(0, len(pairs), step)
-        count = sum(self._has_terms(pairs, i) for i in looked_at)
-        if not count and not any(self._has_terms(pairs, i) for i in range(len(pairs))):
+        texts = (_as_read(pair, tokenizers) for pair in sample)
+        found = [bool(self.glossary.agreed(*pair)) for pair in texts]
+        if not any(found):
             raise DataError(
-                "No pair of the training corpora has a term together with its translation",
+                f"None of {len(found):,} pairs of the training corpora has a term together with "
+                "its translation",
                 where=self.glossary.name,
                 remedy="Give terms of these corpora: words of the source, and of the target as "
                 "they stand there",
             )
         return (
-            f"{len(self.glossary):,} soft terms: {count / len(looked_at):.1%} of the pairs have "
+            f"{len(self.glossary):,} soft terms: {sum(found) / len(found):.1%} of the pairs have "
             f"some together with their translations, of which {self.share:.0%} are read with them"
         )
-
-    def _has_terms(self, pairs: EncodedPairs, i: int) -> bool:
-        return bool(self.glossary.agreed(*_texts(pairs, i)))
 
 
 def read_terms(settings: RunSettings, tokenizers: TokenizerPair) -> TrainingTerms | None:
@@ -150,8 +150,7 @@ def read_terms(settings: RunSettings, tokenizers: TokenizerPair) -> TrainingTerm
     return TrainingTerms(glossary, settings.soft_terms_share, settings.seed)
 
 
-def _texts(pairs: EncodedPairs, i: int) -> tuple[str, str]:
+def _as_read(pair: tuple[str, str], tokenizers: TokenizerPair) -> tuple[str, str]:
     """A pair as the model reads it, with reserved characters for parts that are kept."""
-    protection = pairs.tokenizers.protection
-    texts = pairs.text_of(i)
-    return texts if protection is None else protection.protect_pair(*texts)
+    protection = tokenizers.protection
+    return pair if protection is None else protection.protect_pair(*pair)

@@ -14,15 +14,20 @@ from heedful.data.encoded_pairs import (
     encode_corpora,
     validation_batches,
 )
-from heedful.data.pair_corpus import SIDES, CorpusTexts
 from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_pair
-from heedful.train.batch_source import FixedBatches
+from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task
-from heedful.train.tasks.pair_source import pair_source, read_terms
+from heedful.train.tasks.pair_source import encoded_pairs, read_terms
 from heedful.train.tasks.pipeline_scores import translation_measure
+from heedful.train.tasks.streamed_corpora import (
+    pair_stream,
+    side_texts,
+    stream_fingerprint,
+    streamed_pairs,
+)
 
 
 def prepare(setup: Setup) -> Task:
@@ -32,20 +37,18 @@ def prepare(setup: Setup) -> Task:
         DataError: when the corpora cannot be used.
     """
     settings, data = setup.settings, setup.settings.data
+    stream = pair_stream(setup) if data.is_streamed else None
 
     def train_new() -> TokenizerPair:
-        sources, targets = (CorpusTexts(data.train, side, setup.long_words) for side in SIDES)
-        pair = train_pair(settings.tokenizer, sources, targets)
+        pair = train_pair(settings.tokenizer, *side_texts(setup, stream))
         kinds = settings.protected_kinds
         pair = pair.protecting(kinds) if kinds else pair
         return pair if settings.soft_terms is None else pair.with_soft_terms()
 
     tokenizers = setup.tokenizers(train_new)
     terms = read_terms(settings, tokenizers)
-    pairs = _encode(setup, "train", tokenizers)
+    pairs = None if stream is not None else _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None
-    if terms is not None:
-        setup.events.note(terms.describe(pairs))
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
         setup.events.note(line)
     validation = measure = None
@@ -59,10 +62,18 @@ def prepare(setup: Setup) -> Task:
         measure = translation_measure(
             settings.validation, tokenizers, len(valid), valid.text_of, progress
         )
+    if stream is not None:
+        fingerprint = stream_fingerprint(stream, tokenizers)
+        source: Source = streamed_pairs(setup, stream, tokenizers, terms)
+    else:
+        assert pairs is not None
+        fingerprint, source = pairs.fingerprint, encoded_pairs(setup, pairs, terms)
+    if terms is not None:
+        fingerprint = f"{fingerprint}-{terms.fingerprint}"
     return Task(
         tokenizers,
-        pairs.fingerprint if terms is None else f"{pairs.fingerprint}-{terms.fingerprint}",
-        pair_source(setup, pairs, terms),
+        fingerprint,
+        source,
         lambda: _new_model(setup, tokenizers),
         TranslationObjective(settings.objective),
         validation,
