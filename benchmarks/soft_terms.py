@@ -1,6 +1,6 @@
 """Soft terms against hard ones and none: terms satisfied, BLEU and speed, on terms never trained.
 
-    python benchmarks/soft_terms.py --data DIR [--steps 700] [--seeds 1] [--runs DIR]
+    python benchmarks/soft_terms.py --data DIR [--steps 300] [--share 0.3] [--seeds 1] [--runs DIR]
 
 DIR holds multi30k/raw/{train,val,test_2016_flickr}.{en,de}.gz (or set HEEDFUL_DATA). Terms are
 drawn from the training part as `glossary.py` draws them; a quarter of them is held out, and no term
@@ -35,7 +35,7 @@ FEWEST, HELD_OUT = 3, 4
 """A term stands in so many pairs; one of so many is held out."""
 TRAINING = (
     *("--init", "en-de", "--data.batch-tokens", "2048", "--schedule.kind", "cosine"),
-    *("--schedule.peak-learning-rate", "0.0007", "--schedule.warmup-steps", "50"),
+    *("--schedule.peak-learning-rate", "0.0005", "--schedule.warmup-steps", "50"),
     *("--validation.every-steps", "100000"),
 )
 
@@ -101,7 +101,8 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", default=os.environ.get("HEEDFUL_DATA"))
-    parser.add_argument("--steps", type=int, default=700)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--share", type=float, default=0.3)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("runs") / "soft-terms")
     parser.add_argument("--results", type=Path, default=Path(__file__).resolve().parent / "results")
@@ -135,7 +136,12 @@ def main() -> None:
     for seed in range(1, arguments.seeds + 1):
         kinds = {
             "soft": (
-                ["--soft-terms", str(arguments.runs / "terms.tsv"), "--soft-terms-share", "0.6"],
+                [
+                    "--soft-terms",
+                    str(arguments.runs / "terms.tsv"),
+                    "--soft-terms-share",
+                    str(arguments.share),
+                ],
                 withs,
             ),
             "plain": ([], without),
@@ -152,7 +158,7 @@ def main() -> None:
         arguments.results,
         "soft-terms",
         f"python benchmarks/soft_terms.py --data DIR --steps {arguments.steps} "
-        f"--seeds {arguments.seeds}",
+        f"--share {arguments.share} --seeds {arguments.seeds}",
         {"terms_trained": len(terms), "terms_held_out": len(held_out), **results},
     )
 
