@@ -73,8 +73,15 @@ def _lines(path: Path) -> list[str]:
         return file.read().splitlines()
 
 
-def draw_glossaries(pairs: Sequence[Pair], count: int) -> tuple[Glossary, Glossary]:
+def draw_glossaries(
+    pairs: Sequence[Pair], count: int, fewest: int = FEWEST
+) -> tuple[Glossary, Glossary]:
     """Draw terms: words, each with the words of the other language that stand beside it.
+
+    Args:
+        pairs: of the training part.
+        count: most terms.
+        fewest: pairs that a term stands in.
 
     Returns:
         Glossaries of the same terms, with the forms of one word each, and with other words, too.
@@ -90,7 +97,7 @@ def draw_glossaries(pairs: Sequence[Pair], count: int) -> tuple[Glossary, Glossa
     shares: dict[str, list[tuple[float, str]]] = {}
     for (one, other), number in together.items():
         share = 2 * number / (sources[one] + targets[other])
-        if sources[one] >= FEWEST and share >= ALSO:
+        if sources[one] >= fewest and share >= ALSO:
             shares.setdefault(one, []).append((-share, other))
     sure = sorted(word for word, row in shares.items() if -min(row)[0] >= SURE)
     chosen = random.Random(1).sample(sure, min(count, len(sure)))
@@ -148,9 +155,9 @@ def main() -> None:
         found = pipeline.translate(sources, glossary=terms)
         results[name] = {
             "terms_percent": satisfied(terms or glossary, sources, found),
-            "bleu": _bleu(found, references, range(len(sources))),
-            "bleu_with_terms": _bleu(found, references, with_terms),
-            "bleu_where_right": _bleu(found, references, right),
+            "bleu": bleu(found, references, range(len(sources))),
+            "bleu_with_terms": bleu(found, references, with_terms),
+            "bleu_where_right": bleu(found, references, right),
             "missing": sum(len(each.missing) for each in found),
         }
         say(f"{name}: {results[name]}")
@@ -184,7 +191,8 @@ def main() -> None:
     )
 
 
-def _bleu(outputs: Sequence[str], references: Sequence[str], numbers: Sequence[int]) -> float:
+def bleu(outputs: Sequence[str], references: Sequence[str], numbers: Sequence[int]) -> float:
+    """BLEU of the sentences of these numbers."""
     chosen = ([texts[i] for i in numbers] for texts in (outputs, references))
     hypotheses, targets = chosen
     return round(corpus_scores(hypotheses, [targets], ["bleu"])["bleu"].score, 2)

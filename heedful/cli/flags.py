@@ -374,47 +374,6 @@ class Running:
 STANDARD = Running()
 
 
-@dataclass(frozen=True)
-class TranslationRequest:
-    """The translator and options that the flags name.
-
-    Args:
-        model: the model's directory.
-        settings: of the search.
-        running: device, precision and batches.
-        alignment: return alignments.
-        checks: of translations.
-        prefixes: translations have given prefixes.
-        shortlist: use the model's shortlist, or the one in this file.
-        glossary: terms that must be translated as in this file.
-        protect: kinds of parts that are kept; those that the model was trained for if unset.
-        consistency: of translations with their sources.
-    """
-
-    model: Path
-    settings: SearchSettings
-    running: Running
-    alignment: bool
-    checks: CheckFlags
-    prefixes: bool
-    shortlist: bool | Path
-    glossary: Path | None = None
-    protect: tuple[str, ...] | None = None
-    consistency: ConsistencyFlags = AS_THE_MODEL
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the request needs nothing but translations of one model."""
-        running = self.running
-        return (
-            not (self.alignment or self.checks.is_on or self.consistency.is_on or self.prefixes)
-            and not (self.shortlist or self.glossary or self.protect)
-            and not running.ensemble
-            and running.batch_size is None
-            and running.batch_tokens == STANDARD.batch_tokens
-        )
-
-
 _ROTARY = Group("Rotary positions", sort_key=40)
 
 

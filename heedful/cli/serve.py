@@ -7,7 +7,7 @@ import importlib.util
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
@@ -25,6 +25,7 @@ from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.serve.limits import GateSettings, Limits
+    from heedful.serve.served_models import ServedModels
 
 _NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart", "sentencex")
 
@@ -120,7 +121,59 @@ class Load:
                 raise ConfigError(f"It must be positive: {value}", where=f"--{flag}")
 
 
+@Parameter(name="*", group=Group("Terms", sort_key=46))
+@dataclass(frozen=True, kw_only=True)
+class ServedTerms:
+    """Flags of the glossaries that translations are held to."""
+
+    glossary: Annotated[
+        tuple[str, ...],
+        Parameter(
+            negative=(),
+            show_default=False,
+            help="Terms of translations, as for `heedful translate`: a file, or NAME=FILE where "
+            "there are several models; may be repeated.",
+        ),
+    ] = ()
+    glossary_mode: Annotated[
+        Literal["hard", "soft"],
+        Parameter(help="hard, or soft for models trained with --soft-terms."),
+    ] = "hard"
+
+    def files(self, models: ServedModels) -> dict[str, Path]:
+        """Return the files by the names of models, each read once for its mistakes.
+
+        Raises:
+            ConfigError: when a file names no model, or the only one of several.
+            DataError: naming the line that is no term.
+        """
+        from heedful.pipelines.glossary import Glossary
+
+        files: dict[str, Path] = {}
+        for word in self.glossary:
+            name, separator, file = word.partition("=")
+            if not separator or Path(word).exists():
+                name, file = next(iter(models.by_name)), word
+                if len(models.by_name) > 1:
+                    raise ConfigError(
+                        "There are several models, and the glossary is of one",
+                        where=f"--glossary {word}",
+                        remedy=f"Say which: {name}={word}",
+                    )
+            models.find(name)
+            if name in files:
+                raise ConfigError(
+                    f"The model {name} has a glossary already",
+                    where=f"--glossary {word}",
+                    remedy="Put all terms into one file",
+                )
+            Glossary.read(file)
+            files[name] = Path(file)
+        return files
+
+
 _ACCESS = Access()
+_TERMS = ServedTerms()
 _LOAD = Load()
 
 
@@ -138,6 +191,7 @@ def serve(
     precision: PrecisionFlag = "auto",
     search: SearchFlags | None = None,
     consistency: ConsistencyFlags = AS_THE_MODEL,
+    terms: ServedTerms = _TERMS,
     output: Output = PLAIN,
 ) -> None:
     """Serve translators and language models over HTTP.
@@ -168,7 +222,7 @@ def serve(
     settings = search_settings(search)
     flags = {"models": list(models), "device": device, "precision": precision}
     flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
-    flags |= consistency.plain()
+    flags |= {**consistency.plain(), **dataclasses.asdict(terms)}
     report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
     from heedful.listening import address_of, is_loopback, listen, outside_address
     from heedful.serve.served_models import ServedModels, parse_model, pinned_model
@@ -179,7 +233,8 @@ def serve(
     if not models:
         raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
     models = tuple(map(pinned_model, models))
-    ServedModels([parse_model(word) for word in models])  # mistakes are said before workers start
+    # Mistakes are said before workers start.
+    glossaries = terms.files(ServedModels([parse_model(word) for word in models]))
     access.check()
     listening = listen(access.host, access.port)
     address = address_of(listening)
@@ -200,6 +255,8 @@ def serve(
             precision=precision,
             search=settings,
             consistency=consistency.arguments() if consistency.is_on else None,
+            glossaries=glossaries,
+            soft_terms=terms.glossary_mode == "soft",
             limits=_limits(load, settings),
             gate=_gate(access, load),
             most_bytes=None if load.memory is None else int(load.memory * 1e9),

@@ -24,7 +24,6 @@ from heedful.cli.flags import (
     ModelPath,
     Running,
     SearchFlags,
-    TranslationRequest,
     search_settings,
     terminal,
 )
@@ -42,10 +41,10 @@ from heedful.cli.text_io import (
     refuse_missing_folder,
     say_counts,
 )
+from heedful.cli.translation_request import NO_TERMS, GlossaryFlags, TranslationRequest
 
 if TYPE_CHECKING:
     from heedful.cli.checking import CheckedTranslations
-    from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
@@ -101,13 +100,7 @@ def translate(
         Path | None,
         Parameter(help="A prefix for each input line; an empty line is none."),
     ] = None,
-    glossary: Annotated[
-        Path | None,
-        Parameter(
-            help="Terms that must be translated as given: a text file with a tab between source, "
-            "target (several with | between) and flags (keep, ignore-case)."
-        ),
-    ] = None,
+    terms: GlossaryFlags = NO_TERMS,
     protect: Annotated[
         list[str] | None,
         Parameter(
@@ -177,7 +170,7 @@ def translate(
         "stream": stream,
         "continuous_batching": continuous_batching,
         "shortlist": str(shortlist_file) if shortlist_file else shortlist,
-        "glossary": None if glossary is None else str(glossary),
+        **terms.plain(),
         "protect": protect,
         **checks.plain(),
         **consistency.plain(),
@@ -192,7 +185,7 @@ def translate(
         consistency=consistency,
         prefixes=prefix is not None or prefix_file is not None,
         shortlist=shortlist_file or shortlist,
-        glossary=glossary,
+        terms=terms,
         protect=None if protect is None else tuple(kind for kind in protect if kind != "none"),
     )
     form = LineFormat(
@@ -408,11 +401,7 @@ class LazyTranslator:
         self.request = request
         self.load_seconds = 0.0
         self._full: tuple[TranslationPipeline, int] | None = None
-        self._glossary: Glossary | None = None
-        if request.glossary is not None:
-            from heedful.pipelines.glossary import Glossary
-
-            self._glossary = Glossary.read(request.glossary)
+        self._glossary = request.terms.read()
         self.consistent: ConsistentTranslation | None = None
         self._lean = self._load_lean() if request.is_plain else None
         if self._lean is None:  # now, so that errors are reported before input is read
@@ -488,7 +477,7 @@ class LazyTranslator:
         pipeline = request.running.load(request.model, shortlist=request.shortlist)
         positions = request.running.positions(pipeline, request.settings)
         if self._glossary is not None:
-            self._glossary.check(pipeline.tokenizers.target)
+            pipeline.check_glossary(self._glossary)
         pipeline.check_protection(request.protect)
         if request.consistency.is_on:
             from heedful.cli.checking import languages_of

@@ -22,6 +22,7 @@ from heedful.cli.flags import (
     terminal,
 )
 from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, say_counts
+from heedful.cli.translation_request import NO_TERMS, GlossaryFlags
 from heedful.documents.document_settings import DocumentSettings
 from heedful.durable import open_regular, whole
 from heedful.errors import ConfigError, UserError, suggest
@@ -30,6 +31,7 @@ from heedful.search.search_settings import SearchSettings
 if TYPE_CHECKING:
     from heedful.documents.line_up import TranslatedSentence
     from heedful.events import Events
+    from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.quality.consistency import ConsistentTranslation
 
@@ -64,6 +66,7 @@ def translate_file(
         ),
     ] = None,
     document: DocumentFlags | None = None,
+    terms: GlossaryFlags = NO_TERMS,
     consistency: ConsistencyFlags = AS_THE_MODEL,
     search: SearchFlags | None = None,
     running: Running = STANDARD,
@@ -92,7 +95,7 @@ def translate_file(
         )
     flags = {"input": str(input), "output": str(output_file), "model": str(model), "format": name}
     flags |= {**settings.plain(), **search_options.plain(), **running.plain()}
-    flags |= consistency.plain()
+    flags |= terms.plain() | consistency.plain()
     report = Report("translate-file", output, flags)
     refuse_missing_folder(output_file)
     if output_file.exists() and not force:
@@ -103,7 +106,9 @@ def translate_file(
         data = stream.read()
     opened = open_document(data, format=name, settings=settings, name=str(input))
     with closing(terminal()) as events:
-        translator = _Translator(running, model, search_options, consistency, events, languages)
+        translator = _Translator(
+            running, model, search_options, terms.read(), consistency, events, languages
+        )
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
             [sentence.alignment for sentence in opened.sentences],
@@ -128,6 +133,7 @@ class _Translator:
         running: Running,
         model: Path,
         settings: SearchSettings,
+        glossary: Glossary | None,
         consistency: ConsistencyFlags,
         events: Events,
         languages: str | None,
@@ -137,6 +143,9 @@ class _Translator:
         if consistency.is_on:
             codes = languages_of(model, languages)
             self.pipeline = self.consistent = consistency.applied(self.pipeline, codes)
+        if glossary is not None:
+            self.pipeline.check_glossary(glossary)
+        self.glossary = glossary
         self.positions = running.positions(self.pipeline, settings)
         self.batch_size = running.batch_size
         self.settings = settings
@@ -157,6 +166,7 @@ class _Translator:
             translations = self.pipeline.translate(
                 [texts[i] for i in numbers],
                 settings=self.settings,
+                glossary=self.glossary,
                 alignment=alignment,
                 batch_size=self.batch_size,
                 batch_tokens=self.positions,

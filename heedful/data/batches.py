@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 PaddingSide = Literal["right", "left"]
 Sequences = Sequence[Sequence[int] | npt.NDArray[np.integer]]
+OtherSource = Callable[[int], Sequence[int] | None]
+"""Ids of a pair's source that stand in for those that were encoded; None for these."""
 
 
 NO_TARGET = -1
@@ -229,6 +231,7 @@ def make_batch(
     *,
     padding_side: PaddingSide = "right",
     bpe_dropout: BpeDropout | None = None,
+    other_source: OtherSource | None = None,
 ) -> PairBatch:
     """Put pairs side by side.
 
@@ -238,6 +241,7 @@ def make_batch(
         padding_side: where shorter pairs are filled up.
         bpe_dropout: encode the text anew with dropout. Sequences get longer (by about 30 % at a
             probability of 0.1), so such a batch may hold more positions than its budget.
+        other_source: sources that are read instead, by the number of the pair.
 
     Raises:
         ConfigError: for BPE-dropout with a tokenizer that has no merges.
@@ -255,6 +259,11 @@ def make_batch(
         targets = [
             _with_dropout(tokenizers.target, text[1], plain, bpe_dropout, f"target {i}")
             for text, plain, i in zip(texts, targets, indices, strict=True)
+        ]
+    if other_source is not None:
+        others = [other_source(int(i)) for i in indices]
+        sources = [
+            ids if other is None else other for ids, other in zip(sources, others, strict=True)
         ]
     return pair_batch(sources, targets, indices, tokenizers, padding_side)
 

@@ -23,7 +23,7 @@ from heedful.durable import replace_synced
 from heedful.errors import ModelError
 from heedful.models.model_spec import CommonSpec, ModelSpec, parse_spec
 from heedful.text.tokenizer import Tokenizer
-from heedful.text.tokenizer_pair import PROTECTION_FILE, TokenizerPair
+from heedful.text.tokenizer_pair import PROTECTION_FILE, SOFT_TERMS_FILE, TokenizerPair
 
 SCHEMA_VERSION = 2
 COMPACT_VERSION = 3
@@ -33,6 +33,7 @@ WEIGHTS_FILE = "model.safetensors"
 _FILES = (
     *(CONFIG_FILE, WEIGHTS_FILE, "tokenizer.json", "target_tokenizer.json"),
     PROTECTION_FILE,
+    SOFT_TERMS_FILE,
 )
 
 _DIMENSIONS = {

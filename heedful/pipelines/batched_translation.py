@@ -109,7 +109,7 @@ class BatchedTranslation:
         batches: list[list[int]] = []
         for beam, numbers in _by_beam(items, settings):
             planned = plan_batches(
-                [len(items[i].segment.ids) + 1 for i in numbers],
+                [len(items[i].ids) + 1 for i in numbers],
                 width=beam,
                 batch_tokens=batch_tokens,
                 batch_size=batch_size,

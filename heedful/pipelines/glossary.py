@@ -22,6 +22,7 @@ from typing import Self
 from heedful.durable import decode_line, open_regular
 from heedful.errors import DataError
 from heedful.search.phrase_automaton import RequiredPhrase
+from heedful.text.inline_terms import InlineTerm
 from heedful.text.pretokenization import is_spaceless
 from heedful.text.tokenizer import TextTokenizer
 
@@ -73,10 +74,15 @@ class Glossary:
     Args:
         terms: terms of one source are alternatives to each other.
         name: file, for errors.
+        is_soft: translations are written into the source, for a model that learned to use them
+            (`heedful train --soft-terms`), instead of required.
     """
 
-    def __init__(self, terms: Sequence[Term], name: str = "glossary") -> None:
+    def __init__(
+        self, terms: Sequence[Term], name: str = "glossary", *, is_soft: bool = False
+    ) -> None:
         self.name = name
+        self.is_soft = is_soft
         merged: dict[tuple[str, bool], Term] = {}
         for term in terms:
             key = (_folded(term.source) if term.ignore_case else term.source, term.ignore_case)
@@ -97,12 +103,13 @@ class Glossary:
         return len(self.terms)
 
     @classmethod
-    def read(cls, path: str | Path) -> Self:
+    def read(cls, path: str | Path, *, soft: bool = False) -> Self:
         """Read a file.
 
         Args:
             path: text in UTF-8: columns with tabs between them, see above. A first line "source,
                 target" or "source, target, flags" is a heading.
+            soft: see `is_soft`.
 
         Raises:
             DataError: naming the line that is no term.
@@ -125,7 +132,7 @@ class Glossary:
                 terms.append(_term(columns, number, str(path)))
         if not terms:
             raise DataError("The glossary has no terms", where=str(path), remedy=_FORM)
-        return cls(terms, str(path))
+        return cls(terms, str(path), is_soft=soft)
 
     def find(self, text: str) -> list[Occurrence]:
         """Find the terms in a text, from left to right; none overlap."""
@@ -180,12 +187,14 @@ class Glossary:
                     )
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
-        """The phrases that a translation must contain, one for each term found.
+        """The phrases that a translation must contain, one for each term found; none if soft.
 
         Args:
             text: of the source.
             tokenizer: of the target.
         """
+        if self.is_soft:
+            return ()
         phrases: list[RequiredPhrase] = []
         for found in self.find(text):
             targets = list(found.term.targets)
@@ -200,6 +209,47 @@ class Glossary:
             )
             phrases.append(RequiredPhrase(tuple(alternatives), name=found.term.name))
         return tuple(phrases)
+
+    def inline(self, text: str) -> list[InlineTerm]:
+        """The translations to write into a text, the first of each term's; none unless soft."""
+        if not self.is_soft:
+            return []
+        return [InlineTerm(one.start, one.end, one.term.targets[0]) for one in self.find(text)]
+
+    def agreed(self, source: str, target: str) -> list[InlineTerm]:
+        """The terms of a pair's source that are translated by one of their targets.
+
+        Targets are found as whole words, the first of several that are there; no word is part of
+        the translations of two terms.
+
+        Args:
+            source: of the pair.
+            target: its translation.
+        """
+        found = self.find(source)
+        if not found:
+            return []
+        words: list[str | None] = [target[start:end] for start, end in _words(target)]
+        agreed: list[InlineTerm] = []
+        for one in found:
+            for form in one.term.targets:
+                own = [form[start:end] for start, end in _words(form)]
+                place = _place_of(own, words)
+                if place is not None:
+                    words[place : place + len(own)] = [None] * len(own)
+                    agreed.append(InlineTerm(one.start, one.end, form))
+                    break
+        return agreed
+
+
+def _place_of(own: Sequence[str], words: Sequence[str | None]) -> int | None:
+    """The place of words among others; a sentence may begin with a capital letter."""
+    if own and list(words[: len(own)]) == [_capitalized(own[0]), *own[1:]]:
+        return 0
+    for place in range(len(words) - len(own) + 1):
+        if words[place] == own[0] and list(words[place : place + len(own)]) == own:
+            return place
+    return None
 
 
 def spellings(text: str, tokenizer: TextTokenizer, *, spaced: bool) -> list[tuple[int, ...]]:

@@ -118,7 +118,7 @@ class NumpyTranslationPipeline:
                     weights.finish()
                 tokenizers = load_tokenizers(directory, spec)
             assert tokenizers is not None
-            if tokenizers.protection is not None:
+            if tokenizers.unwritten:
                 return None
             return cls(translator, tokenizers)
         except (Unsupported, UserError):

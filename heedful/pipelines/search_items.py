@@ -11,6 +11,7 @@ from heedful.errors import DataError, ModelError
 from heedful.pipelines.segment_search import SearchItem
 from heedful.pipelines.text_splitting import CutText, Segment, Warn, cut_texts, single_line
 from heedful.search.phrase_automaton import RequiredPhrase
+from heedful.text.inline_terms import InlineTerm, annotate, without_marks
 from heedful.text.protected_spans import Protection, reserved_marks, span_kinds
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -23,7 +24,14 @@ _SEGMENTS_OF_A_TEXT = 1 << 20
 
 
 class Terminology(Protocol):
-    """Anything that knows the phrases a translation must contain, such as a `Glossary`."""
+    """Anything that knows the phrases a translation must contain, such as a `Glossary`.
+
+    A soft one knows translations that are written into the source instead.
+    """
+
+    @property
+    def is_soft(self) -> bool:
+        """True if its terms need a model that has learned soft terms."""
 
     def check(self, tokenizer: TextTokenizer) -> None:
         """Refuse phrases that a model cannot write; the tokenizer is of the target."""
@@ -33,6 +41,9 @@ class Terminology(Protocol):
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
         """The phrases of a text's translation; the tokenizer is of the target."""
+
+    def inline(self, text: str) -> Sequence[InlineTerm]:
+        """The translations to write into a text, from left to right."""
 
 
 def protection_of(tokenizers: TokenizerPair, protect: Sequence[str] | None) -> Protection | None:
@@ -77,6 +88,8 @@ def cut_protected(
         warn, first_line: as for `cut_texts`.
     """
     protection = protection_of(tokenizers, protect)
+    if tokenizers.soft_terms:
+        texts = [without_marks(text) for text in texts]
     if protection is None:
         return cut_texts(texts, tokenizers.source, limit, warn=warn, first_line=first_line)
     marked = [protection.protect(text) for text in texts]
@@ -100,7 +113,9 @@ def search_items(
     *,
     prefixes: Sequence[str] | None,
     glossary: Terminology | None,
+    limit: int,
     first_line: int,
+    warn: Warn | None,
 ) -> list[SearchItem]:
     """Build the items of all segments, in order.
 
@@ -108,8 +123,10 @@ def search_items(
         texts: in segments.
         tokenizers: of the model.
         prefixes: for each text how its translation begins, "" for anyhow.
-        glossary: knows the phrases of segments.
+        glossary: knows the phrases of segments, and the translations to write into them.
+        limit: most tokens of a segment, with translations in it.
         first_line: number of the first text.
+        warn: called with a sentence about translations for which there is no room.
 
     Raises:
         DataError: when there are not as many prefixes as texts.
@@ -130,8 +147,26 @@ def search_items(
             phrases = () if glossary is None else glossary.phrases(segment.text, tokenizer)
             phrases += _protected(segment, tokenizers)
             name = line * _SEGMENTS_OF_A_TEXT + i
-            items.append(SearchItem(segment, line, name, () if i else prefix, phrases))
+            item = SearchItem(segment, line, name, () if i else prefix, phrases)
+            if glossary is not None and (terms := glossary.inline(segment.text)):
+                item = _annotated(item, terms, tokenizers, limit, warn)
+            items.append(item)
     return items
+
+
+def _annotated(
+    item: SearchItem,
+    terms: Sequence[InlineTerm],
+    tokenizers: TokenizerPair,
+    limit: int,
+    warn: Warn | None,
+) -> SearchItem:
+    """The item with translations of terms in its source."""
+    source = annotate(tokenizers.source, item.segment.text, terms, limit)
+    if source.left_out and warn is not None:
+        names = "; ".join(term.target for term in source.left_out)
+        warn(f"line {item.line}: too long for the model with all terms: without {names}")
+    return replace(item, read=source.ids, origins=source.origins, copied=source.copied)
 
 
 def _protected(segment: Segment, tokenizers: TokenizerPair) -> tuple[RequiredPhrase, ...]:

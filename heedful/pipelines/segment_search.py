@@ -33,6 +33,9 @@ class SearchItem:
         name: the number its random draws depend on.
         prefix: ids that its translation begins with.
         phrases: that its translation must contain.
+        read: its tokens with translations of terms, if the model is to read some.
+        origins: for each of these, the number of the text's token that it is or stands beside.
+        copied: tokens of the translations.
     """
 
     segment: Segment
@@ -40,6 +43,20 @@ class SearchItem:
     name: int
     prefix: Sequence[int]
     phrases: Sequence[RequiredPhrase] = ()
+    read: Sequence[int] = ()
+    origins: Sequence[int] = ()
+    copied: Sequence[int] = ()
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The tokens that the model reads."""
+        return self.read or self.segment.ids
+
+    @property
+    def needed(self) -> list[int]:
+        """Tokens that its translation must or may well contain."""
+        phrases = [id for each in self.phrases for ids in each.alternatives for id in ids]
+        return [*self.prefix, *phrases, *self.copied]
 
     def beam(self, settings: SearchSettings) -> int:
         """The hypotheses that its search keeps: more where phrases are required."""
@@ -76,16 +93,16 @@ class SegmentSearch:
         phrases = [item.phrases for item in items]
         if any(phrases):
             settings = settings.model_copy(update={"beam": items[0].beam(settings)})
-        ids = [item.segment.ids for item in items]
+        ids = [item.ids for item in items]
         source, positions = _sources(ids, self.tokenizers, self.device)
         prefixes = [item.prefix for item in items]
         # Different tokens may spell the same text, so a list of texts needs some in reserve.
         several = settings.n_best > 1 and not settings.sampling
         vocabulary = None
         if self.shortlist is not None:
-            needed = [[*item.prefix, *_phrase_tokens(item.phrases)] for item in items]
+            needed = [item.needed for item in items]
             vocabulary = self.shortlist.restrict(ids, needed, specials, self.device)
-        required, reserved = None, tuple(self.tokenizers.reserved.values())
+        required, reserved = None, self.tokenizers.unwritten
         if any(phrases) or reserved:
             words = WordBoundaries.of(self.tokenizers.word_edges, self.size)
             required = Requirements(phrases, words, reserved)
@@ -118,7 +135,7 @@ class SegmentSearch:
                 SegmentResult(hypotheses, phrases=item.phrases)
                 for item, hypotheses in zip(items, results, strict=True)
             ]
-        alignments = self._alignments(begun, [item.segment for item in items], results)
+        alignments = self._alignments(begun, items, results)
         return [
             SegmentResult(hypotheses, rows, item.phrases)
             for item, hypotheses, rows in zip(items, results, alignments, strict=True)
@@ -136,7 +153,7 @@ class SegmentSearch:
         return distinct_texts(ranked, target)[: self.settings.n_best]
 
     def _alignments(
-        self, begun: Any, segments: Sequence[Segment], results: Sequence[Sequence[Hypothesis]]
+        self, begun: Any, items: Sequence[SearchItem], results: Sequence[Sequence[Hypothesis]]
     ) -> list[list[Alignment]]:
         """Align every hypothesis; those of one rank together."""
         specials = target_specials(self.tokenizers)
@@ -147,11 +164,14 @@ class SegmentSearch:
             state = self.model.reorder(begun, torch.tensor(rows, device=self.device)[:, None])
             attention = attention_of(self.model, state, targets, specials).double().cpu()
             for i, target, weights in zip(rows, targets, attention, strict=True):
-                alignments[i].append(self._align(weights, segments[i], target))
+                alignments[i].append(self._align(weights, items[i], target))
         return alignments
 
-    def _align(self, weights: Tensor, segment: Segment, target: Sequence[int]) -> Alignment:
-        tokenizers = self.tokenizers
+    def _align(self, weights: Tensor, item: SearchItem, target: Sequence[int]) -> Alignment:
+        tokenizers, segment = self.tokenizers, item.segment
+        if item.read:
+            frame = len(tokenizers.source.first)
+            weights = _of_text(weights, item.origins, frame, len(segment.ids))
         source_side = (tokenizers.source, segment.ids, segment.text)
         text = tokenizers.target.decode(target)
         return align(weights, source_side, (tokenizers.target, target, text))
@@ -205,8 +225,19 @@ def align_pairs(
     return alignments
 
 
-def _phrase_tokens(phrases: Sequence[RequiredPhrase]) -> list[int]:
-    return [id for phrase in phrases for ids in phrase.alternatives for id in ids]
+def _of_text(weights: Tensor, origins: Sequence[int], frame: int, size: int) -> Tensor:
+    """Attention [T, S] to an annotated source as attention to the tokens of its text.
+
+    Args:
+        weights: to the tokens that the encoder read.
+        origins: of the annotated tokens; a term has what its translation got.
+        frame: tokens before them.
+        size: tokens of the text.
+    """
+    inner = weights[:, frame : frame + len(origins)]
+    places = torch.tensor(origins, device=weights.device)
+    gathered = weights.new_zeros(len(weights), size).index_add(1, places, inner)
+    return torch.cat([weights[:, :frame], gathered], dim=1)
 
 
 def target_specials(tokenizers: TokenizerPair) -> Specials:

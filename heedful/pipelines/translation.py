@@ -152,7 +152,7 @@ class TranslationPipeline:
             prefixes: for each text how its translation must begin, "" for anyhow.
             glossary: a `Glossary`, whose terms must be translated as it says. A translation that
                 lacks some all the same, as its longest length left no room, names them in
-                `missing`.
+                `missing`. A soft one writes its translations into the sources instead.
             protect: kinds of parts that are kept byte for byte, such as `urls`; those that the
                 model was trained for if unset, none if empty.
             alignment: also give alignments; the translations stay the same.
@@ -171,14 +171,16 @@ class TranslationPipeline:
                 such a name.
             DataError: when there are not as many prefixes as texts, or the model cannot spell a
                 term of the glossary.
-            ModelError: when parts are to be protected and the model has no tokens for them.
+            ModelError: when parts are to be protected and the model has no tokens for them, or the
+                glossary is soft and the model has not learned soft terms.
         """
         settings = _settings(settings, options)
         _check_batching(batch_size, batch_tokens)
         texts = _listed(texts, "texts")
         if glossary is not None:
-            _check_searched(settings)
-            glossary.check(self.tokenizers.target)
+            if not glossary.is_soft:
+                _check_searched(settings)
+            self.check_glossary(glossary)
         cut = cut_protected(
             texts,
             self.tokenizers,
@@ -193,7 +195,9 @@ class TranslationPipeline:
                 self.tokenizers,
                 prefixes=prefixes,
                 glossary=glossary,
+                limit=self.max_length,
                 first_line=first_line,
+                warn=warn,
             ),
             settings,
             alignment=alignment,
@@ -210,6 +214,24 @@ class TranslationPipeline:
         if warn is not None:
             warn_of_cuts(translations, first_line, warn)
         return translations
+
+    def check_glossary(self, glossary: Terminology) -> None:
+        """Refuse a glossary that the model cannot follow.
+
+        Args:
+            glossary: of a translation.
+
+        Raises:
+            DataError: when the model cannot spell a term.
+            ModelError: when it is soft and the model has not learned soft terms.
+        """
+        if glossary.is_soft and not self.tokenizers.soft_terms:
+            raise ModelError(
+                "This model has not learned soft terms: it cannot read translations in its source",
+                where="glossary-mode = soft",
+                remedy="Train one with --soft-terms, or take hard terms, which every model obeys",
+            )
+        glossary.check(self.tokenizers.target)
 
     def check_protection(self, protect: Sequence[str] | None) -> None:
         """Refuse kinds of parts that the model cannot keep; see `translate`.

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from heedful.pipelines.glossary import Occurrence, spellings
 from heedful.pipelines.search_items import Terminology
 from heedful.search.phrase_automaton import RequiredPhrase
+from heedful.text.inline_terms import InlineTerm
 from heedful.text.tokenizer import TextTokenizer
 
 
@@ -38,6 +39,11 @@ class RequiredCopies:
     glossary: Terminology | None
     copies: Mapping[str, Sequence[Copy]]
 
+    @property
+    def is_soft(self) -> bool:
+        """True if the terms are soft; the copies never are."""
+        return self.glossary is not None and self.glossary.is_soft
+
     def check(self, tokenizer: TextTokenizer) -> None:
         """Refuse terms that a model cannot write."""
         if self.glossary is not None:
@@ -46,6 +52,10 @@ class RequiredCopies:
     def find(self, text: str) -> Sequence[Occurrence]:
         """The terms in a text."""
         return () if self.glossary is None else self.glossary.find(text)
+
+    def inline(self, text: str) -> Sequence[InlineTerm]:
+        """The translations to write into a text."""
+        return () if self.glossary is None else self.glossary.inline(text)
 
     def phrases(self, text: str, tokenizer: TextTokenizer) -> tuple[RequiredPhrase, ...]:
         """The phrases of terms and copies; a text may be a piece of one that was given.

@@ -26,6 +26,7 @@ from heedful.pretrained.catalogue import (
 if TYPE_CHECKING:
     from heedful.device import RunningPrecision
     from heedful.models.build import AnyModel
+    from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.text_generation import GenerationPipeline
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.text.tokenizer_pair import TokenizerPair
@@ -41,12 +42,14 @@ class ServedModel:
         name: that requests say.
         path: its directory.
         source, target: language codes of a translator; empty for a language model.
+        glossary: its translations are held to, once it is loaded.
     """
 
     name: str
     path: Path
     source: str = ""
     target: str = ""
+    glossary: Glossary | None = None
     pipeline: Pipeline | None = None
     used: float = 0.0
     loading: threading.Lock = field(default_factory=threading.Lock)
@@ -111,6 +114,8 @@ class ServedModels:
         most_bytes: of the models in memory together; None for all of them.
         shared: folder in which workers share weights; they do not if None.
         consistency: arguments of the `ConsistentTranslation` around translators; none if None.
+        glossaries: files by the names of translators.
+        soft_terms: the terms are soft.
     """
 
     def __init__(
@@ -122,6 +127,8 @@ class ServedModels:
         most_bytes: int | None = None,
         shared: Path | None = None,
         consistency: Mapping[str, Any] | None = None,
+        glossaries: Mapping[str, Path] | None = None,
+        soft_terms: bool = False,
     ) -> None:
         self.by_name: dict[str, ServedModel] = {}
         for model in models:
@@ -137,6 +144,10 @@ class ServedModels:
         self.most_bytes = most_bytes
         self.shared = shared
         self.consistency = consistency
+        self.glossaries = glossaries or {}
+        self.soft_terms = soft_terms
+        for name in self.glossaries:
+            self.find(name)
         self._choosing = threading.Lock()
 
     def __iter__(self) -> Iterator[ServedModel]:
@@ -247,6 +258,11 @@ class ServedModels:
                 remedy="Name them before it, as in en-de=MODEL",
             )
         translator = TranslationPipeline.load(model.path, **options)
+        if (file := self.glossaries.get(model.name)) is not None:
+            from heedful.pipelines.glossary import Glossary
+
+            model.glossary = Glossary.read(file, soft=self.soft_terms)
+            translator.check_glossary(model.glossary)
         if self.consistency is None:
             return translator
         from heedful.quality.consistency import ConsistentTranslation

@@ -22,6 +22,8 @@ class ServerSettings:
         precision: they run in.
         search: settings of translations.
         consistency: arguments of the `ConsistentTranslation` around translators; none if None.
+        glossaries: files of terms, by the names of translators.
+        soft_terms: the terms are soft.
         limits: of requests.
         gate: limits of their transport.
         most_bytes: of models in memory; None for all of them.
@@ -39,6 +41,8 @@ class ServerSettings:
     precision: RunningPrecision = "auto"
     search: SearchSettings = field(default_factory=SearchSettings)
     consistency: Mapping[str, Any] | None = None
+    glossaries: Mapping[str, Path] = field(default_factory=dict)
+    soft_terms: bool = False
     limits: Limits = field(default_factory=Limits)
     gate: GateSettings = field(default_factory=GateSettings)
     most_bytes: int | None = None

@@ -12,6 +12,7 @@ from anyio import to_thread
 
 from heedful.data.language_detector import detect_languages
 from heedful.errors import ConfigError, DataError
+from heedful.pipelines.glossary import Glossary
 from heedful.pipelines.text_generation import (
     Generation,
     GenerationPipeline,
@@ -33,6 +34,7 @@ class TranslationWork:
     pipeline: TranslationPipeline
     settings: SearchSettings
     alignment: bool
+    glossary: Glossary | None = None
 
     @property
     def width(self) -> int:
@@ -47,7 +49,11 @@ class TranslationWork:
             translation
             for part in parts
             for translation in self.pipeline.translate(
-                part, settings=self.settings, alignment=self.alignment, batch_size=len(part)
+                part,
+                settings=self.settings,
+                glossary=self.glossary,
+                alignment=self.alignment,
+                batch_size=len(part),
             )
         ]
 
@@ -278,7 +284,9 @@ class Service:
                 f"{width} hypotheses of a text; at most {self.limits.beam} are taken",
                 where="n_best" if settings.sampling else "beam",
             )
-        return TranslationWork(await self._translator(name), settings, alignment)
+        pipeline = await self._translator(name)
+        glossary = self.models.find(name).glossary
+        return TranslationWork(pipeline, settings, alignment, glossary)
 
     async def _translator(self, name: str) -> TranslationPipeline:
         pipeline = await to_thread.run_sync(self.models.get, name)

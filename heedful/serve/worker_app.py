@@ -40,6 +40,8 @@ def build_worker(settings: ServerSettings) -> Starlette:
         most_bytes=settings.most_bytes,
         shared=settings.shared,
         consistency=settings.consistency,
+        glossaries=settings.glossaries,
+        soft_terms=settings.soft_terms,
     )
     models.load_all()
     metrics = Metrics()

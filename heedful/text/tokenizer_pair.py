@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from heedful.errors import ModelError
+from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import is_of_word
 from heedful.text.tokenizer import TextTokenizer, Tokenizer, read_text
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # few models have any, and a cold start loads as little as it
 _FILE = "tokenizer.json"
 _TARGET_FILE = "target_tokenizer.json"
 PROTECTION_FILE = "protected_spans.json"
+SOFT_TERMS_FILE = "soft_terms.json"
 
 
 @dataclass(frozen=True)
@@ -30,11 +31,13 @@ class TokenizerPair:
         target: of the target.
         protection: parts of texts that the model reads and writes as reserved tokens; None for a
             model without such tokens.
+        soft_terms: whether the model reads the translations of terms inside a source.
     """
 
     source: TextTokenizer
     target: TextTokenizer
     protection: Protection | None = None
+    soft_terms: bool = False
 
     @property
     def joint(self) -> bool:
@@ -55,9 +58,11 @@ class TokenizerPair:
 
     @property
     def fingerprint(self) -> str:
-        """Changes when either tokenizer does, or the parts that are protected."""
-        tokenizers = f"{self.source.fingerprint}-{self.target.fingerprint}"
-        return tokenizers if self.protection is None else f"{tokenizers}-{self._protection_json()}"
+        """Changes when either tokenizer does, the parts that are protected, or `soft_terms`."""
+        parts = [self.source.fingerprint, self.target.fingerprint]
+        if self.protection is not None:
+            parts.append(self._protection_json())
+        return "-".join([*parts, *["soft terms"] * self.soft_terms])
 
     @functools.cached_property
     def reserved(self) -> dict[str, int]:
@@ -67,6 +72,16 @@ class TokenizerPair:
         from heedful.text.protected_spans import RESERVED
 
         return {mark: self.target.encode(f"({mark}")[-1] for mark in RESERVED}
+
+    @functools.cached_property
+    def unwritten(self) -> tuple[int, ...]:
+        """The target's tokens that no translation has, or only where a source asks for them."""
+        marks: tuple[int, ...] = ()
+        if self.soft_terms:
+            from heedful.text.inline_terms import mark_ids
+
+            marks = mark_ids(self.target)
+        return (*self.reserved.values(), *marks)
 
     def protecting(self, kinds: Sequence[SpanKind]) -> TokenizerPair:
         """The same pair with reserved tokens, for a model that is to be trained with them.
@@ -78,7 +93,26 @@ class TokenizerPair:
 
         source = self.source.extended(RESERVED)
         target = source if self.joint else self.target.extended(RESERVED)
-        return TokenizerPair(source, target, Protection(tuple(kinds)))
+        return replace(self, source=source, target=target, protection=Protection(tuple(kinds)))
+
+    def with_soft_terms(self) -> TokenizerPair:
+        """The same pair with marks for the translations of terms inside a source.
+
+        Raises:
+            ConfigError: when source and target have vocabularies of their own, as a translation
+                inside a source is made of the source's.
+        """
+        from heedful.text.inline_terms import END, SEPARATOR
+
+        if not self.joint:
+            raise ConfigError(
+                "Soft terms need one vocabulary for source and target",
+                where="tokenizer.joint",
+                remedy="Set it to true (or begin with a model that has one), or leave soft_terms "
+                "out",
+            )
+        tokenizer = self.source.extended((SEPARATOR, END))
+        return replace(self, source=tokenizer, target=tokenizer, soft_terms=True)
 
     def _protection_json(self) -> str:
         assert self.protection is not None
@@ -92,6 +126,8 @@ class TokenizerPair:
             files[_TARGET_FILE] = self.target.to_json()
         if self.protection is not None:
             files[PROTECTION_FILE] = self._protection_json()
+        if self.soft_terms:
+            files[SOFT_TERMS_FILE] = json.dumps({"schema_version": 1}) + "\n"
         return files
 
     def save(self, directory: Path) -> None:
@@ -109,7 +145,8 @@ class TokenizerPair:
         source = read_tokenizer(directory / _FILE)
         separate = directory / _TARGET_FILE
         target = read_tokenizer(separate) if separate.exists() else source
-        return cls(source, target, _read_protection(directory / PROTECTION_FILE))
+        protection = _read_protection(directory / PROTECTION_FILE)
+        return cls(source, target, protection, _read_soft_terms(directory / SOFT_TERMS_FILE))
 
 
 def read_tokenizer(path: Path) -> TextTokenizer:
@@ -149,6 +186,28 @@ def _read_protection(path: Path) -> Protection | None:
             remedy="Restore the file from where the model came from, or update Heedful",
         )
     return Protection(tuple(kinds))
+
+
+def _read_soft_terms(path: Path) -> bool:
+    """True if a model has learned soft terms.
+
+    Raises:
+        ModelError: when the file is damaged or of a newer version.
+    """
+    if not path.exists():
+        return False
+    try:
+        sound = json.loads(read_text(path))["schema_version"] == 1
+    except (ValueError, TypeError, KeyError, RecursionError):
+        sound = False
+    if not sound:
+        raise ModelError(
+            "This does not say how the model has learned soft terms, or not to this version of "
+            "Heedful",
+            where=str(path),
+            remedy="Restore the file from where the model came from, or update Heedful",
+        )
+    return True
 
 
 def _is_imported(text: str) -> bool:

@@ -246,6 +246,16 @@ class RunSettings(Config):
         description="parts of texts that a translator learns to keep as they are: all, or some of "
         f"{', '.join(SPAN_KINDS)}",
     )
+    soft_terms: str | None = Field(
+        None,
+        description="glossary whose translations a translator learns to use where they are written "
+        "into a source, for terms it has never seen, too",
+    )
+    soft_terms_share: Share = Field(
+        0.3,
+        description="share of the pairs with such terms whose sources have them written in; "
+        "others are chosen every epoch",
+    )
     data: DataSpec
     images: ImageSpec = ImageSpec()
     augment: AugmentSpec = AugmentSpec()
@@ -347,12 +357,13 @@ class RunSettings(Config):
                 where="model.rotary_scaling",
                 remedy="Set model.positions = rotary, or leave it out",
             )
-        if self.protected_kinds and self.task != "translation":
-            raise ConfigError(
-                f"protect is for translation; this task is {self.task}",
-                where="protect",
-                remedy="Leave it out",
-            )
+        for name, is_set in (("protect", self.protected_kinds), ("soft_terms", self.soft_terms)):
+            if is_set and self.task != "translation":
+                raise ConfigError(
+                    f"{name} is for translation; this task is {self.task}",
+                    where=name,
+                    remedy="Leave it out",
+                )
         if not self.has_text:
             self._refuse_text_settings()
         for section, owners in _OWNERS.items():

@@ -312,8 +312,9 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
                 remedy="Leave it out, or train without --init",
             )
     tokens = settings.tokenizer.added_tokens()
+    learns_terms = settings.soft_terms is not None and not before.soft_terms
     if not tokens:
-        return before
+        return before.with_soft_terms() if learns_terms else before
     source = before.source.extended(tokens)
     target = source if before.joint else before.target.extended(tokens)
     now = replace(before, source=source, target=target)
@@ -325,7 +326,7 @@ def initial_tokenizers(settings: RunSettings, events: Events) -> TokenizerPair |
         f"{added:,} tokens are added to the vocabulary"
         + (f"; {known:,} are pieces of it already" if known else "")
     )
-    return now
+    return now.with_soft_terms() if learns_terms else now
 
 
 def _protects(kinds: Sequence[str] | None) -> str:

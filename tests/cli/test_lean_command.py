@@ -16,7 +16,8 @@ import torch
 import heedful
 from heedful.cli.flags import CheckFlags, ConsistencyFlags, Running
 from heedful.cli.main import main
-from heedful.cli.translate import LazyTranslator, TranslationRequest
+from heedful.cli.translate import LazyTranslator
+from heedful.cli.translation_request import TranslationRequest
 from heedful.kernels.library import kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape

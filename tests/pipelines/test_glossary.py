@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import heedful
-from heedful.errors import ConfigError, DataError
+from heedful.errors import ConfigError, DataError, ModelError
 from heedful.pipelines.glossary import Glossary, Term, spellings
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.lexical_shortlist import make_shortlist
@@ -184,3 +184,40 @@ def test_a_phrase_after_a_sign_is_spelled_without_space(translator):
     assert target.decode(spaced) == "Gaul"
     assert target.decode([*target.encode("ein ("), *glued]) == "ein (Gaul"
     assert spellings("Gaul", target, spaced=True) == [spaced]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "expected"),
+    [
+        ("a dog and a dog", "ein Hund und ein Hund", ["Hund", "Hund"]),
+        ("a dog and a dog", "ein Hund und eine Katze", ["Hund"]),  # no word is of two terms
+        ("a dog", "ein Hunderennen", []),
+        ("a dog", "ein Welpe", ["Welpe"]),
+        ("run fast", "Schnell laufen", ["laufen"]),
+        ("run fast", "Laufen, schnell", ["laufen"]),  # where a sentence begins
+        ("run fast", "schnell Laufen", []),
+        ("my user guide", "mein Hand- buch", ["Hand- buch"]),
+        ("nothing", "Hund", []),
+    ],
+)
+def test_terms_that_a_pair_agrees_with(source, target, expected):
+    terms = glossary(
+        ("dog", ["Hund", "Welpe"], False),
+        ("run", ["laufen"], False),
+        ("user guide", ["Hand- buch"], False),
+        ("user", ["Hand"], False),
+    )
+    found = terms.agreed(source, target)
+    assert [each.target for each in found] == expected
+    assert all(source[each.start : each.end] in ("dog", "run", "user guide") for each in found)
+
+
+def test_soft_terms_require_nothing_and_need_a_model_that_knows_them(translator):
+    soft = Glossary(TERMS.terms, is_soft=True)
+    tokenizer = translator.tokenizers.target
+    assert soft.phrases("a dog", tokenizer) == ()
+    assert [each.target for each in soft.inline("a dog, a horse")] == ["Köter", "Gaul"]
+    assert TERMS.inline("a dog") == []
+    with pytest.raises(ModelError, match="has not learned soft terms") as error:
+        translator.translate(["a dog"], glossary=soft)
+    assert "--soft-terms" in error.value.remedy

@@ -353,7 +353,15 @@ def test_the_sample_most_like_all_is_chosen(pipeline):
 
 def search_items_of(pipeline, texts):
     cut = cut_texts(texts, pipeline.tokenizers.source, pipeline.max_length)
-    return search_items(cut, pipeline.tokenizers, prefixes=None, glossary=None, first_line=1)
+    return search_items(
+        cut,
+        pipeline.tokenizers,
+        prefixes=None,
+        glossary=None,
+        limit=pipeline.max_length,
+        first_line=1,
+        warn=None,
+    )
 
 
 def sentence_chrf(one, other):

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import torch
 
@@ -28,6 +29,7 @@ from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.streamed_batches import StreamedBatches
 from heedful.train.task import Setup, plural
+from heedful.train.tasks.pair_source import LOOKED_AT, TrainingTerms
 
 
 @dataclass(frozen=True)
@@ -134,12 +136,15 @@ def stream_fingerprint(stream: ShardStream, tokenizers: TokenizerPair) -> str:
 
 
 def streamed_pairs(
-    setup: Setup, stream: ShardStream, tokenizers: TokenizerPair
+    setup: Setup, stream: ShardStream, tokenizers: TokenizerPair, terms: TrainingTerms | None
 ) -> StreamedBatches[PairBlock]:
-    """The training batches of sentence pairs."""
+    """The training batches of sentence pairs, with terms written into some sources."""
     settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
     probability = settings.objective.bpe_dropout
     longest = min(data.max_length, data.budget - 1)
+    if terms is not None:
+        samples = (stream.pairs(numbers) for numbers in stream.sample(LOOKED_AT))
+        setup.events.note(terms.describe(chain.from_iterable(samples), tokenizers))
     left_out: Counter[str] = Counter()
     first: dict[str, str] = {}  # where the first one of each reason stands
 
@@ -158,9 +163,12 @@ def streamed_pairs(
             setup.events.note(f"Pairs left out until now: {so_far}")
         dropout = BpeDropout(probability, seed, place.epoch, longest) if probability else None
         pairs = PairsOfBlock(block, tokenizers)
-        return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout)
+        other = None if terms is None else terms.sources(pairs, place.epoch, longest)
+        return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)
 
-    planner = PairPlanner(stream, tokenizers, data, keeps_texts=probability > 0)
+    planner = PairPlanner(
+        stream, tokenizers, data, keeps_texts=probability > 0 or terms is not None
+    )
     blocks = stream.order.blocks
     return StreamedBatches(planner, blocks, opened, stream.line_of, workers=data.workers)
 

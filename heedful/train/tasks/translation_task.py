@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from torch import nn
 
-from heedful.data.batches import BpeDropout, make_batch
+from heedful.data.batches import make_batch
 from heedful.data.corpus_check import check_corpora
 from heedful.data.encoded_pairs import (
     EncodedPairs,
     encode_corpora,
-    epoch_batches,
-    select_pairs,
     validation_batches,
 )
 from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_pair
-from heedful.train.batch_source import EpochBatches, FixedBatches, Source
+from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task
+from heedful.train.tasks.pair_source import encoded_pairs, read_terms
 from heedful.train.tasks.pipeline_scores import translation_measure
 from heedful.train.tasks.streamed_corpora import (
     pair_stream,
@@ -29,10 +28,6 @@ from heedful.train.tasks.streamed_corpora import (
     stream_fingerprint,
     streamed_pairs,
 )
-
-if TYPE_CHECKING:
-    from heedful.data.batch_plan import Indices
-    from heedful.data.batches import PairBatch
 
 
 def prepare(setup: Setup) -> Task:
@@ -47,9 +42,11 @@ def prepare(setup: Setup) -> Task:
     def train_new() -> TokenizerPair:
         pair = train_pair(settings.tokenizer, *side_texts(setup, stream))
         kinds = settings.protected_kinds
-        return pair.protecting(kinds) if kinds else pair
+        pair = pair.protecting(kinds) if kinds else pair
+        return pair if settings.soft_terms is None else pair.with_soft_terms()
 
     tokenizers = setup.tokenizers(train_new)
+    terms = read_terms(settings, tokenizers)
     pairs = None if stream is not None else _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
@@ -67,10 +64,12 @@ def prepare(setup: Setup) -> Task:
         )
     if stream is not None:
         fingerprint = stream_fingerprint(stream, tokenizers)
-        source: Source = streamed_pairs(setup, stream, tokenizers)
+        source: Source = streamed_pairs(setup, stream, tokenizers, terms)
     else:
         assert pairs is not None
-        fingerprint, source = pairs.fingerprint, _source(setup, pairs)
+        fingerprint, source = pairs.fingerprint, encoded_pairs(setup, pairs, terms)
+    if terms is not None:
+        fingerprint = f"{fingerprint}-{terms.fingerprint}"
     return Task(
         tokenizers,
         fingerprint,
@@ -92,23 +91,6 @@ def _encode(
         setup.cache,
         progress=lambda done, total: setup.events.progress(done, total, label),
         notice=setup.events.warn,
-    )
-
-
-def _source(setup: Setup, pairs: EncodedPairs) -> EpochBatches[Indices]:
-    settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
-    selection = select_pairs(pairs, data)
-    probability = settings.objective.bpe_dropout
-    longest = min(data.max_length, data.budget - 1)
-
-    def make(indices: Indices, epoch: int) -> PairBatch:
-        dropout = BpeDropout(probability, seed, epoch, longest) if probability else None
-        return make_batch(pairs, indices, bpe_dropout=dropout)
-
-    return EpochBatches(
-        lambda epoch: epoch_batches(pairs, selection, data, seed=seed, epoch=epoch),
-        make,
-        pairs.line_of,
     )
 
 
