@@ -78,7 +78,7 @@ def attack(arguments: argparse.Namespace, address: str, folder: Path) -> tuple[i
     words = [str(Path(arguments.schemathesis).resolve()), "run", f"{address}/openapi.json"]
     words += ["--max-examples", str(arguments.examples), "--seed", str(arguments.seed)]
     words += ["--phases", "coverage,fuzzing", "--checks", ",".join(CHECKS)]
-    words += ["--continue-on-failure"]
+    words += ["--continue-on-failure", "--workers", str(arguments.clients)]
     hooks = {"SCHEMATHESIS_HOOKS": "malformed_hooks", "PYTHONPATH": str(HERE)}
     environment = {**os.environ, **hooks, "MALFORMED_NAMES": json.dumps(NAMES)}
     done = subprocess.run(
@@ -87,28 +87,47 @@ def attack(arguments: argparse.Namespace, address: str, folder: Path) -> tuple[i
     return done.returncode, done.stdout
 
 
-def main() -> None:
-    """Serve, let schemathesis ask, and write what came out."""
-    arguments = _parse()
-    started = datetime.now(UTC)
-    with tempfile.TemporaryDirectory() as name, Path(name, "log").open("w+") as log:
-        words = [sys.executable, "-m", "heedful", "serve", *arguments.models, "--port", "0"]
-        words += ["--json", "--access-log", "none"]
-        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True) as server:
+def measure(arguments: argparse.Namespace, folder: Path) -> tuple[str, dict[str, Any]]:
+    """Run the server and schemathesis; return what it printed, and what became of the server."""
+    words = [sys.executable, "-m", "heedful", "serve", *arguments.models, "--port", "0"]
+    words += ["--json", "--access-log", "none"]
+    with (
+        Path(folder, "log").open("w+") as log,
+        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=log, text=True) as server,
+    ):
+        try:
             assert server.stdout is not None
             address = json.loads(server.stdout.readline())["address"].rstrip("/")
             question = {"q": SENTENCE, **LANGUAGES}
             before, asked = ask(address, "/translate", question), statuses(address)
             begin = time.perf_counter()
-            code, output = attack(arguments, address, Path(name))
+            code, output = attack(arguments, address, folder)
             seconds = time.perf_counter() - begin
             counts = statuses(address) - asked
             is_well = ask(address, "/translate", question) == before
             workers = psutil.Process(server.pid).children(recursive=True)
             memory = sum(worker.memory_info().rss for worker in workers) / 1e6
+        finally:
             server.terminate()
         log.seek(0)
         tracebacks = log.read().count("Traceback")
+    return output, {
+        "seconds": round(seconds, 1),
+        "requests": sum(counts.values()),
+        "statuses": dict(sorted(counts.items())),
+        "exit_status": code,
+        "tracebacks": tracebacks,
+        "translates_as_before": is_well,
+        "memory_mb": round(memory),
+    }
+
+
+def main() -> None:
+    """Serve, let schemathesis ask, and write what came out."""
+    arguments = _parse()
+    started = datetime.now(UTC)
+    with tempfile.TemporaryDirectory() as name:
+        output, facts = measure(arguments, Path(name))
     print(output, file=sys.stderr)
     version = re.search(r"Schemathesis v(\S+)", output)
     result = {
@@ -121,14 +140,8 @@ def main() -> None:
         "checks": CHECKS,
         "started": started.isoformat(timespec="seconds"),
         "machine": describe_machine(),
-        "seconds": round(seconds, 1),
-        "requests": sum(counts.values()),
-        "statuses": dict(sorted(counts.items())),
         "failures": [line.strip() for line in output.splitlines() if line.startswith("- ")],
-        "exit_status": code,
-        "tracebacks": tracebacks,
-        "translates_as_before": is_well,
-        "memory_mb": round(memory),
+        **facts,
     }
     out = arguments.results / "malformed"
     out.mkdir(parents=True, exist_ok=True)
@@ -152,6 +165,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--schemathesis", required=True, help="its program, in another environment")
     parser.add_argument("--models", nargs="+", default=["en-de", "english"])
     parser.add_argument("--examples", type=int, default=1500, help="of each path (1500)")
+    parser.add_argument("--clients", type=int, default=8, help="paths asked at the same time (8)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--results", type=Path, default=HERE / "results")
     return parser.parse_args()

@@ -1,4 +1,4 @@
-"""Half of the right requests that benchmarks/malformed.py has made get to a model.
+"""One in eight of the right requests that benchmarks/malformed.py makes up gets to a model.
 
 Names of languages and models drawn at random are names of nothing, so that nearly all requests
 would end where these are looked up. Loaded by schemathesis.
@@ -21,5 +21,5 @@ NAMES = json.loads(os.environ["MALFORMED_NAMES"])
 def before_call(context: Any, case: Any, kwargs: dict[str, Any]) -> None:
     """Put names of models and languages into a request."""
     is_right = case.meta is not None and case.meta.generation.mode.value == "positive"
-    if is_right and isinstance(case.body, dict) and zlib.crc32(repr(case.body).encode()) % 2:
+    if is_right and isinstance(case.body, dict) and zlib.crc32(repr(case.body).encode()) % 8 == 0:
         case.body = {**case.body, **NAMES.get(case.path, {})}
