@@ -103,7 +103,7 @@ class Load:
     deadline: Annotated[float, Parameter(help="Seconds after which a request is given up.")] = 60.0
     batch_tokens: Annotated[
         int, Parameter(help="Positions in a batch: texts x longest x beam.")
-    ] = 4096
+    ] = 2048
     max_texts: Annotated[int, Parameter(help="Texts of a request.")] = 1000
     max_characters: Annotated[int, Parameter(help="Characters of a request.")] = 100_000
     max_body: Annotated[float, Parameter(help="MB of the body of a request.")] = 2.0

@@ -19,8 +19,11 @@ from heedful.memory import ran_out, release
 
 Result = TypeVar("Result")
 
-# A step costs much the same for one word as for a few, and its logits take memory all the same.
-_SHORTEST = 8
+SHORTEST = 8
+"""Tokens that a shorter sentence counts as.
+
+A step costs much the same for one word as for a few, and its logits take memory all the same.
+"""
 
 
 def plan_batches(
@@ -42,7 +45,7 @@ def plan_batches(
     batches: list[list[int]] = []
     start = 0
     while start < len(order):
-        longest = max(lengths[order[start]], _SHORTEST)
+        longest = max(lengths[order[start]], SHORTEST)
         size = batch_size or max(1, batch_tokens // (longest * width))
         batches.append(order[start : start + size])
         start += size

@@ -35,7 +35,9 @@ _FRONTEND_TIMEOUT = 500
 
 
 def _number(value: Any) -> Any:
-    """Return 0 for an empty form field."""
+    """Return 0 for an empty form field; refuse truth values, which pydantic takes for numbers."""
+    if isinstance(value, bool):
+        raise ValueError("a number is needed, not true or false")
     return 0 if value in ("", None) else value
 
 
@@ -233,11 +235,17 @@ class LibreTranslate:
         )
 
     async def languages(self, request: Request, body: NoBody) -> Response:
-        """Answer `/languages`."""
+        """Answer `/languages`.
+
+        LibreTranslate's page looks up each target among the languages, so that those that nothing
+        is translated from are listed too.
+        """
+        sources = self._sources()
+        targets = (code for codes in sources.values() for code in codes)
         return json_response(
             [
-                {"code": code, "name": language_name(code), "targets": targets}
-                for code, targets in self._sources().items()
+                {"code": code, "name": language_name(code), "targets": sources.get(code, [])}
+                for code in dict.fromkeys((*sources, *targets))
             ]
         )
 

@@ -64,7 +64,7 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, An
     media = endpoint.media_type
     content: dict[str, Any] = {media: {"schema": schema}}
     if "stream" in endpoint.body.model_fields:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {}  # tools take a schema for that of each event, or of all
     responses: dict[str, Any] = {"200": {"description": "The answer", "content": content}}
     wrong = {"application/json": {"schema": {"type": "object"}}}
     statuses = _STATUSES if endpoint.body.model_fields else {}

@@ -1,9 +1,13 @@
 """Batches across requests: texts of many clients that wait are computed together.
 
 A job is one text. A free thread takes the most urgent job and, with it, those that can share its
-batch and are nearest to it in length, as many as the batch has room for. Short jobs overtake long
-ones, but each for a limited time only, so that none waits for ever. A job whose client has gone or
-whose deadline has passed is dropped before it costs anything.
+batch and are nearest to it in length: as many as the batch has room for, but no more than its share
+of all, or the next free thread would find a few left. Short jobs overtake long ones, but each for a
+limited time only, so that none waits for ever. A job whose client has gone or whose deadline has
+passed is dropped before it costs anything.
+
+Clients that were answered together ask again one by one. A thread that took the first of them at
+once would compute a batch of one while the others wait, so it gathers them for a moment.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from heedful.errors import RunError, UserError
+from heedful.pipelines.batching import SHORTEST
 
 SECONDS_OF_A_TOKEN = 0.01
 """How much later a job may start for each of its tokens, so that shorter ones go before it."""
@@ -26,6 +31,16 @@ MOST_OVERTAKEN = 2.0
 
 QUIET_SECONDS = 5.0
 """Seconds without a job after which memory is given back."""
+
+GATHERING_SHARE = 0.05
+"""Share of a batch's seconds that its thread then waits for as many jobs again.
+
+With 64 clients and two threads this and the equal shares took batches from 16 texts to 23 in the
+mean, and 13 % off the processor time of a text.
+"""
+
+MOST_GATHERING = 0.05
+"""The same in seconds, at most."""
 
 _REMEMBERED = 0.9
 """Weight of the past in the running rate of tokens a second."""
@@ -104,7 +119,8 @@ class Scheduler:
 
     Args:
         threads: batches computed at the same time.
-        positions: of a batch: texts × longest × hypotheses of a text.
+        positions: of a batch: texts × longest × hypotheses of a text. Short texts count as if they
+            were longer (`SHORTEST`), as for files.
         most_waiting: jobs that may wait; further ones are refused.
         begin_thread: called in each thread before its first batch, such as to set its number of
             cores.
@@ -165,7 +181,7 @@ class Scheduler:
             if self._waiting and len(self._waiting) + len(jobs) > self.most_waiting:
                 raise QueueFull(self._seconds_of_waiting())
             self._waiting.extend(jobs)
-            self._changed.notify(len(jobs))
+            self._changed.notify_all()  # one may be gathering, and would not start at once
 
     def forget(self, jobs: Sequence[Job]) -> None:
         """Drop the jobs of a client that has gone; those being computed are computed to the end."""
@@ -191,7 +207,24 @@ class Scheduler:
         self._begin_thread()
         while (jobs := self._take()) is not None:
             if jobs:
+                start = time.monotonic()
                 self._compute(jobs)
+                self._gather(len(jobs), time.monotonic() - start)
+
+    def _gather(self, count: int, seconds: float) -> None:
+        """Wait for a moment until as many jobs wait as a batch had.
+
+        Args:
+            count: jobs of the batch.
+            seconds: that it took.
+        """
+        end = time.monotonic() + min(GATHERING_SHARE * seconds, MOST_GATHERING)
+        with self._changed:
+            while len(self._waiting) < count and not self._stopped:
+                left = end - time.monotonic()
+                if left <= 0:
+                    return
+                self._changed.wait(left)
 
     def _take(self) -> list[Job] | None:
         """Wait for jobs and take a batch of them; None when the scheduler has stopped."""
@@ -222,16 +255,20 @@ class Scheduler:
         return batch
 
     def _choose(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the most urgent job and the nearest in length of its kind, up to a batch."""
+        """Return the most urgent job and the nearest in length of its kind, up to a batch.
+
+        A batch takes no more than a thread's share of all that wait or are being computed.
+        """
         if not jobs:
             return []
         first = min(jobs, key=lambda job: job.urgency)
         alike = [job for job in jobs if job.work == first.work and job is not first]
         alike.sort(key=lambda job: (abs(job.tokens - first.tokens), job.arrival))
-        batch, longest = [first], first.tokens
-        for job in alike:
-            longest = max(longest, job.tokens)
-            if (len(batch) + 1) * (longest + 1) * first.work.width > self.positions:
+        share = math.ceil((len(jobs) + self._computing) / len(self._threads))
+        batch, longest = [first], max(first.tokens + 1, SHORTEST)
+        for job in alike[: share - 1]:
+            longest = max(longest, job.tokens + 1)
+            if (len(batch) + 1) * longest * first.work.width > self.positions:
                 break
             batch.append(job)
         return batch

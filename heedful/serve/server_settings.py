@@ -47,7 +47,7 @@ class ServerSettings:
     gate: GateSettings = field(default_factory=GateSettings)
     most_bytes: int | None = None
     most_waiting: int = 1000
-    positions: int = 4096
+    positions: int = 2048
     workers: int = 1
     keys: Path | None = None
     access_log: str | None = "-"

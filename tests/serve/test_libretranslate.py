@@ -104,6 +104,7 @@ def test_languages_and_settings_are_listed(client: TestClient) -> None:
         languages = {each["code"]: each for each in method("/languages").json()}
         assert languages["en"] == {"code": "en", "name": "English", "targets": ["de", "fr"]}
         assert languages["de"]["targets"] == ["en", "fr"]
+        assert languages["fr"] == {"code": "fr", "name": "French", "targets": []}
         settings = method("/frontend/settings").json()
         assert settings["language"]["source"] == {"code": "en", "name": "English"}
         assert settings["charLimit"] == 100_000
@@ -121,6 +122,7 @@ def test_languages_and_settings_are_listed(client: TestClient) -> None:
         ({"q": 7}, "q"),
         ({"q": [DOG, None]}, "q"),
         ({"q": DOG, "alternatives": 99}, "alternatives"),
+        ({"q": DOG, "alternatives": True}, "alternatives"),
     ],
 )
 def test_what_is_wrong_is_said(client: TestClient, values: dict[str, Any], words: str) -> None:

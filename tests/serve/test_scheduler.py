@@ -81,14 +81,86 @@ def test_waiting_jobs_of_several_requests_share_a_batch(scheduler: Scheduler) ->
 
 
 def test_hypotheses_count_in_the_positions_of_a_batch(scheduler: Scheduler) -> None:
-    blocker, work = hold(scheduler), Echo(width=4)
+    blocker, work = hold(scheduler), Echo(width=2)
     work.gate.set()
-    jobs = [Job(work, str(number), 4) for number in range(10)]
+    jobs = [Job(work, str(number), 9) for number in range(10)]
     scheduler.submit(jobs)
     blocker.gate.set()
     for job in jobs:
         job.future.result(10)
-    assert [len(batch) for batch in work.batches] == [5, 5]  # 5 x (4 + 1) x 4 = 100
+    assert [len(batch) for batch in work.batches] == [5, 5]  # 5 x (9 + 1) x 2 = 100
+
+
+def test_very_short_texts_fill_a_batch_as_if_they_were_longer(scheduler: Scheduler) -> None:
+    blocker, work = hold(scheduler), Echo(width=2)
+    work.gate.set()
+    jobs = [Job(work, str(number), 1) for number in range(12)]
+    scheduler.submit(jobs)
+    blocker.gate.set()
+    for job in jobs:
+        job.future.result(10)
+    assert [len(batch) for batch in work.batches] == [6, 6]  # 6 x 8 x 2 = 96
+
+
+def test_what_waits_is_shared_by_the_threads() -> None:
+    scheduler = Scheduler(threads=2, positions=1000, most_waiting=50)
+    blockers, work = [hold(scheduler)], Echo()
+    blockers.append(Echo())
+    scheduler.submit([Job(blockers[1], "blocker", 1)])
+    wait_until(lambda: scheduler.computing == 2)
+    work.gate.set()
+    jobs = [Job(work, str(number), 4) for number in range(10)]
+    scheduler.submit(jobs)
+    blockers[0].gate.set()  # 10 wait and 1 is computed
+    for job in jobs:
+        job.future.result(10)
+    blockers[1].gate.set()
+    scheduler.stop()
+    assert [len(batch) for batch in work.batches] == [6, 3, 1]
+
+
+def test_clients_that_ask_again_one_by_one_share_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduling, "GATHERING_SHARE", 1e6)
+    monkeypatch.setattr(scheduling, "MOST_GATHERING", 5.0)
+    scheduler, work = Scheduler(threads=1, positions=1000, most_waiting=50), Echo()
+    blocker = hold(scheduler)
+    work.gate.set()
+    first = [Job(work, text, 4) for text in "abc"]
+    scheduler.submit(first)
+    blocker.gate.set()  # its thread finds as many waiting, and more
+    for job in first:
+        job.future.result(10)
+    again = [Job(work, text, 4) for text in "def"]
+    for job in again:
+        time.sleep(0.02)
+        scheduler.submit([job])
+    for job in again:
+        job.future.result(2)
+    scheduler.stop()
+    assert work.batches == [["a", "b", "c"], ["d", "e", "f"]]
+
+
+def test_gathering_ends_after_a_moment_and_when_the_scheduler_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler, work = Scheduler(threads=1, positions=1000, most_waiting=50), Echo()
+    work.gate.set()
+    both = [Job(work, text, 4) for text in "ab"]
+    scheduler.submit(both)
+    both[1].future.result(10)
+    alone = Job(work, "c", 4)
+    scheduler.submit([alone])
+    assert alone.future.result(2) == "C"
+    scheduler.stop()
+    monkeypatch.setattr(scheduling, "GATHERING_SHARE", 1e6)
+    monkeypatch.setattr(scheduling, "MOST_GATHERING", 60.0)
+    scheduler = Scheduler(threads=1, positions=1000, most_waiting=50)
+    jobs = [Job(work, text, 4) for text in "ab"]
+    scheduler.submit(jobs)
+    jobs[1].future.result(10)
+    begin = time.monotonic()
+    scheduler.stop()
+    assert time.monotonic() - begin < 10
 
 
 def test_short_jobs_go_before_long_ones_but_not_for_ever(scheduler: Scheduler) -> None:

@@ -44,7 +44,10 @@ def test_libretranslatepy(server: ServerProcess, expected: list[str]) -> None:
     api = LibreTranslateAPI(server.address, KEY)
     assert api.translate(DOG, "en", "de") == expected[0]
     assert api.detect("Der Hund läuft durch den Schnee.")[0]["language"] == "de"
-    assert api.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    assert api.languages() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
     assert api.translate("DO NOT OPEN THE DOOR.", "en", "de").isupper()
     assert "王小明" in api.translate("I met 王小明 here.", "en", "de")
     assert "1.234,50" in api.translate("It costs 1,234.50 dollars.", "en", "de")
