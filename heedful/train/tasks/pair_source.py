@@ -20,7 +20,8 @@ from heedful.pipelines.glossary import Glossary
 from heedful.text.inline_terms import annotate
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.batch_source import EpochBatches
-from heedful.train.run_settings import RunSettings, derive_seed
+from heedful.train.run_settings import RunSettings
+from heedful.train.splitting import derive_seed
 from heedful.train.task import Setup
 
 LOOKED_AT = 10_000
