@@ -11,11 +11,15 @@ from cyclopts import Parameter
 
 from heedful.cli.evaluation.encoder_scores import Columns, evaluate_encoder
 from heedful.cli.evaluation.length_table import WHOLE, LengthFlags, Translations
-from heedful.cli.evaluation.text_measures import NO_TEXT, TextFlags, measure_text
-from heedful.cli.flags import (
-    STANDARD,
+from heedful.cli.evaluation.text_measures import (
+    NO_TEXT,
     UNSTRETCHED,
     Rotary,
+    TextFlags,
+    measure_text,
+)
+from heedful.cli.flags import (
+    STANDARD,
     Running,
     SearchFlags,
     search_settings,

@@ -25,6 +25,7 @@ from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
     from heedful.events import Events
+    from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.quality.consistency import ConsistentTranslation
 
@@ -303,6 +304,47 @@ class ConsistencyFlags:
 AS_THE_MODEL = ConsistencyFlags()
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class GlossaryFlags:
+    """Terms that a translation is held to."""
+
+    glossary: Annotated[
+        Path | None,
+        Parameter(
+            help="Terms that must be translated as given: a text file with a tab between source, "
+            "target (several with | between) and flags (keep, ignore-case)."
+        ),
+    ] = None
+    glossary_mode: Annotated[
+        Literal["hard", "soft"],
+        Parameter(
+            help="hard: the search writes each term as given. soft: a model trained with "
+            "--soft-terms reads the first target of each, and may inflect it."
+        ),
+    ] = "hard"
+
+    def read(self) -> Glossary | None:
+        """Read the glossary, if there is one.
+
+        Raises:
+            DataError: naming the line that is no term.
+        """
+        if self.glossary is None:
+            return None
+        from heedful.pipelines.glossary import Glossary
+
+        return Glossary.read(self.glossary, soft=self.glossary_mode == "soft")
+
+    def plain(self) -> dict[str, Any]:
+        """The flags as JSON data."""
+        file = None if self.glossary is None else str(self.glossary)
+        return {"glossary": file, "glossary_mode": self.glossary_mode}
+
+
+NO_TERMS = GlossaryFlags()
+
+
 def search_settings(flags: Any) -> SearchSettings:
     """Settings of a search by flags; a temperature or a cut-off implies sampling."""
     return sampling_settings(flags, SearchSettings)
@@ -374,37 +416,45 @@ class Running:
 STANDARD = Running()
 
 
-_ROTARY = Group("Rotary positions", sort_key=40)
+@dataclass(frozen=True)
+class TranslationRequest:
+    """The translator and options that the flags name.
 
+    Args:
+        model: the model's directory.
+        settings: of the search.
+        running: device, precision and batches.
+        alignment: return alignments.
+        checks: of translations.
+        prefixes: translations have given prefixes.
+        shortlist: use the model's shortlist, or the one in this file.
+        terms: of a glossary.
+        protect: kinds of parts that are kept; those that the model was trained for if unset.
+        consistency: of translations with their sources.
+    """
 
-@Parameter(name="*", group=_ROTARY)
-@dataclass(frozen=True, kw_only=True)
-class Rotary:
-    """Rotary positions of a trained model, stretched to longer texts than it was trained on."""
-
-    rotary_scaling: Annotated[
-        Literal["linear", "ntk", "yarn", "by_wavelength"] | None,
-        Parameter(help="How rotary positions are stretched; needs --rotary-factor."),
-    ] = None
-    rotary_factor: Annotated[
-        float | None, Parameter(help="How many times longer texts get, such as 4.")
-    ] = None
-    rotary_original_length: Annotated[
-        int | None,
-        Parameter(help="Tokens of the texts before; those the model was made for if unset."),
-    ] = None
+    model: Path
+    settings: SearchSettings
+    running: Running
+    alignment: bool
+    checks: CheckFlags
+    prefixes: bool
+    shortlist: bool | Path
+    terms: GlossaryFlags = NO_TERMS
+    protect: tuple[str, ...] | None = None
+    consistency: ConsistencyFlags = AS_THE_MODEL
 
     @property
-    def is_set(self) -> bool:
-        """True if the positions are to be stretched."""
-        return self != UNSTRETCHED
-
-    def options(self) -> dict[str, Any]:
-        """The flags as arguments of `heedful.load_generator`, and as JSON data."""
-        return dataclasses.asdict(self)
-
-
-UNSTRETCHED = Rotary()
+    def is_plain(self) -> bool:
+        """True if the request needs nothing but translations of one model."""
+        running = self.running
+        return (
+            not (self.alignment or self.checks.is_on or self.consistency.is_on or self.prefixes)
+            and not (self.shortlist or self.terms.glossary or self.protect)
+            and not running.ensemble
+            and running.batch_size is None
+            and running.batch_tokens == STANDARD.batch_tokens
+        )
 
 
 def positions_of(batch_tokens: BatchTokens, pipeline: Any, beam: int = 1) -> int:

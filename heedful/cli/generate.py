@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from cyclopts import Parameter
 
 import heedful
+from heedful.cli.evaluation.text_measures import UNSTRETCHED, Rotary
 from heedful.cli.flags import (
-    UNSTRETCHED,
     DeviceFlag,
     ModelPath,
     PrecisionFlag,
-    Rotary,
     flags_of,
     sampling_settings,
     terminal,

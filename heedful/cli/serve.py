@@ -7,7 +7,7 @@ import importlib.util
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -140,8 +140,8 @@ class ServedTerms:
         Parameter(help="hard, or soft for models trained with --soft-terms."),
     ] = "hard"
 
-    def files(self, models: ServedModels) -> dict[str, Path]:
-        """Return the files by the names of models, each read once for its mistakes.
+    def arguments(self, models: ServedModels) -> dict[str, Any]:
+        """Return the settings of a server; each file is read once for its mistakes.
 
         Raises:
             ConfigError: when a file names no model, or the only one of several.
@@ -169,7 +169,7 @@ class ServedTerms:
                 )
             Glossary.read(file)
             files[name] = Path(file)
-        return files
+        return {"glossaries": files, "soft_terms": self.glossary_mode == "soft"}
 
 
 _ACCESS = Access()
@@ -234,7 +234,7 @@ def serve(
         raise ConfigError("No model given", remedy="Name one, such as: heedful serve en-de")
     models = tuple(map(pinned_model, models))
     # Mistakes are said before workers start.
-    glossaries = terms.files(ServedModels([parse_model(word) for word in models]))
+    glossaries = terms.arguments(ServedModels([parse_model(word) for word in models]))
     access.check()
     listening = listen(access.host, access.port)
     address = address_of(listening)
@@ -255,8 +255,7 @@ def serve(
             precision=precision,
             search=settings,
             consistency=consistency.arguments() if consistency.is_on else None,
-            glossaries=glossaries,
-            soft_terms=terms.glossary_mode == "soft",
+            **glossaries,
             limits=_limits(load, settings),
             gate=_gate(access, load),
             most_bytes=None if load.memory is None else int(load.memory * 1e9),

@@ -17,13 +17,16 @@ from cyclopts import Parameter
 
 from heedful.cli.flags import (
     AS_THE_MODEL,
+    NO_TERMS,
     STANDARD,
     UNCHECKED,
     CheckFlags,
     ConsistencyFlags,
+    GlossaryFlags,
     ModelPath,
     Running,
     SearchFlags,
+    TranslationRequest,
     search_settings,
     terminal,
 )
@@ -41,7 +44,6 @@ from heedful.cli.text_io import (
     refuse_missing_folder,
     say_counts,
 )
-from heedful.cli.translation_request import NO_TERMS, GlossaryFlags, TranslationRequest
 
 if TYPE_CHECKING:
     from heedful.cli.checking import CheckedTranslations

@@ -12,8 +12,10 @@ from cyclopts import Parameter
 from heedful.cli.checking import languages_of
 from heedful.cli.flags import (
     AS_THE_MODEL,
+    NO_TERMS,
     STANDARD,
     ConsistencyFlags,
+    GlossaryFlags,
     Running,
     SearchFlags,
     flags_of,
@@ -22,7 +24,6 @@ from heedful.cli.flags import (
     terminal,
 )
 from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, say_counts
-from heedful.cli.translation_request import NO_TERMS, GlossaryFlags
 from heedful.documents.document_settings import DocumentSettings
 from heedful.durable import open_regular, whole
 from heedful.errors import ConfigError, UserError, suggest
@@ -31,7 +32,6 @@ from heedful.search.search_settings import SearchSettings
 if TYPE_CHECKING:
     from heedful.documents.line_up import TranslatedSentence
     from heedful.events import Events
-    from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
     from heedful.quality.consistency import ConsistentTranslation
 
@@ -107,7 +107,7 @@ def translate_file(
     opened = open_document(data, format=name, settings=settings, name=str(input))
     with closing(terminal()) as events:
         translator = _Translator(
-            running, model, search_options, terms.read(), consistency, events, languages
+            running, model, search_options, terms, consistency, events, languages
         )
         translations = translator.translate(
             [sentence.text for sentence in opened.sentences],
@@ -133,11 +133,12 @@ class _Translator:
         running: Running,
         model: Path,
         settings: SearchSettings,
-        glossary: Glossary | None,
+        terms: GlossaryFlags,
         consistency: ConsistencyFlags,
         events: Events,
         languages: str | None,
     ) -> None:
+        self.glossary = glossary = terms.read()  # before what takes time
         self.pipeline: TranslationPipeline = running.load(model)
         self.consistent: ConsistentTranslation | None = None
         if consistency.is_on:
@@ -145,7 +146,6 @@ class _Translator:
             self.pipeline = self.consistent = consistency.applied(self.pipeline, codes)
         if glossary is not None:
             self.pipeline.check_glossary(glossary)
-        self.glossary = glossary
         self.positions = running.positions(self.pipeline, settings)
         self.batch_size = running.batch_size
         self.settings = settings

@@ -14,10 +14,15 @@ import pytest
 import torch
 
 import heedful
-from heedful.cli.flags import CheckFlags, ConsistencyFlags, Running
+from heedful.cli.flags import (
+    CheckFlags,
+    ConsistencyFlags,
+    GlossaryFlags,
+    Running,
+    TranslationRequest,
+)
 from heedful.cli.main import main
 from heedful.cli.translate import LazyTranslator
-from heedful.cli.translation_request import TranslationRequest
 from heedful.kernels.library import kernels
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape
@@ -114,6 +119,7 @@ def test_nothing_but_translations_is_plain(model: Path) -> None:
         "alignment": True,
         "checks": CheckFlags(check=True),
         "consistency": ConsistencyFlags(capitals=True),
+        "terms": GlossaryFlags(glossary=model / "terms.tsv"),
         "prefixes": True,
         "shortlist": Path("list"),
         "running": Running(batch_size=1),

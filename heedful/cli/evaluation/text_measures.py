@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from contextlib import closing
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 import heedful
-from heedful.cli.flags import Rotary, Running, terminal
+from heedful.cli.flags import Running, terminal
 from heedful.cli.text_io import Report, say, show_table
 from heedful.errors import ModelError, UserError
 
@@ -19,6 +20,39 @@ if TYPE_CHECKING:
     from heedful.pipelines.text_likelihood import PositionLoss, TextLikelihood
 
 _GROUP = Group("Language models", sort_key=20)
+
+
+_ROTARY = Group("Rotary positions", sort_key=40)
+
+
+@Parameter(name="*", group=_ROTARY)
+@dataclass(frozen=True, kw_only=True)
+class Rotary:
+    """Rotary positions of a trained model, stretched to longer texts than it was trained on."""
+
+    rotary_scaling: Annotated[
+        Literal["linear", "ntk", "yarn", "by_wavelength"] | None,
+        Parameter(help="How rotary positions are stretched; needs --rotary-factor."),
+    ] = None
+    rotary_factor: Annotated[
+        float | None, Parameter(help="How many times longer texts get, such as 4.")
+    ] = None
+    rotary_original_length: Annotated[
+        int | None,
+        Parameter(help="Tokens of the texts before; those the model was made for if unset."),
+    ] = None
+
+    @property
+    def is_set(self) -> bool:
+        """True if the positions are to be stretched."""
+        return self != UNSTRETCHED
+
+    def options(self) -> dict[str, Any]:
+        """The flags as arguments of `heedful.load_generator`, and as JSON data."""
+        return dataclasses.asdict(self)
+
+
+UNSTRETCHED = Rotary()
 
 
 @Parameter(name="*", group=_GROUP)
