@@ -22,6 +22,10 @@ from heedful.search.step_model import State, StepModel, log_probabilities
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
+COLDEST = 1e-100
+"""Temperature below which draws are those at 0."""
+
+
 def sample(
     model: StepModel[State],
     state: State,
@@ -176,7 +180,8 @@ def _weights(scores: Tensor, settings: SearchSettings) -> tuple[Tensor, Tensor |
 
     The ids are None where all tokens stand in their order.
     """
-    if settings.temperature == 0.0:  # the limit of ever colder draws: all on the likeliest token
+    # The limit of ever colder draws: all on the likeliest token. Logits divided by less overflow.
+    if settings.temperature < COLDEST:
         likeliest = scores.argmax(-1, keepdim=True)
         return torch.ones_like(likeliest, dtype=torch.float64), likeliest
     scores = scores.double() / settings.temperature

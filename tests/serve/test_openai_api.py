@@ -188,3 +188,10 @@ def test_an_error_in_a_stream_is_an_event(
     parts = events(answer.text)
     assert parts[1]["choices"][0]["text"] == "A"
     assert "The disk is full" in parts[-1]["error"]["message"]
+
+
+def test_draws_at_the_least_temperature_are_the_likeliest(client: TestClient) -> None:
+    values = {"model": "en-de", "messages": [{"role": "user", "content": "A dog runs."}]}
+    answer = client.post("/v1/chat/completions", json=values | {"temperature": 5e-324, "n": 2})
+    assert answer.status_code == 200, answer.text
+    assert len({choice["message"]["content"] for choice in answer.json()["choices"]}) == 1
