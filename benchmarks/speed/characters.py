@@ -22,6 +22,15 @@ from harness import Row, finish, new_parser, parse, say
 from turns import Turn, Worker, alternate, ratio, summary
 
 CONTEXT, WINDOWS = 64, 12
+RECIPE = {
+    "context": CONTEXT,
+    "layers": 4,
+    "heads": 4,
+    "width": 128,
+    "rate": 1e-3,
+    "betas": (0.9, 0.99),
+    "decay": 0.1,
+}
 LEAST, AIM = 1.5, 2.5
 
 
@@ -132,7 +141,13 @@ def race(
         name = "nanoGPT" if arguments.nanogpt else "nanoGPT's recipe in plain PyTorch"
         worker = started("characters_trainer.py", "nanogpt")
         clone = str(arguments.nanogpt.resolve()) if arguments.nanogpt else None
-        begun = worker.ask("begin", clone=clone, batches_file=str(batches), vocabulary=vocabulary)
+        begun = worker.ask(
+            "begin",
+            recipe=RECIPE,
+            clone=clone,
+            batches_file=str(batches),
+            vocabulary=vocabulary,
+        )
         facts["nanogpt_parameters"] = begun["parameters"]
         worker.ask("train", first=0, updates=warm_up)
 

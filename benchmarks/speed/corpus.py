@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,17 +112,21 @@ def first_batches(preset: str, settings: dict[str, Any], run: Path, count: int) 
     task = prepare_task(run, resolved, None, Events())
     assert task.tokenizers is not None
     count = min(count, task.source.count(0))
-    pairs: Any = task.source
     batches = []
     for number in range(count):
-        indices = pairs.batch(0, number).indices.tolist()
-        batches.append([_ids(pairs.pairs.source, indices), _ids(pairs.pairs.target, indices)])
+        batch: Any = task.source.batch(0, number)
+        sides = (
+            (batch.source, batch.source_positions),
+            (batch.target_output, batch.target_positions),
+        )
+        batches.append([_ids(*side) for side in sides])
     sizes = task.tokenizers.source.size, task.tokenizers.target.size
     return Batches(batches, resolved.model.expand(*sizes), task.tokenizers)
 
 
-def _ids(side: Any, indices: Sequence[int]) -> list[list[int]]:
-    return [side(index).tolist() for index in indices]
+def _ids(ids: Any, positions: Any) -> list[list[int]]:
+    """Rows without their padding and their end tokens."""
+    return [row[there >= 0].tolist()[:-1] for row, there in zip(ids, positions, strict=True)]
 
 
 def marian_shape(spec: TranslatorSpec) -> dict[str, Any]:

@@ -1,13 +1,18 @@
 """Training and translating with transformer-big on one CUDA GPU, beside the peers on the same one.
 
-    python benchmarks/speed/gpu.py --data DIR        about 10 minutes
-    python benchmarks/speed/gpu.py --data DIR --set compile=on
+    python benchmarks/speed/gpu.py --data DIR                  about 20 minutes
+    python benchmarks/speed/gpu.py --data DIR --plans compiled
+    python benchmarks/speed/gpu.py --data DIR --device cpu --small
 
 Training in bfloat16 with batches of at most 25,000 padded positions on the longer side, in target
-tokens a second and as a share of the GPU's own rate in a large product of matrices; then
-translating, as training.py and translating.py do, which say how. What is compiled of ours, `--set`
-says as the settings of a run do. `--compile-peer` compiles Hugging Face's model. Figures of theirs:
-training in bfloat16 under autocast, `generate` with bfloat16 weights.
+tokens a second and as a share of the GPU's own rate in a large product of matrices, by plan:
+Heedful and Hugging Face's model uncompiled, both compiled (Heedful's blocks one by one), and
+Heedful with activation checkpointing. The seconds that each takes to begin stand in the results.
+Then translating beside Hugging Face and CTranslate2, as translating.py does, and a language model
+of 124 million parameters, as gpt2.py does; these say how. Figures of Hugging Face: training in
+bfloat16 under autocast, `generate` with bfloat16 weights.
+
+With `--small` little is done, by small models: it shows that all of it runs, also on a processor.
 """
 
 from __future__ import annotations
@@ -19,35 +24,53 @@ from pathlib import Path
 from harness import new_parser, parse, say
 
 HERE = Path(__file__).resolve().parent
+PLANS: dict[str, list[str]] = {
+    "eager": ["--set", "compile=off"],
+    "compiled": ["--set", "compile=on", "--compile-peer"],
+    "selective": ["--set", "compile=off", "--set", "checkpointing=selective", "--no-peers"],
+    "full": ["--set", "compile=off", "--set", "checkpointing=full", "--no-peers"],
+    "compiled-full": ["--set", "compile=on", "--set", "checkpointing=full", "--no-peers"],
+}
+"""How training is computed, as flags of training.py."""
 
 
 def main() -> None:
-    """Run both programs; each writes its own results."""
+    """Run the programs; each writes its own results."""
     parser = new_parser(__doc__, data=True)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--compile-peer", action="store_true")
+    parser.add_argument("--plans", nargs="*", default=list(PLANS), choices=PLANS)
+    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument("--small", action="store_true", help="small models, and little of all")
     parser.add_argument("--batch-tokens", type=int, default=25_000)
+    parser.add_argument("--nanogpt", type=Path, help="a clone of nanoGPT, for gpt2.py")
     arguments = parse(parser)
     import torch
 
-    if not torch.cuda.is_available():
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         print("skipped: there is no CUDA GPU here", file=sys.stderr)
         return
-    say(f"on {torch.cuda.get_device_name()}")
-    common = ["--data", str(arguments.data), "--device", "cuda", "--rounds", str(arguments.rounds)]
+    if arguments.device == "cuda":
+        say(f"on {torch.cuda.get_device_name()}")
+    rounds = 1 if arguments.small else arguments.rounds
+    common = ["--device", arguments.device, "--rounds", str(rounds)]
     common += ["--envs", str(arguments.envs), "--work", str(arguments.work)]
     common += ["--results", str(arguments.results), "--threads", str(arguments.threads)]
-    common += ["--quick"] if arguments.quick else []
+    common += ["--quick"] if arguments.quick or arguments.small else []
     common += ["--no-peers"] if arguments.no_peers else []
-    training = ["--precisions", "bf16", "--peer-precisions", "bf16"]
-    training += ["--batch-tokens", str(arguments.batch_tokens)]
-    training += [word for setting in arguments.set for word in ("--set", setting)]
-    training += ["--compile-peer"] if arguments.compile_peer else []
-    failed = 0
-    for program, words in (("training.py", training), ("translating.py", [])):
-        command = [sys.executable, str(HERE / program), "big", *words, *common]
-        failed += bool(subprocess.run(command, check=False).returncode)
-    raise SystemExit(bool(failed))
+    data = ["--data", str(arguments.data)]
+    size = "tiny" if arguments.small else "big"
+    training = ["training.py", size, "--precisions", "bf16", "--peer-precisions", "bf16"]
+    training += ["--batch-tokens", str(arguments.batch_tokens), *data]
+    label = f"-{arguments.device}"
+    commands = [[*training, f"--label={label}-{plan}", *PLANS[plan]] for plan in arguments.plans]
+    commands.append(["translating.py", size, *data])
+    clone = [] if arguments.nanogpt is None else ["--nanogpt", str(arguments.nanogpt.resolve())]
+    commands.append(["gpt2.py", *clone])
+    failed = False
+    for program, *words in commands:
+        say(f"\n== {program} {' '.join(words)}")
+        command = [sys.executable, str(HERE / program), *words, *common]
+        failed |= bool(subprocess.run(command, check=False).returncode)
+    raise SystemExit(failed)
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ PROGRAMS = (
     "long_attention.py",
     "mixers.py",
     "sparse_attention.py",
+    "checkpointing.py",
     "peers_cli.py",
     "gpu.py",
 )

@@ -153,7 +153,8 @@ class Contest:
             return
         self.peers["huggingface"] = versions
         self.facts["huggingface"] = {
-            key: begun[key] for key in ("parameters", "attention", "attention_seconds")
+            key: begun[key]
+            for key in ("parameters", "attention", "attention_seconds", "warm_up_seconds")
         }
         say(f"huggingface is warm: {begun['attention_seconds']}")
         for precision in self.arguments.peer_precisions:
@@ -244,6 +245,7 @@ def main() -> None:
     parser.add_argument(
         "--compile-peer", action="store_true", help="compile Hugging Face's model with PyTorch"
     )
+    parser.add_argument("--label", default="", help="what the folder of results ends in")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Heedful's run"
     )
@@ -270,7 +272,8 @@ def main() -> None:
             },
         }
         rows = rows_of(contest, figures)
-    finish(arguments, f"speed-training-{arguments.size}", rows, facts, peers=contest.peers)
+    name = f"speed-training-{arguments.size}{arguments.label}"
+    finish(arguments, name, rows, facts, peers=contest.peers)
 
 
 if __name__ == "__main__":

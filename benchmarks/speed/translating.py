@@ -83,7 +83,7 @@ MODES = (
 
 PEER_TYPES = {
     "cpu": {"huggingface": ["float32"], "ctranslate2": ["float32", "int8"]},
-    "cuda": {"huggingface": ["bfloat16"], "ctranslate2": ["float16", "int8_float16"]},
+    "cuda": {"huggingface": ["bfloat16"], "ctranslate2": ["bfloat16", "int8_bfloat16"]},
 }
 
 # (size, mode) and the peer: at least, aim

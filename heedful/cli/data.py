@@ -1,4 +1,4 @@
-"""`heedful data check`, `clean` and `split`, for corpora of sentence pairs."""
+"""`heedful data check`, `clean`, `split` and `shard`, for corpora of sentence pairs and texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -27,9 +27,8 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from heedful.data.cleaning.check_report import CheckedCorpus
-    from heedful.data.cleaning.examination import Scorer, Tools
-    from heedful.data.cleaning.raw_pairs import RawCorpus
+    from heedful.data.cleaning.check_report import CheckedCorpus, Prepared
+    from heedful.data.cleaning.examination import Scorer
 
     CleaningFlags = Any
 else:
@@ -71,7 +70,7 @@ class Beside:
     ] = None
     device: DeviceFlag = "auto"
 
-    def prepare(self, files: Sequence[str], settings: CleaningSettings) -> tuple[RawCorpus, Tools]:
+    def prepare(self, files: Sequence[str], settings: CleaningSettings) -> Prepared:
         """Open the corpus, the test data and the model."""
         spec = _one_corpus(files)
         tests = [CorpusSpec(**values) for values in corpora(self.against, "--against")]
@@ -236,6 +235,72 @@ def data_split(
         files = " and ".join(part.files)
         say(f"{part.name}: {part.pairs:,} pairs of {part.sources:,} sources in {files}")
     report.finish({"parts": [part.plain() for part in parts]})
+
+
+def data_shard(
+    *corpus: Annotated[
+        str,
+        Parameter(
+            help="Source and target files, aligned line by line, .tsv or .jsonl files of pairs, or "
+            "with --documents files of text; all may be .gz. Several are put one after the other."
+        ),
+    ],
+    out: Annotated[Path, Parameter(help="Folder for the shards, still to be made.")],
+    shard_examples: Annotated[
+        int,
+        Parameter(help="Pairs or texts of a shard, which ends earlier where it has 16 MB of text."),
+    ] = 10_000,
+    documents: Annotated[
+        Literal["file", "paragraph", "line"] | None,
+        Parameter(
+            help="The corpora are texts for a language model: unit of text in a file, as for "
+            "`heedful train`. Sentence pairs if unset."
+        ),
+    ] = None,
+    languages: Annotated[
+        tuple[str, str] | None,
+        Parameter(
+            help="Codes of source and target, such as en de; training refuses shards of one "
+            "direction beside those of the other."
+        ),
+    ] = None,
+    output: Output = PLAIN,
+) -> None:
+    """Write corpora as compressed shards, which training reads as a stream.
+
+    OUT gets index.json and shards, each of them gzip of a .jsonl corpus. `heedful train RUN --train
+    OUT` reads them shard by shard: neither memory nor disk has to hold more. It takes constant
+    memory, and OUT appears when everything is written, or not at all.
+
+    For example:
+
+        heedful data shard train.en train.de --out shards --languages en de
+        heedful data shard a.tsv.gz b.jsonl.gz --out shards --shard-examples 20000
+        heedful data shard books.txt.gz --documents paragraph --out texts
+    """
+    flags = {"corpus": list(corpus), "out": str(out), "shard_examples": shard_examples}
+    flags |= {"documents": documents, "languages": languages and list(languages)}
+    report = Report("data shard", output, flags)
+    if shard_examples < 1:
+        raise UserError("A shard needs an example", where=f"--shard-examples {shard_examples}")
+    found = corpora(corpus, "CORPUS", pairs=documents is None)
+    if not found:
+        raise ConfigError("There is no corpus", where="CORPUS", remedy="Name its files")
+    refuse_existing(out)
+    from heedful.data.shard_writer import write_shards
+
+    with closing(terminal()) as events:
+        index = write_shards(
+            [CorpusSpec(**values) for values in found],
+            out,
+            shard_examples=shard_examples,
+            unit=documents,
+            languages=languages,
+            progress=lambda done, total: events.progress(done, total, "written"),
+        )
+    examples, size = (sum(getattr(s, name) for s in index.shards) for name in ("examples", "bytes"))
+    say(f"{examples:,} {index.kind} in {len(index.shards):,} shards, {size / 1e6:,.1f} MB: {out}")
+    report.finish({"examples": examples, "shards": len(index.shards), "bytes": size})
 
 
 def _one_corpus(files: Sequence[str]) -> CorpusSpec:

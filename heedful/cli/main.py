@@ -59,6 +59,7 @@ VERBS = {
     "data check": "Check sentence pairs: duplicates, misalignments, encodings, leaks, statistics.",
     "data clean": "Clean sentence pairs: write those that no rule finds, and why the others went.",
     "data split": "Split sentence pairs into train, valid and test by source sentence.",
+    "data shard": "Write corpora as compressed shards, which training reads as a stream.",
     "doctor": "Check this machine: versions, devices and speed of each precision.",
 }
 

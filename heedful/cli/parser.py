@@ -25,7 +25,7 @@ _MODULES = {
     **dict.fromkeys(("answer", "fill", "tag"), "encoder_verbs"),
     **dict.fromkeys(("import", "export", "merge"), "convert"),
     **dict.fromkeys(("ablate", "prune"), "heads"),
-    **dict.fromkeys(("data check", "data clean", "data split"), "data"),
+    **dict.fromkeys(("data check", "data clean", "data split", "data shard"), "data"),
     "plan": "training_plan",
     "presets": "info",
     "sweep": "compare",

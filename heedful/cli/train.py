@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +13,11 @@ from cyclopts import Group, Parameter, validators
 from heedful.cli.flags import flags_of, overrides, terminal
 from heedful.cli.text_io import PLAIN, Output, Report, say
 from heedful.config import merge
+from heedful.data.corpus_spec import SHARD_INDEX
 from heedful.errors import ConfigError, UserError
 from heedful.train.run_settings import RunSettings
 
 # Flags of their own below; in a settings file the corpora are tables.
-DONE = 0
-
 _NOT_FLAGS = ("data.train", "data.valid", "preset")
 
 if TYPE_CHECKING:
@@ -143,22 +142,24 @@ def train(
         )
     resolved = _resolve(run, preset, config, values, resume=resume)
     if processes > 1 and "WORLD_SIZE" not in os.environ:
-        from heedful.train.parallel.dimensions import Dimensions
         from heedful.train.parallel.launcher import launch
 
-        Dimensions.fit(resolved.parallel, processes).check(resolved)
-        return launch(sys.argv[1:], processes, restarts)
+        return launch(sys.argv[1:], resolved, processes, restarts)
 
     def work() -> int:
         return _train(run, resolved, report, resume=resume, output=output)
 
-    return _one_of_many(work) if "WORLD_SIZE" in os.environ else work()
+    if "WORLD_SIZE" not in os.environ:
+        return work()
+    from heedful.cli.main import report_error
+    from heedful.train.parallel.launcher import one_of_many
+
+    return one_of_many(work, report_error)
 
 
 def _train(
     run: Path, settings: RunSettings, report: Report, *, resume: bool, output: Output
 ) -> int:
-    from heedful.train.parallel.team import Process
     from heedful.train.run import run_training
 
     events = terminal()
@@ -166,7 +167,7 @@ def _train(
         summary = run_training(run, settings, resume=resume, events=events)
     finally:
         events.close()
-    if Process.here().rank:
+    if os.environ.get("RANK", "0") != "0":
         return summary.exit_status  # the first process says it
     if not output.json:
         _show(run, summary)
@@ -176,27 +177,6 @@ def _train(
     )  # over all resumes; the report's are this call's
     report.finish(facts)
     return summary.exit_status
-
-
-def _one_of_many(work: Callable[[], int]) -> int:
-    """Train as one of several processes: what ends one for good ends the command."""
-    from heedful.cli.main import report_error
-    from heedful.train.parallel.launcher import launched, leave, left_before
-    from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process
-
-    if not launched():
-        return work()
-    if left_before():
-        return DONE
-    try:
-        status = work()
-    except LostProcesses:
-        raise
-    except ElsewhereFailed:
-        return DONE
-    except Exception as error:  # it would only happen again
-        return leave(report_error(error))
-    return DONE if Process.here().rank else leave(status)
 
 
 def _resolve(
@@ -279,19 +259,21 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
         files: the names.
         flag: they were given with, for the error message.
         pairs: each .tsv or .jsonl and each folder alone, others in pairs of source and target;
-            else each alone.
+            else each alone. A folder of shards is known by its index.
 
     Raises:
         ConfigError: when a source has no target.
     """
     if not pairs:
-        return [{"file": file} for file in files]
+        return [{"shards" if _has_shards(file) else "file": file} for file in files]
     result: list[dict[str, Any]] = []
     source: str | None = None
     for file in files:
         if source is not None:
             result.append({"source": source, "target": file})
             source = None
+        elif _has_shards(file):
+            result.append({"shards": file})
         elif Path(file.removesuffix(".gz")).suffix in (".tsv", ".jsonl") or Path(file).is_dir():
             result.append({"file": file})
         else:
@@ -303,3 +285,8 @@ def corpora(files: Sequence[str], flag: str, *, pairs: bool = True) -> list[dict
             remedy="Give source and target files, or one .tsv or .jsonl file of pairs",
         )
     return result
+
+
+def _has_shards(path: str) -> bool:
+    """True for a folder that `heedful data shard` has made."""
+    return (Path(path) / SHARD_INDEX).is_file()

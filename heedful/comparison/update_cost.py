@@ -15,13 +15,13 @@ from heedful.models.cost import (
 )
 
 if TYPE_CHECKING:
-    from heedful.train.batch_source import EpochBatches
+    from heedful.train.batch_source import Source
 
 _BATCHES = 64
 """Batches of the first epoch that are looked at, spread evenly."""
 
 
-def flops_per_update(model: Any, source: EpochBatches[Any], accumulate: int) -> float:
+def flops_per_update(model: Any, source: Source, accumulate: int) -> float:
     """Return the operations of an update: forward and backward, padding counted.
 
     Args:
@@ -29,9 +29,7 @@ def flops_per_update(model: Any, source: EpochBatches[Any], accumulate: int) -> 
         source: its batches.
         accumulate: batches of an update.
     """
-    count = source.count(0)
-    chosen = range(0, count, max(1, count // _BATCHES))
-    works = [batch_flops(model, source.batch(0, number)) for number in chosen]
+    works = [batch_flops(model, batch) for batch in source.sample(_BATCHES)]
     return accumulate * sum(works) / len(works)
 
 

@@ -7,6 +7,7 @@ versions but not what is drawn from them, so only the bits are used.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -57,6 +58,30 @@ def plan_epoch(
     return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
 
 
+def tempered(
+    sizes: Sequence[int], weights: Sequence[float], temperature: float
+) -> tuple[float, ...]:
+    """Weights with which the share of each corpus is that of its size to the power of 1 / T.
+
+    The epoch keeps its length. A temperature of 1 changes nothing, a high one gives all corpora the
+    same share (Arivazhagan 2019, "Massively Multilingual Neural Machine Translation in the Wild").
+
+    Args:
+        sizes: examples of every corpus.
+        weights: how often an epoch shows each; they multiply the sizes.
+        temperature: T, above 0.
+    """
+    if temperature == 1:
+        return tuple(weights)
+    shown = [size * weight for size, weight in zip(sizes, weights, strict=True)]
+    largest = max(shown, default=0)
+    powers = [(each / largest) ** (1 / temperature) if each else 0.0 for each in shown]
+    return tuple(
+        sum(shown) * power / sum(powers) / size if size else weight
+        for size, weight, power in zip(sizes, weights, powers, strict=True)
+    )
+
+
 def plan_files(
     sizes: Sizes, bounds: Sequence[int] | Indices, data: DataSpec, *, seed: int, epoch: int
 ) -> list[Indices]:
@@ -65,13 +90,18 @@ def plan_files(
     Args:
         sizes: positions of every example [n], special tokens counted.
         bounds: number of the first example of every training file, and the number of all.
-        data: weights of the files, token budget and size of pools.
+        data: weights of the files and their temperature, token budget and size of pools.
         seed: of the run.
         epoch: counted from 0.
     """
+    weights = tempered(
+        [end - start for start, end in itertools.pairwise(bounds)],
+        [corpus.weight for corpus in data.train],
+        data.temperature,
+    )
     groups = [
-        (np.arange(start, end, dtype=np.int64), corpus.weight)
-        for start, end, corpus in zip(bounds[:-1], bounds[1:], data.train, strict=True)
+        (np.arange(start, end, dtype=np.int64), weight)
+        for start, end, weight in zip(bounds[:-1], bounds[1:], weights, strict=True)
     ]
     budget, pool = data.budget, data.pool_batches
     return plan_epoch(sizes, groups, batch_tokens=budget, pool_batches=pool, seed=seed, epoch=epoch)

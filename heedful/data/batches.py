@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -13,12 +13,13 @@ import torch
 from torch import Tensor
 
 from heedful.data.batch_plan import Indices
-from heedful.data.encoded_pairs import EncodedPairs
+from heedful.data.encoded_pairs import Ids
+from heedful.data.pair_corpus import Side
 from heedful.text.tokenizer import TextTokenizer
+from heedful.text.tokenizer_pair import TokenizerPair
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-from heedful.text.tokenizer_pair import TokenizerPair
 
 PaddingSide = Literal["right", "left"]
 Sequences = Sequence[Sequence[int] | npt.NDArray[np.integer]]
@@ -205,8 +206,25 @@ class BpeDropout:
     max_length: int
 
 
+class NumberedPairs(Protocol):
+    """Pairs of which any can be had by its number."""
+
+    @property
+    def tokenizers(self) -> TokenizerPair:
+        """The tokenizers that encoded them."""
+        ...
+
+    def ids_of(self, side: Side, indices: Indices) -> list[Ids]:
+        """Token ids of one side of some pairs, without special tokens."""
+        ...
+
+    def text_of(self, i: int) -> tuple[str, str]:
+        """Source and target of a pair."""
+        ...
+
+
 def make_batch(
-    pairs: EncodedPairs,
+    pairs: NumberedPairs,
     indices: Indices,
     *,
     padding_side: PaddingSide = "right",
@@ -215,7 +233,7 @@ def make_batch(
     """Put pairs side by side.
 
     Args:
-        pairs: the encoded corpora.
+        pairs: the encoded corpora, or a block of a stream.
         indices: numbers of the pairs [B].
         padding_side: where shorter pairs are filled up.
         bpe_dropout: encode the text anew with dropout. Sequences get longer (by about 30 % at a

@@ -107,11 +107,11 @@ class CheckReport:
 
     Args:
         corpora: a report for each corpus.
-        batches: the batches of the first epoch.
+        batches: the batches of the first epoch; None without training data.
     """
 
     corpora: tuple[CorpusReport, ...]
-    batches: BatchReport
+    batches: BatchReport | None
 
     def plain(self) -> dict[str, Any]:
         return asdict(self)
@@ -119,21 +119,21 @@ class CheckReport:
     def lines(self) -> list[str]:
         """The report for people, a line each."""
         lines = [line for corpus in self.corpora for line in _corpus_lines(corpus)]
-        batches = self.batches
-        lines.append(
-            f"batches: {batches.batches:,} an epoch of {batches.pairs:,} pairs, "
-            f"{batches.padding:.1%} of {batches.positions:,} positions are padding"
-        )
+        if (batches := self.batches) is not None:
+            lines.append(
+                f"batches: {batches.batches:,} an epoch of {batches.pairs:,} pairs, "
+                f"{batches.padding:.1%} of {batches.positions:,} positions are padding"
+            )
         return lines
 
 
 def check_corpora(
-    train: EncodedPairs, valid: EncodedPairs | None, spec: DataSpec, *, seed: int = 1
+    train: EncodedPairs | None, valid: EncodedPairs | None, spec: DataSpec, *, seed: int = 1
 ) -> CheckReport:
     """Look at the corpora before training.
 
     Args:
-        train: the encoded training corpora.
+        train: the encoded training corpora; None where they are read as a stream.
         valid: the encoded validation corpora, if there are any.
         spec: the limits and the token budget.
         seed: of the run, for its first epoch's batches.
@@ -141,15 +141,19 @@ def check_corpora(
     Raises:
         DataError: when more than half of a side's tokens are unknown, or when no pair is left.
     """
-    selection = select_pairs(train, spec)
-    reports = _role_reports(train, selection, "train", None)
+    reports, batches = [], None
+    if train is not None:
+        selection = select_pairs(train, spec)
+        reports = _role_reports(train, selection, "train", None)
+        batches = _batch_report(train, selection, spec, seed)
     if valid is not None and len(valid):
         reports += _role_reports(valid, select_pairs(valid, spec), "valid", train)
     for report in reports:
-        _refuse_unknown(report)
+        for side, share in (("source", report.source_unknown), ("target", report.target_unknown)):
+            refuse_unknown(share, side, report.name)
     for role in ("train", "valid"):
         _refuse_nothing_left([report for report in reports if report.role == role])
-    return CheckReport(tuple(reports), _batch_report(train, selection, spec, seed))
+    return CheckReport(tuple(reports), batches)
 
 
 def _role_reports(
@@ -200,15 +204,24 @@ def _finding(what: str, left_out: bool, mask: Mask) -> Finding:
     return Finding(what, len(rows), left_out, tuple(int(row) + 1 for row in rows[:_EXAMPLES]))
 
 
-def _refuse_unknown(report: CorpusReport) -> None:
-    for side, share in (("source", report.source_unknown), ("target", report.target_unknown)):
-        if share > MOST_UNKNOWN:
-            raise DataError(
-                f"{share:.0%} of the {side} tokens are unknown to the tokenizer",
-                where=report.name,
-                remedy="Check that the files are text in the languages the tokenizer was trained "
-                "on, or use tokenizer.kind = byte-bpe, to which nothing is unknown",
-            )
+def refuse_unknown(share: float, side: str, where: str) -> None:
+    """Refuse a corpus of mostly unknown tokens.
+
+    Args:
+        share: of the tokens that are unknown.
+        side: `source` or `target`.
+        where: name of the corpus.
+
+    Raises:
+        DataError: when it is more than `MOST_UNKNOWN`.
+    """
+    if share > MOST_UNKNOWN:
+        raise DataError(
+            f"{share:.0%} of the {side} tokens are unknown to the tokenizer",
+            where=where,
+            remedy="Check that the files are text in the languages the tokenizer was trained "
+            "on, or use tokenizer.kind = byte-bpe, to which nothing is unknown",
+        )
 
 
 def _refuse_nothing_left(reports: list[CorpusReport]) -> None:

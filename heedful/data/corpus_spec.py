@@ -8,13 +8,20 @@ from pydantic import Field, model_validator
 
 from heedful.config import Config, PositiveInt, Probability
 
+SHARD_INDEX = "index.json"
+"""The file that makes a folder one of shards."""
+
 
 class CorpusSpec(Config):
-    """Aligned files `source` and `target`, or one `file` (.tsv, .jsonl); all may be gzip."""
+    """Aligned files `source` and `target`, or one `file` (.tsv, .jsonl); all may be gzip.
+
+    `shards` is a folder that `heedful data shard` has made, which is read as a stream.
+    """
 
     source: str | None = None
     target: str | None = None
     file: str | None = None
+    shards: str | None = None
     weight: Annotated[float, Field(gt=0)] = Field(
         1.0, description="how often an epoch shows it; 0.5 shows half of it, 3 shows it three times"
     )
@@ -22,8 +29,9 @@ class CorpusSpec(Config):
     @model_validator(mode="after")
     def _one_form(self) -> Self:
         pair = self.source is not None and self.target is not None
-        if pair == (self.file is not None) or (self.source is None) != (self.target is None):
-            raise ValueError("give either source and target, or file")
+        forms = pair + (self.file is not None) + (self.shards is not None)
+        if forms != 1 or (self.source is None) != (self.target is None):
+            raise ValueError("give either source and target, or file, or shards")
         return self
 
 
@@ -65,6 +73,42 @@ class DataSpec(Config):
     cache: str | None = Field(
         None, description="folder of encoded corpora, shared between runs; RUN/data if unset"
     )
+    temperature: Annotated[float, Field(gt=0)] = Field(
+        1.0,
+        description="share of a corpus is that of its size to the power of 1 / temperature; more "
+        "than 1 shows small corpora more often (Arivazhagan 2019)",
+    )
+    shuffle_shards: PositiveInt = Field(
+        32, description="shards: how many are shuffled together, over all corpora"
+    )
+    block_mb: Annotated[float, Field(gt=0)] = Field(
+        4.0, description="shards: MB of text that are tokenised and cut into batches together"
+    )
+    workers: Annotated[int, Field(ge=0)] = Field(
+        0,
+        description="shards: processes that tokenise the next blocks; 0: a thread of the process "
+        "that trains. The batches are the same",
+    )
+    tokenizer_sample: PositiveInt = Field(
+        1_000_000, description="shards: pairs or texts that a new tokenizer is trained on"
+    )
+
+    @model_validator(mode="after")
+    def _streams_are_for_training(self) -> Self:
+        if any(corpus.shards is not None for corpus in self.valid):
+            raise ValueError("shards are for training only; give validation data as files")
+        streamed = [corpus.shards is not None for corpus in self.train]
+        if any(streamed) and not all(streamed):
+            raise ValueError(
+                "some corpora are shards and others are files; make shards of all of them with "
+                "heedful data shard"
+            )
+        return self
+
+    @property
+    def is_streamed(self) -> bool:
+        """True if the training corpora are shards."""
+        return any(corpus.shards is not None for corpus in self.train)
 
     @property
     def budget(self) -> int:

@@ -21,7 +21,7 @@ from heedful.data.array_store import (
     store_key,
     writing,
 )
-from heedful.data.batch_plan import Indices, plan_epoch, plan_once
+from heedful.data.batch_plan import Indices, Sizes, plan_epoch, plan_once, tempered
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.pair_corpus import (
     SIDES,
@@ -36,6 +36,7 @@ from heedful.data.text_file import FileFacts
 from heedful.text.tokenizer_pair import TokenizerPair
 
 Ids = npt.NDArray[np.int32]
+Mask = npt.NDArray[np.bool_]
 Progress = Callable[[int, int], None]
 Reason = Literal["empty source", "empty target", "both empty", "too long", "length ratio"]
 
@@ -45,6 +46,21 @@ _PAIRS_AT_ONCE = 4096
 def text_digest(text: str) -> int:
     """64 bits that tell texts apart, white space at the ends aside."""
     return int.from_bytes(hashlib.blake2b(text.strip().encode(), digest_size=8).digest(), "little")
+
+
+def ids_of_rows(ids: Array, offsets: Array, rows: Indices) -> list[Ids]:
+    """Token ids of some rows of a ragged array.
+
+    Args:
+        ids: of all rows, one after the other.
+        offsets: where each row begins, and the end of the last.
+        rows: their numbers.
+    """
+    starts, ends = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
+    places = np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)
+    together = np.asarray(ids[places], dtype=np.int32)
+    return [together[start:end] for start, end in itertools.pairwise(edges.tolist())]
 
 
 class EncodedCorpus:
@@ -78,12 +94,7 @@ class EncodedCorpus:
 
     def ids_of(self, side: Side, rows: Indices) -> list[Ids]:
         """Token ids of one side of some pairs, as `ids` gives them one by one."""
-        offsets = self._arrays[f"{side}.offsets"]
-        starts, ends = (offsets[at].astype(np.int64) for at in (rows, rows + 1))
-        edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(ends - starts)])
-        places = np.arange(edges[-1]) + np.repeat(starts - edges[:-1], ends - starts)
-        together = np.asarray(self._arrays[f"{side}.ids"][places], dtype=np.int32)
-        return [together[start:end] for start, end in itertools.pairwise(edges.tolist())]
+        return ids_of_rows(self._arrays[f"{side}.ids"], self._arrays[f"{side}.offsets"], rows)
 
     def all_ids(self, side: Side) -> Array:
         """Token ids of one side of all pairs, one after the other."""
@@ -184,22 +195,38 @@ def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> Selection:
         pairs: the encoded corpora.
         spec: the limits.
     """
-    source_empty = _empty(pairs, "source")
-    target_empty = _empty(pairs, "target")
-    longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
-    shorter = np.minimum(pairs.source_lengths, pairs.target_lengths)
+    lengths = (pairs.source_lengths, pairs.target_lengths)
+    return select_rows(*lengths, _empty(pairs, "source"), _empty(pairs, "target"), spec)
+
+
+def select_rows(
+    source_lengths: Sizes,
+    target_lengths: Sizes,
+    source_empty: Mask,
+    target_empty: Mask,
+    spec: DataSpec,
+) -> Selection:
+    """Leave out pairs as `select_pairs` does.
+
+    Args:
+        source_lengths, target_lengths: tokens of every pair [n], special tokens not counted.
+        source_empty, target_empty: whether there is nothing but white space on a side [n].
+        spec: the limits.
+    """
+    longer = np.maximum(source_lengths, target_lengths)
+    shorter = np.minimum(source_lengths, target_lengths)
     limit = min(spec.max_length, spec.budget - 1)
-    lopsided = np.zeros(len(pairs), dtype=bool)
+    lopsided = np.zeros(len(longer), dtype=bool)
     if spec.max_length_ratio is not None:
         lopsided = longer > spec.max_length_ratio * shorter
-    tests: dict[Reason, npt.NDArray[np.bool_]] = {
+    tests: dict[Reason, Mask] = {
         "both empty": source_empty & target_empty,
         "empty source": source_empty,
         "empty target": target_empty,
         "too long": longer > limit,
         "length ratio": lopsided,
     }
-    remaining = np.ones(len(pairs), dtype=bool)
+    remaining = np.ones(len(longer), dtype=bool)
     left_out: dict[Reason, Indices] = {reason: np.empty(0, np.int64) for reason in get_args(Reason)}
     for reason, fails in tests.items():
         left_out[reason] = np.flatnonzero(fails & remaining)
@@ -207,7 +234,7 @@ def select_pairs(pairs: EncodedPairs, spec: DataSpec) -> Selection:
     return Selection(np.flatnonzero(remaining), left_out)
 
 
-def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> npt.NDArray[np.bool_]:
+def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
     """A mask of the pairs that have nothing but white space on a side."""
     blank = np.uint64(text_digest(""))
     flags = [np.asarray(corpus.digests(side) == blank) for corpus in pairs.corpora]
@@ -222,17 +249,22 @@ def epoch_batches(
     Args:
         pairs: the encoded corpora.
         selection: which of them to use.
-        spec: the token budget and the size of pools.
+        spec: the token budget, the size of pools and the temperature.
         seed: of the run.
         epoch: counted from 0.
     """
     bounds = np.searchsorted(selection.kept, pairs.starts)
+    weights = tempered(
+        np.diff(bounds).tolist(),
+        [corpus.spec.weight for corpus in pairs.corpora],
+        spec.temperature,
+    )
     groups = [
-        (selection.kept[start:end], corpus.spec.weight)
-        for corpus, start, end in zip(pairs.corpora, bounds[:-1], bounds[1:], strict=True)
+        (selection.kept[start:end], weight)
+        for weight, start, end in zip(weights, bounds[:-1], bounds[1:], strict=True)
     ]
     return plan_epoch(
-        _sizes(pairs),
+        pair_sizes(pairs.source_lengths, pairs.target_lengths),
         groups,
         batch_tokens=spec.budget,
         pool_batches=spec.pool_batches,
@@ -245,12 +277,12 @@ def epoch_batches(
 def validation_batches(pairs: EncodedPairs, spec: DataSpec) -> list[Indices]:
     """The pair numbers of batches in which every pair that can be used is once, in one order."""
     ties = (pairs.source_lengths, pairs.target_lengths)
-    return plan_once(_sizes(pairs), spec, select_pairs(pairs, spec).kept, ties)
+    return plan_once(pair_sizes(*ties), spec, select_pairs(pairs, spec).kept, ties)
 
 
-def _sizes(pairs: EncodedPairs) -> Indices:
+def pair_sizes(source_lengths: Sizes, target_lengths: Sizes) -> Indices:
     """Positions on the longer side: one more, for the source's end or the target's first token."""
-    return np.maximum(pairs.source_lengths, pairs.target_lengths).astype(np.int64) + 1
+    return np.maximum(source_lengths, target_lengths).astype(np.int64) + 1
 
 
 def encode_corpora(
@@ -305,20 +337,27 @@ def _write(
         ends = dict.fromkeys(itertools.product(SIDES, ("tokens", "bytes")), 0)
         for pairs in _chunks(reader):
             texts = [(pair.source, pair.target) for pair in pairs]
-            marked = texts
-            if tokenizers.protection is not None:
-                marked = [tokenizers.protection.protect_pair(*pair) for pair in texts]
-            for side, tokenizer, plain, read in zip(
-                SIDES,
-                (tokenizers.source, tokenizers.target),
-                zip(*texts, strict=True),
-                zip(*marked, strict=True),
-                strict=True,
-            ):
-                _append(store, side, plain, tokenizer.encode_batch(read), ends)
+            rows = encode_pairs(texts, tokenizers)
+            for side, plain, ids in zip(SIDES, zip(*texts, strict=True), rows, strict=True):
+                _append(store, side, plain, ids, ends)
             if progress:
                 progress(*reader.progress)
         store.finish({"files": [asdict(facts) for facts in reader.facts]})
+
+
+def encode_pairs(
+    texts: Sequence[tuple[str, str]], tokenizers: TokenizerPair
+) -> tuple[list[list[int]], list[list[int]]]:
+    """Token ids of the sources and of the targets of pairs, without special tokens."""
+    if tokenizers.protection is not None:
+        texts = [tokenizers.protection.protect_pair(*pair) for pair in texts]
+    sources, targets = zip(*texts, strict=True)
+    return tokenizers.source.encode_batch(sources), tokenizers.target.encode_batch(targets)
+
+
+def id_dtype(vocabulary: int) -> str:
+    """The type that the ids of a vocabulary are kept in, as NumPy spells it."""
+    return "<u2" if vocabulary <= 2**16 else "<i4"
 
 
 def _dtypes(tokenizers: TokenizerPair) -> dict[str, str]:
@@ -326,7 +365,7 @@ def _dtypes(tokenizers: TokenizerPair) -> dict[str, str]:
     for side in SIDES:
         tokenizer = tokenizers.source if side == "source" else tokenizers.target
         dtypes |= {
-            f"{side}.ids": "<u2" if tokenizer.size <= 2**16 else "<i4",
+            f"{side}.ids": id_dtype(tokenizer.size),
             f"{side}.offsets": "<i8",
             f"{side}.text": "|u1",
             f"{side}.text_offsets": "<i8",

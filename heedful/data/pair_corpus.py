@@ -16,6 +16,7 @@ from heedful.data.text_file import (
     content_digest,
     file_form,
     parse_json,
+    shards_not_read,
 )
 from heedful.errors import DataError
 
@@ -77,7 +78,13 @@ class CorpusReader:
 
 
 def corpus_paths(spec: CorpusSpec) -> list[Path]:
-    """The files of a corpus: source and target, or the one file of pairs."""
+    """The files of a corpus: source and target, or the one file of pairs.
+
+    Raises:
+        DataError: for shards, which are read in training only.
+    """
+    if spec.shards is not None:
+        raise shards_not_read(spec.shards)
     if spec.file is not None:
         return [Path(spec.file)]
     assert spec.source is not None
@@ -217,9 +224,21 @@ def jsonl_pair(line: str, file: TextFile) -> Pair:
     Raises:
         DataError: naming the line, when it is not such an object.
     """
-    where = f"{file.path}:{file.lines}"
+    return Pair(file.lines, *json_pair(line, f"{file.path}:{file.lines}"))
+
+
+def json_pair(line: str, where: str) -> tuple[str, str]:
+    """Source and target of a line that is a JSON object with both.
+
+    Args:
+        line: without its end.
+        where: file and line, for the error message.
+
+    Raises:
+        DataError: naming the line, when it is not such an object.
+    """
     item = parse_json(line, where, _JSONL_REMEDY)
-    return Pair(file.lines, _text_of(item, "source", where), _text_of(item, "target", where))
+    return _text_of(item, "source", where), _text_of(item, "target", where)
 
 
 def _text_of(item: Any, key: Side, where: str) -> str:

@@ -84,7 +84,7 @@ class DocumentReader(CorpusFile):
         file = TextFile(self.path)
         if self.is_jsonl:
             for line in file:
-                yield Document(file.lines, _text_of(line, f"{self.path}:{file.lines}"))
+                yield Document(file.lines, json_text(line, f"{self.path}:{file.lines}"))
         elif self.unit == "line":
             for line in file:
                 yield Document(file.lines, line)
@@ -165,7 +165,16 @@ def _gathered(file: TextFile, *, at_empty: bool) -> Iterator[Document]:
         yield Document(first, "\n".join(lines) + ("" if at_empty else "\n"))
 
 
-def _text_of(line: str, where: str) -> str:
+def json_text(line: str, where: str) -> str:
+    """The text of a line that is a JSON object with one.
+
+    Args:
+        line: without its end.
+        where: file and line, for the error message.
+
+    Raises:
+        DataError: naming the line, when it is not such an object.
+    """
     item = parse_json(line, where, _TEXT_REMEDY)
     text = item.get("text") if isinstance(item, dict) else None
     if not isinstance(text, str):

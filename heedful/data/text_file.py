@@ -141,7 +141,10 @@ class TextFile:
         except FileNotFoundError:
             raise self._wrong("No such file", "Check the path") from None
         except IsADirectoryError:
-            raise self._wrong("This is a directory, not a file", "Name a file in it") from None
+            raise self._wrong(
+                "This is a directory, not a file",
+                "Name a file in it; a folder of shards would have an index.json",
+            ) from None
         except OSError as error:
             reason = error.strerror or str(error)
             remedy = (
@@ -313,8 +316,10 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
         message: says that pairs cannot be used.
 
     Raises:
-        DataError: when the corpus is one of sentence pairs.
+        DataError: when the corpus is one of sentence pairs, or a folder of shards.
     """
+    if spec.shards is not None:
+        raise shards_not_read(spec.shards)
     if spec.file is None:
         raise DataError(
             message,
@@ -322,6 +327,15 @@ def single_file(spec: CorpusSpec, message: str) -> Path:
             remedy="Give each file for itself",
         )
     return Path(spec.file)
+
+
+def shards_not_read(folder: str) -> DataError:
+    """The error that a folder of shards stands where files are read."""
+    return DataError(
+        "A folder of shards is read by translators and language models in training only",
+        where=folder,
+        remedy="Name the files that it was made from, or one of its shards, a .jsonl.gz file",
+    )
 
 
 def parse_json(text: str, where: str, remedy: str, name: str = "The line") -> Any:

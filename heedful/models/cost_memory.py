@@ -8,6 +8,7 @@ measured on a processor (`benchmarks/memory.py`); on a GPU the process is not co
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from heedful.models.cost import (
     parts_of,
     state_bytes,
 )
-from heedful.nn.work import BFLOAT16, FLOAT32, Saved
+from heedful.nn.work import BFLOAT16, FLOAT32, Checkpointing, Saved, weight_outputs
 
 if TYPE_CHECKING:
     from heedful.models.model_spec import ModelSpec
@@ -67,7 +68,9 @@ class TrainingMemory:
         moving_average: an exponential moving average of the weights, if one is kept.
         activations: what the forward pass leaves for the backward pass; an estimate.
         loss: the chunk of logits and the gradients that the fused loss holds.
+        logits: the chunk alone, which is gone before the backward pass of the blocks.
         casts: the weights as products of fewer bits read them.
+        recomputed: what a block computes again for its gradients, where blocks do.
     """
 
     weights: int
@@ -76,7 +79,9 @@ class TrainingMemory:
     moving_average: int
     activations: int
     loss: int
+    logits: int = 0
     casts: int = 0
+    recomputed: int = 0
 
     @property
     def fixed(self) -> int:
@@ -86,7 +91,12 @@ class TrainingMemory:
     @property
     def total(self) -> int:
         """All of it, in bytes."""
-        return self.fixed + self.casts + self.activations + self.loss
+        return self.fixed + self.casts + self.of_batch
+
+    @property
+    def of_batch(self) -> int:
+        """Bytes of the worst moment of a batch: that of the loss, or of a block computed again."""
+        return self.activations + self.loss + max(0, self.recomputed - self.logits)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,6 +133,8 @@ def training_memory(
     moving_average: bool = False,
     kept_weights_length: int = 0,
     parameters: int | None = None,
+    checkpointing: Checkpointing = "none",
+    length_in_c: int = 0,
 ) -> TrainingMemory:
     """Return the bytes of one training step with Adam.
 
@@ -135,32 +147,42 @@ def training_memory(
         kept_weights_length: longest sentence in tokens if the kernel keeps its attention weights
             (`reference`, `matmul`); 0 for kernels that recompute them (`sdpa`, `chunked`, `flex`).
         parameters: learned numbers; counted if unset.
+        checkpointing: what blocks compute again for their gradients.
+        length_in_c: longest sentence if kernels in C do whole sub-layers, which selective
+            checkpointing leaves alone; 0 if they do not.
     """
     if parameters is None:
         parameters = count_parameters(spec)
     weights = parameters * FLOAT32
     mixed = activation_bytes < FLOAT32
-    activations = 0
+    activations = recomputed = 0
     for name in spec.stacks():
         reads_source = name == "encoder" and spec.reads == "pairs"
-        saved = _stack_saved(spec, name, kept_weights_length, mixed=mixed)
-        saved = saved.plus(embedding_saved(spec, name))
         tokens = source_tokens if reads_source else target_tokens
+        saved = _around_blocks(spec, name).plus(embedding_saved(spec, name))
         activations += tokens * saved.bytes(activation_bytes)
+        for block in _blocks_saved(spec, name, kept_weights_length, length_in_c, mixed=mixed):
+            kept = block.kept(checkpointing, activation_bytes)
+            activations += tokens * block.layers * kept
+            forgotten = block.whole.bytes(activation_bytes) - kept
+            recomputed = max(recomputed, tokens * forgotten)
         for part, layers in parts_of(spec, name):
             if hasattr(part, "read"):  # every layer keeps what it made of the source
                 read = part.read_saved(mixed).bytes(activation_bytes)
                 activations += source_tokens * layers * read
     vocabulary = spec.predicted_vocabulary
     tables = spec.width * vocabulary
+    logits = logit_bytes(vocabulary, target_tokens, activation_bytes)
     return TrainingMemory(
         weights=weights,
         gradients=weights,
         moments=2 * weights,
         moving_average=weights if moving_average else 0,
         activations=activations,
-        loss=loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
+        loss=logits + loss_bytes(spec.width, vocabulary, target_tokens, activation_bytes),
+        logits=logits,
         casts=max(0, parameters - tables) * activation_bytes if mixed else 0,
+        recomputed=recomputed,
     )
 
 
@@ -201,6 +223,7 @@ def training_peak(
     moving_average: bool = False,
     accumulated: bool = False,
     device: str = "cpu",
+    checkpointing: Checkpointing = "none",
 ) -> Peak:
     """Return the most memory that training with Adam takes.
 
@@ -213,7 +236,9 @@ def training_peak(
         moving_average: whether an average of the weights is kept.
         accumulated: whether updates have several batches, so that gradients wait.
         device: `cpu` or another.
+        checkpointing: what blocks compute again for their gradients.
     """
+    kind = "float32" if number_bytes == FLOAT32 else "bfloat16"
     weights_length = length if device == "cpu" and length <= _LONGEST_KEPT[number_bytes] else 0
     memory = training_memory(
         spec,
@@ -223,6 +248,8 @@ def training_peak(
         moving_average=moving_average,
         kept_weights_length=weights_length,
         parameters=parameters,
+        checkpointing=checkpointing,
+        length_in_c=length if device == "cpu" and has_gemm(kind, spec.width, fused=True) else 0,
     )
     passing = tokens * passing_numbers(spec) * number_bytes
     half = number_bytes < FLOAT32
@@ -274,11 +301,22 @@ def decoding_peak(
     return _peak(parameters * FLOAT32 + casts, at_once * batch, FEW_PRIMITIVES, device)
 
 
-def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
-    """Return the bytes of the loss of a batch.
+def logit_bytes(vocabulary: int, tokens: int, number_bytes: int) -> int:
+    """Return the bytes of two chunks of logits.
 
-    They are two chunks of logits, states and their gradients, and the projection's gradients and
-    casts.
+    Args:
+        vocabulary: V.
+        tokens: positions of the batch that are predicted.
+        number_bytes: of products.
+    """
+    rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
+    return 2 * rows * vocabulary * number_bytes
+
+
+def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> int:
+    """Return the bytes of the loss of a batch beside its logits.
+
+    They are states and their gradients, and the projection's gradients and casts.
 
     Args:
         width: D.
@@ -286,12 +324,10 @@ def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> i
         tokens: positions of the batch that are predicted.
         number_bytes: of products.
     """
-    rows = min(tokens, max(1, _LOGIT_CHUNK // vocabulary))
-    chunks = 2 * rows * vocabulary * number_bytes
     states = tokens * width * (FLOAT32 + number_bytes)
     table = width * vocabulary
     cast = table * number_bytes if number_bytes < FLOAT32 else 0
-    return chunks + states + table * (number_bytes + 2 * FLOAT32) + cast
+    return states + table * (number_bytes + 2 * FLOAT32) + cast
 
 
 def embedding_saved(spec: ModelSpec, name: str) -> Saved:
@@ -304,16 +340,63 @@ def embedding_saved(spec: ModelSpec, name: str) -> Saved:
     return Saved(0, marks, _norm_saved(norm, spec.width) if norm else 0)
 
 
-def _stack_saved(spec: ModelSpec, name: str, length: int, *, mixed: bool) -> Saved:
+@dataclass(frozen=True, kw_only=True)
+class _BlockSaved:
+    """Numbers of a token that blocks of a kind leave for their gradients.
+
+    Args:
+        layers: how many blocks are of this kind.
+        input: of the block; a sum of the residual stream.
+        products: of matrices with weights, or what whole sub-layers in C keep.
+        whole: all that is kept without checkpointing.
+    """
+
+    layers: int
+    input: Saved
+    products: Saved
+    whole: Saved
+
+    def kept(self, checkpointing: Checkpointing, number_bytes: int) -> int:
+        """Return the bytes that one of these blocks keeps of a token."""
+        whole = self.whole.bytes(number_bytes)
+        if checkpointing == "none":
+            return whole
+        if checkpointing == "full":
+            return self.input.bytes(number_bytes)
+        return min(whole, self.input.plus(self.products).bytes(number_bytes))
+
+
+def _blocks_saved(
+    spec: ModelSpec, name: str, length: int, length_in_c: int, *, mixed: bool
+) -> Iterator[_BlockSaved]:
     stack = spec.stacks()[name]
-    final = stack.final_norm
-    saved = Saved(0, 0, _norm_saved(final, spec.width) if final else 0)
     shared = stack.shared_position_bias is not None
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
+        whole = products = Saved()
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
             inside = part.saved(length, mixed=mixed, shared_bias=shared)
-            saved = saved.plus(inside.plus(_sublayer_saved_here(sublayer, spec.width)), layers)
-    return saved
+            inside = inside.plus(_sublayer_saved_here(sublayer, spec.width))
+            whole = whole.plus(inside)
+            in_c = _is_whole_in_c(part, length_in_c)
+            products = products.plus(inside if in_c else Saved(weight_outputs(part)))
+        block_input = Saved(wide=spec.width)
+        yield _BlockSaved(layers=layers, input=block_input, products=products, whole=whole)
+
+
+def _is_whole_in_c(part: Any, length: int) -> bool:
+    """Return whether one call in C does all of a sub-layer of sentences so long; 0 for none."""
+    from heedful.nn.attention.kernels.native import LONGEST  # loads torch
+
+    dropout = getattr(part, "dropout", 0.0)
+    drops = bool(getattr(dropout, "probability", dropout))
+    longest = LONGEST if hasattr(part, "num_heads") else length
+    return hasattr(part, "fused") and not drops and 0 < length <= longest
+
+
+def _around_blocks(spec: ModelSpec, name: str) -> Saved:
+    """Return the numbers of a token that a stack keeps after its blocks."""
+    final = spec.stacks()[name].final_norm
+    return Saved(wide=_norm_saved(final, spec.width) if final else 0)
 
 
 def sublayer_saved(spec: SubLayerSpec, width: int) -> Saved:
@@ -356,10 +439,10 @@ def _at_once(memory: TrainingMemory, passing: int, *, accumulated: bool) -> tupl
     other batches are there already.
     """
     model = memory.weights + memory.moments + memory.moving_average + memory.casts
-    batch = memory.activations + memory.loss + passing
+    batch = memory.of_batch + passing
     if accumulated:
         return model + memory.gradients, batch
-    return model, max(batch, memory.gradients + passing)
+    return model, max(batch, memory.gradients + memory.recomputed + passing)
 
 
 def _peak(model: int, batch: int, primitives: int, device: str, misfits: int = 0) -> Peak:

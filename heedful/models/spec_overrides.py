@@ -11,9 +11,9 @@ from heedful.models.mixers import rotary_options
 from heedful.models.model_spec import ModelSpec
 from heedful.models.recurrent_stacks import recurrent_options
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn.mask_spec import MaskSpec, own_rules
+from heedful.nn.mask_spec import AllOfSpec, MaskSpec, SegmentSpec, own_rules
 from heedful.nn.mask_text import parse_mask, write_mask
-from heedful.nn.spec import EmbeddingSpec, PartSpec, RotarySpec
+from heedful.nn.spec import AttentionSpec, EmbeddingSpec, PartSpec, RotarySpec
 
 if TYPE_CHECKING:
     from heedful.models.shape import TranslatorShape
@@ -244,3 +244,12 @@ def _is_same_sharing(option: str, value: str, spec: ModelSpec) -> bool:
 
 def _plain(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def separating_texts(attention: AttentionSpec) -> AttentionSpec:
+    """Return an attention that hides other texts of the same row as well."""
+    mask = attention.mask
+    if mask.heeds_segments:
+        return attention
+    parts = mask.parts if mask.kind == "all_of" else (mask,)
+    return attention.model_copy(update={"mask": AllOfSpec(parts=(*parts, SegmentSpec()))})

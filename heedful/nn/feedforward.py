@@ -10,7 +10,13 @@ from torch import Tensor, nn
 
 from heedful.nn.dropout import Dropout
 from heedful.nn.fused_sublayer import Parameters, fused_sublayer
-from heedful.nn.linear_layers import Linear, activated_pair, has_no_hooks, is_plain
+from heedful.nn.linear_layers import (
+    Linear,
+    activated_pair,
+    has_no_hooks,
+    is_plain,
+    keeps_products,
+)
 from heedful.nn.mixer import Context
 from heedful.nn.spec import GATED, Activation, FeedForwardSpec, PlainActivation
 from heedful.nn.sublayer import ResidualNorm
@@ -18,8 +24,8 @@ from heedful.nn.work import Saved, Work, weight_work
 
 
 def relu(x: Tensor) -> Tensor:
-    """The rectifier, in place: nothing else reads what the layer before it gives."""
-    return F.relu_(x)
+    """The rectifier, in place where nothing else reads what the layer before it gives."""
+    return F.relu(x) if keeps_products() else F.relu_(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from heedful.kernels.library import ACTIVATIONS, address, array_args, has_row_ke
 from heedful.kernels.structs import Array, LinearTraining, Sublayer
 from heedful.nn.attention.kernels.native import LONGEST
 from heedful.nn.attention.masks import Mask
-from heedful.nn.linear_layers import product_plan
+from heedful.nn.linear_layers import kept, product_plan
 from heedful.nn.positions import Positions
 from heedful.nn.spec import PlainActivation
 from heedful.nn.sublayer import Draw, ResidualNorm, draw, norm_parts, residual_refusal
@@ -212,21 +212,27 @@ class _FusedSublayer(torch.autograd.Function):
         x = x.contiguous()
         rows = (x if read is None else read).to(how.dtype).contiguous()
         seen = None if memory is None else memory.to(how.dtype).contiguous()
-        whole = torch.empty_like(x, dtype=torch.promote_types(x.dtype, how.dtype))
-        y = None
-        if weight is not None:
-            for_products = not how.norm_last and torch.is_autocast_enabled("cpu")
-            kind = torch.get_autocast_dtype("cpu") if for_products else torch.float32
-            y = torch.empty_like(x, dtype=kind)
-        tensors = (rows, seen, first, first_bias, second, second_bias, whole, weight, bias)
-        of = _described(how, *tensors)
-        of.x, of.y = Array(*array_args(x)), Array(*array_args(y))
-        library, pointer = kernels(), ctypes.byref(of)
-        saved = torch.empty(library.heedful_sublayer_saved(pointer), dtype=torch.uint8)
-        room = torch.empty(library.heedful_sublayer_workspace(pointer, False), dtype=torch.uint8)
-        of.saved, of.workspace = saved.data_ptr(), room.data_ptr()
-        library.heedful_sublayer(pointer)
-        ctx.save_for_backward(*tensors, saved)
+        parameters = (first, first_bias, second, second_bias)
+
+        def compute() -> tuple[Tensor, Tensor | None, Tensor]:
+            whole = torch.empty_like(x, dtype=torch.promote_types(x.dtype, how.dtype))
+            y = None
+            if weight is not None:
+                for_products = not how.norm_last and torch.is_autocast_enabled("cpu")
+                kind = torch.get_autocast_dtype("cpu") if for_products else torch.float32
+                y = torch.empty_like(x, dtype=kind)
+            of = _described(how, rows, seen, *parameters, whole, weight, bias)
+            of.x, of.y = Array(*array_args(x)), Array(*array_args(y))
+            library, pointer = kernels(), ctypes.byref(of)
+            saved = torch.empty(library.heedful_sublayer_saved(pointer), dtype=torch.uint8)
+            size = library.heedful_sublayer_workspace(pointer, False)
+            room = torch.empty(size, dtype=torch.uint8)
+            of.saved, of.workspace = saved.data_ptr(), room.data_ptr()
+            library.heedful_sublayer(pointer)
+            return whole, y, saved
+
+        whole, y, saved = kept(compute)
+        ctx.save_for_backward(rows, seen, *parameters, whole, weight, bias, saved)
         ctx.how = how
         ctx.kinds = tuple(None if each is None else each.dtype for each in (x, read, memory))
         ctx.set_materialize_grads(False)

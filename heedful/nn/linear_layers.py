@@ -9,7 +9,10 @@ registers. Nothing is copied only to be converted, and no plan is made for every
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -149,6 +152,71 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+Results = TypeVar("Results", bound=tuple[Tensor | None, ...])
+
+
+class KeptProducts:
+    """Products of one pass over a block, which the same pass takes when it is computed again.
+
+    Activation checkpointing computes a block a second time in the backward pass. Where it is
+    selective, products with weights are kept: they take the most time for each number that they
+    leave. PyTorch's own are operations that it can recognise; kernels in C run inside functions
+    that it does not look into, so these pass what they computed through `kept`.
+    """
+
+    def __init__(self) -> None:
+        self._results: list[tuple[Tensor | None, ...]] = []
+        self._unread: Iterator[Any] | None = None
+
+    @contextmanager
+    def used(self, *, again: bool) -> Iterator[None]:
+        """A context in which kernels' results are kept, or taken where the pass is made again.
+
+        Args:
+            again: whether this is the pass that recomputes.
+        """
+        self._unread = iter(self._results) if again else None
+        token = _in_use.set(self)
+        try:
+            yield
+        finally:
+            _in_use.reset(token)
+
+    def result(self, compute: Callable[[], Results]) -> Results:
+        """Return what the first pass computed here; in the first pass, compute it."""
+        if self._unread is not None:
+            results = cast("Results", next(self._unread))
+            # An operation in place would be done a second time on top of the first.
+            assert all(each is None or not each._version for each in results), "changed in place"
+            return _apart(results)
+        results = compute()
+        self._results.append(_apart(results))
+        return results
+
+
+_in_use: ContextVar[KeptProducts | None] = ContextVar("products in use", default=None)
+
+
+def keeps_products() -> bool:
+    """Return whether products of this pass are kept, so that nothing may change them in place."""
+    return not torch.compiler.is_compiling() and _in_use.get() is not None
+
+
+def kept(compute: Callable[[], Results]) -> Results:
+    """Compute tensors, unless a pass before has kept them.
+
+    Args:
+        compute: of a kernel, without gradient; calls come in the same order in both passes.
+    """
+    results = _in_use.get()
+    return compute() if results is None else results.result(compute)
+
+
+def _apart(results: Results) -> Results:
+    """Return the same numbers without their history: kept in it, it would keep itself alive."""
+    return cast("Results", tuple(None if each is None else each.detach() for each in results))
+
+
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -157,7 +225,8 @@ class _Linear(torch.autograd.Function):
         rows = _rows(x, dtype)
         ctx.save_for_backward(rows, weight)
         ctx.shape, ctx.x_dtype = x.shape, x.dtype
-        return _forward(rows, weight, bias, x.shape)
+        (out,) = kept(lambda: (_forward(rows, weight, bias, x.shape),))
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -184,15 +253,20 @@ class _Fed(torch.autograd.Function):
         dtype: torch.dtype,
     ) -> Tensor:
         rows = _rows(x, dtype)
-        inner = rows.new_empty(len(rows), len(up))
-        # A rectifier's slopes are seen in what it gives.
-        slopes = None if activation == "relu" else torch.empty_like(inner)
-        PackedB(up.t(), dtype).multiply(
-            rows, inner, bias=up_bias, activation=activation, slopes=slopes
-        )
+
+        def compute() -> tuple[Tensor, Tensor | None, Tensor]:
+            inner = rows.new_empty(len(rows), len(up))
+            # A rectifier's slopes are seen in what it gives.
+            slopes = None if activation == "relu" else torch.empty_like(inner)
+            PackedB(up.t(), dtype).multiply(
+                rows, inner, bias=up_bias, activation=activation, slopes=slopes
+            )
+            return inner, slopes, _forward(inner, down, down_bias, x.shape)
+
+        inner, slopes, out = kept(compute)
         ctx.save_for_backward(rows, inner, slopes, up, down)
         ctx.shape, ctx.x_dtype = x.shape, x.dtype
-        return _forward(inner, down, down_bias, x.shape)
+        return out
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -9,7 +9,7 @@ query and key counts, also one that a mask hides, since that is what a dense ker
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import nn
@@ -19,6 +19,9 @@ FLOAT32 = 4
 
 BFLOAT16 = 2
 """Bytes of a bfloat16 or float16."""
+
+Checkpointing = Literal["none", "selective", "full"]
+"""What blocks compute again for their gradients: nothing, all but products, all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,3 +110,9 @@ def weight_work(*modules: nn.Module) -> int:
     """Return the operations of a token in linear maps: two for each number of their matrices."""
     matrices = (p for module in modules for p in module.parameters() if p.dim() == 2)
     return 2 * sum(matrix.numel() for matrix in matrices)
+
+
+def weight_outputs(*modules: nn.Module) -> int:
+    """Return the numbers of a token that linear maps give: one for each row of their matrices."""
+    matrices = (p for module in modules for p in module.parameters() if p.dim() == 2)
+    return sum(matrix.shape[0] for matrix in matrices)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from heedful.models.cost_memory import PRIMITIVES, PROCESS, SLACK, loss_bytes
+from heedful.models.cost_memory import PRIMITIVES, PROCESS, SLACK, logit_bytes, loss_bytes
 from heedful.nn.work import FLOAT32
 from heedful.planning.cluster import CPU, NUMBER_BYTES, Cluster, Precision
 from heedful.planning.collectives import Traffic, all_reduce_bytes, gather_bytes, traffic
@@ -345,9 +345,9 @@ class _Step:
         if layout.data * layout.context > 1:
             gathered += min(_BUCKETS, 2 * mine * FLOAT32)
         positions = round(self.positions)
-        loss = loss_bytes(
-            costs.width, costs.vocabulary, round(positions * costs.predicted), self.number_bytes
-        )
+        predicted = round(positions * costs.predicted)
+        loss = logit_bytes(costs.vocabulary, predicted, self.number_bytes)
+        loss += loss_bytes(costs.width, costs.vocabulary, predicted, self.number_bytes)
         activations = positions * (self._kept() + costs.embedded + costs.passing)
         model = 4 * FLOAT32 * mine + casts + gathered
         on_cpu = device.name == CPU

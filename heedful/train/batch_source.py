@@ -35,6 +35,44 @@ class Batch(Protocol):
         ...
 
 
+class Place(NamedTuple):
+    """A place in the data: an epoch, from 0, and a batch of it, from 0 on.
+
+    Batches of an epoch ascend, but a source may leave numbers out.
+    """
+
+    epoch: int
+    batch: int
+
+
+class Source(Protocol):
+    """The training batches of a run, each a function of its place alone."""
+
+    def count(self, epoch: int) -> int:
+        """Batches of an epoch, or an estimate where they are not known before they are read."""
+        ...
+
+    def batch(self, epoch: int, number: int) -> Batch:
+        """The batch of a place."""
+        ...
+
+    def after(self, place: Place) -> Place:
+        """The place after another, which may be the first of the next epoch."""
+        ...
+
+    def sample(self, count: int) -> Iterator[Batch]:
+        """About so many batches of the first epoch, spread as evenly as is cheap."""
+        ...
+
+    def lines(self, indices: Sequence[int]) -> list[str]:
+        """The places of examples, such as "file:line", by their numbers."""
+        ...
+
+    def close(self) -> None:
+        """End what works ahead; the source can be used again."""
+        ...
+
+
 class EpochBatches(Generic[Item]):
     """Training batches: planned once an epoch, made one by one.
 
@@ -61,6 +99,17 @@ class EpochBatches(Generic[Item]):
     def batch(self, epoch: int, number: int) -> Batch:
         return self.make(self._planned(epoch)[number], epoch)
 
+    def after(self, place: Place) -> Place:
+        epoch, number = place
+        return Place(epoch, number + 1) if number + 1 < self.count(epoch) else Place(epoch + 1, 0)
+
+    def sample(self, count: int) -> Iterator[Batch]:
+        for item in self._planned(0)[:: max(1, self.count(0) // count)]:
+            yield self.make(item, 0)
+
+    def close(self) -> None:
+        """Nothing works ahead."""
+
     def lines(self, indices: Sequence[int]) -> list[str]:
         return [self.line_of(index) for index in indices]
 
@@ -84,13 +133,6 @@ class FixedBatches(Generic[Item]):
 
     def __iter__(self) -> Iterator[Batch]:
         return map(self.make, self.items)
-
-
-class Place(NamedTuple):
-    """A place in the data: an epoch and a batch of it, both counted from 0."""
-
-    epoch: int
-    batch: int
 
 
 class Prefetched(Generic[T]):

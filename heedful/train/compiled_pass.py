@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from heedful.errors import RunError
 from heedful.nn.attention.cache import KeyValues
 from heedful.nn.capture import Capture
 from heedful.nn.unpadding import sequences_apart
+from heedful.train.activation_checkpointing import CheckpointedForward, blocks_of
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -56,25 +57,29 @@ class CompiledPass:
         self.asked_for = asked_for
         self.graphs = 0
         self._reported = 0
-        stacks: Mapping[str, Any] = getattr(model, "stacks", dict)()
-        blocks: list[nn.Module] = [block for stack in stacks.values() for block in stack.blocks]
-        self._parts = blocks or [model]
+        self._parts = blocks_of(model) or [model]
         own = _with_code_of_its_own(self._parts[0])
         self._compiled = torch.compile(own, dynamic=True, backend=self._compile)
 
     @contextmanager
     def used(self) -> Iterator[None]:
         """A context in which the model runs compiled, unless something of a pass is captured."""
-        for part in self._parts:
-            vars(part)["forward"] = functools.partial(self._forward, part)
+        before = [vars(part).get("forward") for part in self._parts]
+        for part, own in zip(self._parts, before, strict=True):
+            compiled = functools.partial(self._forward, part)
+            vars(part)["forward"] = (
+                own.of_compiled(compiled) if isinstance(own, CheckpointedForward) else compiled
+            )
         try:
             with sequences_apart(), warnings.catch_warnings():
                 # The compiler looks at what comes of the block before as it does at parameters.
                 warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not")
                 yield
         finally:
-            for part in self._parts:
+            for part, own in zip(self._parts, before, strict=True):
                 del vars(part)["forward"]
+                if own is not None:
+                    vars(part)["forward"] = own
 
     @contextmanager
     def reported(self, step: int) -> Iterator[None]:

@@ -23,13 +23,14 @@ from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, WindowBatch, te
 from heedful.errors import ConfigError, DataError
 from heedful.nn.moe import adds_penalties
 from heedful.nn.positions import NOTHING_HERE, context_parallel
+from heedful.train.batch_source import Batch
 
 if TYPE_CHECKING:
     from heedful.train.run_settings import ObjectiveSettings
 
 __all__ = ["check_context", "context_parallel", "shard_batch"]
 
-_Batch = TypeVar("_Batch", PairBatch, RowBatch, WindowBatch)
+_Batch = TypeVar("_Batch", bound=Batch)
 
 _FILLERS = {
     "positions": NOTHING_HERE,
@@ -63,7 +64,8 @@ def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
     """
     if size == 1:
         return batch
-    tensors = {name: value for name, value in tensors_of(batch) if value.dim() == 2}
+    whole: Any = batch
+    tensors = {name: value for name, value in tensors_of(whole) if value.dim() == 2}
     plain = type(batch) in (PairBatch, RowBatch, WindowBatch)
     if not plain or (isinstance(batch, RowBatch) and "targets" not in tensors):
         raise DataError(
@@ -83,7 +85,8 @@ def shard_batch(batch: _Batch, rank: int, size: int) -> _Batch:
         real = shares["target_positions"] != NOTHING_HERE
     else:
         real = shares["targets"] != NO_TARGET
-    return replace(batch, target_tokens=int(real.sum()), **shares)
+    divided: _Batch = replace(whole, target_tokens=int(real.sum()), **shares)
+    return divided
 
 
 def _share(tensor: Tensor, rank: int, size: int, filler: int) -> Tensor:

@@ -37,7 +37,7 @@ from heedful.models.new_tokens import NewTokens, tables
 from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.low_rank import LowRank, NewRows
 from heedful.text.tokenizer_pair import TokenizerPair
-from heedful.train.run_settings import derive_seed
+from heedful.train.splitting import derive_seed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

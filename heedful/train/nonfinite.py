@@ -64,17 +64,17 @@ def find_nonfinite(model: nn.Module, forward: Callable[[], Tensor], size: int) -
         module.register_forward_hook(watch(name or "the model"))
         for name, module in model.named_modules()
     ]
-    try:
+    try:  # blocks that are computed again for their gradients need to find the hooks they had
         model.zero_grad(set_to_none=True)
         loss = forward()
+        if results:
+            return results[0]
+        if not bool(torch.isfinite(loss)):
+            return Diagnosis("the loss")
+        loss.backward()
     finally:
         for handle in handles:
             handle.remove()
-    if results:
-        return results[0]
-    if not bool(torch.isfinite(loss)):
-        return Diagnosis("the loss")
-    loss.backward()
     for name, parameter in reversed(list(model.named_parameters())):
         if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all()):
             return Diagnosis(f"the gradient of {name}")

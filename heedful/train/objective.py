@@ -332,3 +332,39 @@ def mix_in_guesses(model: Translator, batch: PairBatch, share: float) -> Tensor:
     mixed = batch.target_input.clone()
     mixed[chosen] = guesses
     return mixed
+
+
+class HandOver:
+    """The states that batches of an update hand on, each put together from those of its parts.
+
+    Args:
+        first: what the batch before the update handed on.
+    """
+
+    def __init__(self, first: CarriedState) -> None:
+        self.first = first
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all batches of the update."""
+        self._number, self._before = 0, self.first
+        self._parts: list[CarriedState] = []
+
+    def before(self, number: int) -> CarriedState:
+        """Return what the batch before one handed on.
+
+        Args:
+            number: of the batch in the update, counted from 0; parts of batches come in order.
+        """
+        if number != self._number:
+            self._number, self._before, self._parts = number, self.last(), []
+        return self._before
+
+    def add(self, part: CarriedState) -> None:
+        """Add what some of the batch's examples hand on."""
+        self._parts.append(part)
+
+    def last(self) -> CarriedState:
+        """Return what the batch hands on whose parts were added last."""
+        names = self._parts[0] if self._parts else {}
+        return {name: torch.cat([part[name] for part in self._parts]) for name in names}

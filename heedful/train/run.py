@@ -5,26 +5,23 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.events import Events
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
 from heedful.train.compute_plan import Compiling, environment_changes
 from heedful.train.lora import merged_parameters, parameter_counts
-from heedful.train.parallel.dimensions import Dimensions
-from heedful.train.parallel.distribution import Meshes, distribute
-from heedful.train.parallel.team import Process, Team
+from heedful.train.parallel.distribution import distribute
+from heedful.train.parallel.shares import UpdateParts
 from heedful.train.published_model import Publisher, choose_final_model
-from heedful.train.run_config import recorded
-from heedful.train.run_start import Start, begin, device_of, started_anew
-from heedful.train.stop_request import StopRequest
-from heedful.train.trainer import Hooks, Trainer
+from heedful.train.run_start import Start, started
+from heedful.train.trainer import StopRequest, Trainer
+from heedful.train.training_state import Hooks, SavedState
+from heedful.train.update import Updater
 
 if TYPE_CHECKING:
-    from heedful.train.checkpoints import Checkpoint
+    from heedful.events import Events
     from heedful.train.run_settings import RunSettings
 
 
@@ -93,73 +90,48 @@ def run_training(
         UserError: and its kinds, for everything a person can mend.
     """
     ask_for_huge_pages()
-    team = Team(Process.here(), settings.parallel.timeout)
-    dimensions = Dimensions.fit(settings.parallel, team.process.size)
-    dimensions.check(settings)
-    device = device_of(settings, team.process)
-    if not team.main:
-        events = Events()  # one process speaks for all
-    with ExitStack() as stack:
-        stack.enter_context(team.joined(device))
-        resume = resume or started_anew(run_dir, team)
-        start = begin(run_dir, settings, resume, device, dimensions, team, stack, events)
-        step = None if start.checkpoint is None else start.checkpoint.step
-        settings = start.settings
-        if team.main:
-            events = stack.enter_context(
-                recorded(run_dir, events, step, tensorboard=settings.tensorboard)
-            )
-        run = _Run(run_dir, start, team, dimensions, events)
-        return run.train(start.checkpoint, resume=resume)
+    with started(run_dir, settings, resume=resume, events=events) as start:
+        return _Run(run_dir, start).train()
 
 
 class _Run:
-    def __init__(
-        self, run_dir: Path, start: Start, team: Team, dimensions: Dimensions, events: Events
-    ) -> None:
+    def __init__(self, run_dir: Path, start: Start) -> None:
+        self.start = start
         self.settings, self.task, self.plan = start.settings, start.task, start.plan
-        self.store, self.team, self.events = start.store, team, events
+        self.store, self.team, self.events = start.store, start.team, start.events
         self.model = start.model
         self.publisher = Publisher.of_run(run_dir, self.settings, self.task.tokenizers)
         # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
         precision = dataclasses.replace(self.plan.precision, name="fp32")
         self.validator = self.task.validator(self.settings, precision)
-        self.distribution = distribute(
-            self.model,
-            self.task.objective,
-            self.settings,
-            team,
-            Meshes.of(dimensions, next(self.model.parameters()).device),
-            self.task.new_model,
+        objective, twin = self.task.objective, self.task.new_model
+        self.distribution, self.share = distribute(
+            self.model, objective, self.settings, self.team, twin
         )
 
-    def train(self, checkpoint: Checkpoint | None, *, resume: bool) -> RunSummary:
+    def train(self) -> RunSummary:
         """Train from a checkpoint or from the start, then choose the final model."""
+        checkpoint = self.start.checkpoint
         self.events.note(f"Training in {self.plan.precision.describe()}")
         self.events.note(f"Training's pass is {self.plan.compiling.describe()}")
+        if self.settings.checkpointing != "none":
+            mode = self.settings.checkpointing
+            self.events.note(f"Blocks are computed again for their gradients ({mode})")
         learned, total = parameter_counts(self.model)
         if learned < total:
             self.events.note(
                 f"{learned:,} of {total:,} parameters are trained, the others are frozen"
             )
-        trainer = Trainer(
-            self.distribution,
-            self.task.source,
-            self.settings,
-            self.plan.precision,
-            store=self.store,
-            hooks=Hooks(self.validator, self._offer, self._facts),
-            events=self.events,
-        )
-        trainer.state.seconds += self._compile(trainer, checkpoint)
+        trainer = self._trainer()
+        trainer.state.seconds += self._compile(trainer)
         if self.team.any(checkpoint is not None):
             if checkpoint is not None:
-                self._note_environment(checkpoint)
+                self._note_environment(checkpoint.state["environment"])
             warm_up = trainer.state.seconds
-            trainer.restore(checkpoint)
+            trainer.state, trainer.carried_state = trainer.saved.restore(checkpoint)
             trainer.state.seconds += warm_up
             self.events.note(f"Resumed from step {trainer.state.step}")
-        elif resume:
+        elif self.start.resume:
             self.events.note("There is no checkpoint yet, so training starts from the beginning")
         with StopRequest() as stop:
             reason = trainer.fit(stop)
@@ -173,12 +145,21 @@ class _Run:
             self.events.metric(summary.steps, figures | dict(summary.scores), "summary")
         return summary
 
-    def _compile(self, trainer: Trainer, checkpoint: Checkpoint | None) -> float:
+    def _trainer(self) -> Trainer:
+        updater = Updater.of_run(self.distribution, self.settings, self.plan.precision)
+        hooks = Hooks(self.validator, self._offer, self._facts)
+        saved = SavedState(updater, self.team, self.store, self.settings.checkpoint, hooks)
+        batches, epochs = self.settings.optimizer.accumulate, self.settings.max_epochs
+        parts = UpdateParts(self.task.source, self.share, batches, epochs)
+        return Trainer(updater, parts, self.settings, saved=saved, events=self.events)
+
+    def _compile(self, trainer: Trainer) -> float:
         """Compile where the plan says so; return the seconds it took."""
         compiling = self.plan.compiling
         if not compiling.on:
             return 0.0
         started = time.monotonic()
+        checkpoint = self.start.checkpoint
         batch, step = self.task.source.batch(0, 0), 0 if checkpoint is None else checkpoint.step
         updater, asked_for = trainer.updater, compiling.asked_for
         if not updater.compile(batch, step, self.events, asked_for=asked_for):
@@ -193,7 +174,7 @@ class _Run:
                 self._offer(model, trainer.state.step, None)
             choose_final_model(model, self.store, self.publisher, self.validator, self.events)
 
-        with self.distribution.judged() as model:
+        with trainer.saved.judged(averaged=False) as model:
             self.team.only_main(choose)
 
     def _offer(self, model: Any, step: int, scores: Any) -> None:
@@ -208,8 +189,8 @@ class _Run:
             **self.plan.plain(),
         }
 
-    def _note_environment(self, checkpoint: Checkpoint) -> None:
-        if changed := environment_changes(checkpoint.state["environment"]):
+    def _note_environment(self, before: Mapping[str, Any]) -> None:
+        if changed := environment_changes(before):
             self.events.warn(
                 f"The environment has changed ({'; '.join(changed)}): losses may differ from those "
                 "of an unstopped run in their last digits"

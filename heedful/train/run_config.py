@@ -30,10 +30,12 @@ _FREE = (
     "tensorboard",
     "validation",
     "checkpoint",
+    "checkpointing",
     "data.train",
     "data.valid",
     "data.cache",
     "parallel",
+    "data.workers",
 )
 _FIXED_WITHIN = ("validation.choose_by", "checkpoint.ema_decay")
 

@@ -5,7 +5,6 @@ Defaults are the paper's recipe for translation (Vaswani 2017, section 5).
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Annotated, Any, Literal, Self
 
@@ -16,6 +15,7 @@ from heedful.data.corpus_spec import AugmentSpec, DataSpec, ImageSpec
 from heedful.errors import ConfigError
 from heedful.models.preset_files import has_spec, preset_tasks
 from heedful.models.shape import TranslatorShape
+from heedful.nn.work import Checkpointing
 from heedful.text.protected_spans import SPAN_KINDS, SpanKind, span_kinds
 from heedful.text.tokenizer_spec import TokenizerSpec
 
@@ -141,7 +141,7 @@ class CheckpointSettings(Config):
 
 
 class ParallelSettings(Config):
-    """How several processes share the work: their numbers multiply to that of the processes."""
+    """Numbers of processes that share the work in each way; their product is that of all."""
 
     data: PositiveInt | None = Field(
         None,
@@ -262,6 +262,11 @@ class RunSettings(Config):
     precision: Literal["auto", "fp32", "bf16", "fp16"] = "auto"
     compile: CompileChoice = Field(
         "auto", description="compile the model's pass with torch.compile; auto: where it pays"
+    )
+    checkpointing: Checkpointing = Field(
+        "none",
+        description="tensors that blocks compute again for their gradients, which takes time and "
+        "saves memory: none, all but products of matrices (selective), all (full)",
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, mps")
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
@@ -444,15 +449,3 @@ _METRICS: dict[str, tuple[Metric, ...]] = {
     "images": ("accuracy", "macro_f1"),
 }
 """The metrics of each task beside its loss."""
-
-
-def derive_seed(*parts: int) -> int:
-    """A random seed that depends on all parts and their order, in [0, 2**63).
-
-    Seeds are a function of where a run is, so that no random state has to be kept.
-
-    Args:
-        parts: for instance the run's seed, the step and the micro-batch.
-    """
-    text = ",".join(map(str, parts)).encode()
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,12 +24,13 @@ from heedful.events import Events, TensorBoard
 from heedful.memory import available_bytes
 from heedful.train.checkpoints import Checkpoint, CheckpointStore
 from heedful.train.compute_plan import Compiling, ComputePlan
-from heedful.train.parallel.shares import parts_needed
+from heedful.train.parallel.team import Dimensions, Process, Team
 from heedful.train.run_config import (
     CONFIG_FILE,
     budget_of_run,
     check_directory,
     locked,
+    recorded,
     saved_tokenizers,
     with_pinned_init,
     write_run,
@@ -40,9 +41,6 @@ from heedful.train.training_memory import check_size, with_budget
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from heedful.train.parallel.dimensions import Dimensions
-    from heedful.train.parallel.team import Process, Team
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,9 @@ class Start:
         plan: of its products.
         store: of its checkpoints.
         checkpoint: that it goes on from; None on a process that is not the first.
+        events: receive progress, and are kept in the directory.
+        team: the processes, connected.
+        resume: whether the run goes on.
     """
 
     settings: RunSettings
@@ -64,6 +65,9 @@ class Start:
     plan: ComputePlan
     store: CheckpointStore
     checkpoint: Checkpoint | None
+    events: Events
+    team: Team
+    resume: bool
 
 
 def device_of(settings: RunSettings, process: Process) -> torch.device:
@@ -87,51 +91,46 @@ def device_of(settings: RunSettings, process: Process) -> torch.device:
     return torch.device("cuda", process.local_rank)
 
 
-def started_anew(run_dir: Path, team: Team) -> bool:
-    """True if the processes were started anew after one was lost, and there is a run to go on with.
-
-    Args:
-        run_dir: the run, which only the first process needs to see.
-        team: the processes, connected.
-    """
+def _lost_before(run_dir: Path, team: Team) -> bool:
+    """Return whether all were started anew after one was lost, and there is a run to go on with."""
     return team.any(team.main and team.process.restarts > 0 and (run_dir / CONFIG_FILE).exists())
 
 
-def begin(
-    run_dir: Path,
-    settings: RunSettings,
-    resume: bool,
-    device: torch.device,
-    dimensions: Dimensions,
-    team: Team,
-    stack: ExitStack,
-    events: Events,
-) -> Start:
-    """Make ready all that training starts from, and write what makes the directory a run.
+@contextmanager
+def started(
+    run_dir: Path, settings: RunSettings, *, resume: bool, events: Events
+) -> Iterator[Start]:
+    """A context of a run: its processes are connected, and the directory is held.
 
     Args:
         run_dir: the run directory; made when missing.
         settings: with which the run begins or is resumed.
         resume: go on from the newest whole checkpoint.
-        device: of this process.
-        dimensions: of the processes.
-        team: the processes, connected.
-        stack: holds the directory until the run is over.
-        events: receive progress and notes.
+        events: receive progress and notes; of the first process alone.
 
     Raises:
         UserError: and its kinds, for everything a person can mend.
     """
+    team = Team.of_run(settings)
+    device = device_of(settings, team.process)
+    events = events if team.main else Events()
+    with ExitStack() as stack:
+        stack.enter_context(team.joined(device))
+        go_on = resume or _lost_before(run_dir, team)
 
-    def first() -> Start:
-        stack.enter_context(locked(run_dir))
-        return _first(run_dir, settings, resume, device, dimensions, team, events)
+        def first() -> Start:
+            stack.enter_context(locked(run_dir))
+            start = _first(run_dir, settings, go_on, device, team, events)
+            step = None if start.checkpoint is None else start.checkpoint.step
+            tensorboard = start.settings.tensorboard
+            kept = stack.enter_context(recorded(run_dir, events, step, tensorboard=tensorboard))
+            return dataclasses.replace(start, events=kept)
 
-    start = team.only_main(first)
-    if team.alone:
+        start = team.only_main(first)
+        if not team.alone:
+            start = _with_others(run_dir, start, device, team)
         assert start is not None
-        return start
-    return _with_others(run_dir, start, device, team)
+        yield start
 
 
 def _first(
@@ -139,14 +138,13 @@ def _first(
     settings: RunSettings,
     resume: bool,
     device: torch.device,
-    dimensions: Dimensions,
     team: Team,
     events: Events,
 ) -> Start:
     if resume:
         settings = budget_of_run(run_dir, settings)
     settings = with_pinned_init(run_dir, settings, resume=resume)
-    settings = _with_parts(settings, dimensions, events)
+    settings = _with_parts(settings, team.dimensions, events)
     check_directory(run_dir, settings, resume=resume)
     if settings.tensorboard:
         TensorBoard.check()
@@ -168,16 +166,17 @@ def _first(
         plan = ComputePlan.choose(settings, device, model, task.source.count(0))
     write_run(run_dir, settings, task.tokenizers)
     store.open()
-    return Start(settings, task, model, _for_parts(plan, dimensions), store, checkpoint)
+    plan = _for_parts(plan, team.dimensions)
+    return Start(settings, task, model, plan, store, checkpoint, events, team, resume)
 
 
 def _with_parts(settings: RunSettings, dimensions: Dimensions, events: Events) -> RunSettings:
     """The settings with a number of parts that leaves no process idle."""
-    batches, learners = settings.optimizer.accumulate, dimensions.data * dimensions.shard
+    batches, learners = settings.optimizer.accumulate, dimensions.learners
     given = settings.parallel.parts
     if given is not None and given * batches % learners == 0:
         return settings
-    needed = parts_needed(batches, learners)
+    needed = dimensions.parts_needed(batches)
     if given is not None:
         events.warn(
             f"{given} part{'s' * (given > 1)} of {batches} batch{'es' * (batches > 1)} cannot be "
@@ -191,7 +190,7 @@ def _for_parts(plan: ComputePlan, dimensions: Dimensions) -> ComputePlan:
     """The plan without what matrices in parts cannot have: kernels of our own, and graphs."""
     if dimensions.tensor > 1:
         plan = dataclasses.replace(plan, precision=dataclasses.replace(plan.precision, own=False))
-    if dimensions.shard > 1 or dimensions.tensor > 1:
+    if not dimensions.only_copies:
         why = Compiling(False, "its parameters lie in parts")
         plan = dataclasses.replace(plan, compiling=why)
     return plan
@@ -233,7 +232,8 @@ def _with_others(run_dir: Path, start: Start | None, device: torch.device, team:
     if start is not None:
         return start
     store = CheckpointStore(run_dir / "checkpoints", settings.checkpoint)
-    return Start(settings, task, task.new_model().to(device), plan, store, None)
+    model = task.new_model().to(device)
+    return Start(settings, task, model, plan, store, None, Events(), team, True)
 
 
 def _in_turn(team: Team, prepare: Callable[[], Task | None], mine: bool) -> Task | None:

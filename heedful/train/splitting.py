@@ -1,4 +1,4 @@
-"""Batches in parts: those of one process, and smaller ones where memory runs out.
+"""Batches in parts, and the randomness of each: smaller ones where memory runs out.
 
 When memory runs out, a batch is split and the update starts again. The loss is a sum over tokens
 divided by their number in the whole update, so the gradients of parts add up to those of the batch.
@@ -11,18 +11,32 @@ parts count as batches of their own.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heedful.data.batches import positions_in
 from heedful.memory import ran_out, release
-from heedful.train.parallel.team import ALONE, ElsewhereFailed, Team
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from heedful.train.batch_source import Batch
+    from heedful.train.parallel.team import Team
+
+
+def derive_seed(*parts: int) -> int:
+    """A random seed that depends on all parts and their order, in [0, 2**63).
+
+    Seeds are a function of where a run is, so that no random state has to be kept.
+
+    Args:
+        parts: for instance the run's seed, the step and the micro-batch.
+    """
+    text = ",".join(map(str, parts)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+
 
 _TRIED = 0.75
 """Share of the positions that memory ran out for that is tried again; a half is less."""
@@ -75,6 +89,14 @@ def parts_of(batches: Sequence[Batch | Part]) -> list[Part]:
     ]
 
 
+def stand_in(batch: Batch) -> Part:
+    """A part for a process without any in an update: an example that does not count.
+
+    It passes through the model for the sake of the others, who wait for its gradients.
+    """
+    return Part(batch.part(0, 1), (0, 0, 1), counts=False)
+
+
 class ElsewhereFull(Exception):
     """Memory ran out for a part of another process."""
 
@@ -100,14 +122,17 @@ class Splitting:
     lives: batches fill the same budget, and each would be computed in vain first.
 
     Args:
-        team: the processes, which start an update again together.
+        team: the processes, which start an update again together; None where there is one.
+        alone: whether a process passes a batch through the model without the others. If not, none
+            can start again: the others wait for it within the pass.
 
     Attributes:
         most: positions of the largest part that is tried; None for any.
     """
 
-    def __init__(self, team: Team = ALONE) -> None:
+    def __init__(self, team: Team | None = None, *, alone: bool = True) -> None:
         self.team = team
+        self.alone = alone
         self.most: int | None = None
 
     def run(
@@ -129,7 +154,7 @@ class Splitting:
 
         Raises:
             OneTooLarge: when a part of one example is too large.
-            ElsewhereFailed: when that is so on another process.
+            RunError: when that is so on another process.
         """
         failed: list[tuple[int, int]] = []
         while True:
@@ -149,23 +174,25 @@ class Splitting:
         Raises:
             ElsewhereFull: if it did.
         """
-        if not self.team.alone:
+        if self.team is not None:
             self._agreed = True
             if self.team.any(False):
                 raise ElsewhereFull
 
     def _split(self, stuck: Part | ElsewhereFull, failed: list[tuple[int, int]]) -> None:
         """Lower `most`, on all processes alike."""
-        most = float("inf") if self.most is None else float(self.most)
-        one = isinstance(stuck, Part) and stuck.examples == 1
-        if self.team.any(one):
-            if isinstance(stuck, Part) and one:
-                raise OneTooLarge(stuck.batch.indices, stuck.positions)
-            raise ElsewhereFailed
+        too_large = None
         if isinstance(stuck, Part):
+            if stuck.examples == 1:
+                too_large = OneTooLarge(stuck.batch.indices, stuck.positions)
             failed.append((stuck.positions, stuck.examples))
-            most = round(_TRIED * stuck.positions)
-        self.most = round(self.team.least(most))
+            self.most = round(_TRIED * stuck.positions)
+        if self.team is not None:
+            self.team.check(too_large)
+            most = float("inf") if self.most is None else float(self.most)
+            self.most = round(self.team.least(most))
+        elif too_large is not None:
+            raise too_large
 
     def _small(self, part: Part) -> list[Part]:
         if self.most is None or part.examples == 1 or part.positions <= self.most:
@@ -186,8 +213,10 @@ class Splitting:
             except ElsewhereFull as elsewhere:
                 return False, elsewhere
             except (MemoryError, RuntimeError) as error:
-                if self._agreed or not ran_out(error):
-                    raise  # past the agreement others wait for gradients of this very pass
-                self.team.any(True)
+                # past the agreement others wait for gradients of this very pass
+                if self._agreed or not self.alone or not ran_out(error):
+                    raise
+                if self.team is not None:
+                    self.team.any(True)
                 return False, part
         return True, None

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heedful.data.text_file import LongWords
-from heedful.errors import DataError
-from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.data.text_file import LongWords, shards_not_read
+from heedful.errors import ConfigError, DataError
+from heedful.train.activation_checkpointing import apply_checkpointing
+from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.validation import Measure, Validator
 from heedful.train.warm_start import initial_labels, initial_model, initial_tokenizers
 
@@ -41,7 +42,7 @@ class Task:
 
     tokenizers: TokenizerPair | None
     fingerprint: str
-    source: EpochBatches[Any]
+    source: Source
     new_model: Callable[[], nn.Module]
     objective: Objective
     validation: FixedBatches[Any] | None
@@ -114,8 +115,14 @@ class Setup:
         return tokenizers
 
     def new_model(self, spec: ModelSpec, tokenizers: TokenizerPair | None) -> nn.Module:
-        """The model with its first weights; see `initial_model`."""
-        return initial_model(spec, self.settings, tokenizers, self.events)
+        """The model with its first weights, see `initial_model`; its blocks forget as settings say.
+
+        Raises:
+            ConfigError: when it has no blocks, and they are to forget.
+        """
+        model = initial_model(spec, self.settings, tokenizers, self.events)
+        apply_checkpointing(model, self.settings.checkpointing)
+        return model
 
     def labels(self, head: str, names: Sequence[str], kind: str = "label") -> tuple[str, ...]:
         """The labels of a head: those of the initial model where they hold all of the data's.
@@ -159,4 +166,22 @@ def check_several(names: Sequence[str], kind: str, nouns: str, where: str) -> No
             else f"There are no {nouns}",
             where=where,
             remedy=f"Give training data with at least two {kind}s",
+        )
+
+
+def check_forms(settings: RunSettings) -> None:
+    """Refuse shards in tasks that read files only, and what files cannot do.
+
+    Raises:
+        DataError: naming the shards.
+        ConfigError: naming the setting.
+    """
+    data = settings.data
+    if data.is_streamed and settings.task not in ("translation", "causal_lm"):
+        raise shards_not_read(str(data.train[0].shards))
+    if data.temperature != 1 and settings.task == "causal_lm" and not data.is_streamed:
+        raise ConfigError(
+            "A language model reads all of its files once an epoch, whatever their sizes",
+            where=f"data.temperature = {data.temperature:g}",
+            remedy="Leave it out, or make shards of the files: heedful data shard",
         )

@@ -4,33 +4,27 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Self, cast
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
 
 from heedful.errors import RunError
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.batch_source import EpochBatches, Place, Prefetched
-from heedful.train.checkpoints import MovingAverage, load_weights, weights_of
-from heedful.train.nonfinite import NOWHERE, first_bad_weight
-from heedful.train.optimizers import export_moments, import_moments, learning_rate
-from heedful.train.parallel.shares import stand_in
+from heedful.train.optimizers import learning_rate
 from heedful.train.splitting import OneTooLarge, Part
 from heedful.train.stop_request import StopRequest
+from heedful.train.training_state import Scored, TrainingState
 from heedful.train.update import Updater, UpdateResult
 
+__all__ = ["StopRequest", "Trainer"]
+
 if TYPE_CHECKING:
-    from heedful.device import Precision
     from heedful.events import Events, Value
-    from heedful.train.checkpoints import Checkpoint, CheckpointStore
     from heedful.train.objective import CarriedState
-    from heedful.train.parallel.distribution import Distribution
+    from heedful.train.parallel.shares import UpdateParts
     from heedful.train.run_settings import RunSettings
-    from heedful.train.validation import Scores
+    from heedful.train.training_state import SavedState
 
 
 MAX_SKIPPED = 10
@@ -43,115 +37,36 @@ MAX_ROLLBACKS = 5
 """Returns to the same checkpoint before the run is given up."""
 
 
-@dataclass(frozen=True)
-class Scored:
-    """The result of a validation that later steps need.
-
-    Args:
-        step: when it was.
-        score: the score that decides, larger is better.
-    """
-
-    step: int
-    score: float
-
-
-@dataclass
-class TrainingState:
-    """The counters of a run; weights and optimiser are beside it.
-
-    Args:
-        step: updates made or skipped.
-        epoch: passes over the corpus finished.
-        batch: batches of the present pass already used.
-        tokens: target tokens trained on.
-        seconds: wall-clock time, over all resumes.
-        best: the best validation so far.
-        stale: validations since then.
-        validated: the last validation, which may be the best one.
-        skipped: updates skipped in a row because something was not finite.
-        rollbacks: returns to a checkpoint since the last one was written.
-    """
-
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    tokens: int = 0
-    seconds: float = 0.0
-    best: Scored | None = None
-    stale: int = 0
-    validated: Scored | None = None
-    skipped: int = 0
-    rollbacks: int = 0
-
-    @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """The state of which a checkpoint has the fields as JSON types."""
-        scored = {
-            name: None if values[name] is None else Scored(**values[name])
-            for name in ("best", "validated")
-        }
-        return cls(**{**values, **scored})
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """Callbacks of the training loop.
-
-    Args:
-        validate: scores the model; None when there is nothing to validate on.
-        offer: hands over a model that may be the best so far: the step and its scores.
-        facts: makes the plain data that every checkpoint carries beside the counters.
-    """
-
-    validate: Callable[[Any], Scores] | None
-    offer: Callable[[Any, int, Scores | None], None]
-    facts: Callable[[], Mapping[str, Any]]
-
-
 class Trainer:
     """Trains one model, alone or with other processes that do the same.
 
     Args:
-        distribution: of the model and its loss over processes.
-        source: where batches come from.
+        updater: of the model.
+        parts: of each update, that this process learns from.
         settings: of the run.
-        precision: of the products.
-        store: where checkpoints go.
-        hooks: validation and publishing, for the first process.
+        saved: its state in checkpoints, with the processes and their hooks.
         events: receive progress, metrics and notes.
     """
 
     def __init__(
         self,
-        distribution: Distribution,
-        source: EpochBatches[Any],
+        updater: Updater,
+        parts: UpdateParts,
         settings: RunSettings,
-        precision: Precision,
         *,
-        store: CheckpointStore,
-        hooks: Hooks,
+        saved: SavedState,
         events: Events,
     ) -> None:
-        self.updater = Updater.of_run(distribution, settings, precision)
-        self.distribution, self.team = distribution, distribution.team
-        self.model = distribution.model
-        self.source = source
+        self.updater = updater
+        self.saved, self.team, self.hooks = saved, saved.team, saved.hooks
+        self.model = updater.model
+        self.parts = parts
         self.settings = settings
         self.width = cast(Any, self.model).spec.width  # for the paper's learning rate
-        self.store = store
-        self.hooks = hooks
         self.events = events
         self.state = TrainingState()
         self.carried_state: CarriedState = {}
-        decay = settings.checkpoint.ema_decay
-        self.average = MovingAverage(weights_of(self.model), decay) if decay else None
         self.trimmer = Trimmer()
-        self.prefetched = Prefetched(
-            self._batches_from, lambda place: place.epoch == settings.max_epochs
-        )
-        self._saved_step: int | None = None
-        self._saved_seconds = 0.0
 
     def fit(self, stop: StopRequest) -> str:
         """Train until the end or until asked to stop.
@@ -168,13 +83,12 @@ class Trainer:
         try:
             return self._fit(stop)
         finally:
-            self.prefetched.close()
+            self.parts.close()
 
     def _fit(self, stop: StopRequest) -> str:
         while not (self._stopped(stop) or self._end()):
             started = time.monotonic()
-            place = Place(self.state.epoch, self.state.batch)
-            parts, (epoch, used) = self.prefetched.take(place)
+            parts, (epoch, used) = self.parts.take(self.state.place)
             step = self.state.step + 1
             schedule, max_steps = self.settings.schedule, self.settings.max_steps
             rate = learning_rate(schedule, step, width=self.width, max_steps=max_steps)
@@ -193,8 +107,7 @@ class Trainer:
                 self._not_finite(parts, result, before)
                 continue
             self.state.skipped = 0
-            if self.average is not None:
-                self.average.update(weights_of(self.model), step)
+            self.saved.update_average(step)
             self._due()
         reason = self._end()
         if reason is None:
@@ -222,9 +135,9 @@ class Trainer:
             self.events.note(f"step {state.step}: {scores.describe()}")
             if state.best is None or scores.score > state.best.score:
                 self.hooks.offer(model, state.step, scores)
-            return scores.score
+            return float(scores.score)
 
-        with self._judged() as model:
+        with self.saved.judged() as model:
             score = self.team.of_main(self.team.only_main(judge) or 0.0)
         state.validated = Scored(state.step, score)
         if state.best is None or score > state.best.score:
@@ -240,103 +153,17 @@ class Trainer:
         Args:
             finish: wait until it is written, also in the background.
         """
-        if self._saved_step != self.state.step:
-            self._save()
+        if self.saved.step != self.state.step:
+            self.saved.save(self.state, self.carried_state)
         if finish:
-            self.team.only_main(self.store.finish)
-
-    def _save(self) -> None:
-        state = self.state
-        state.rollbacks = 0
-        whole = self.distribution.whole
-        weights = whole(weights_of(self.model))
-        training = whole(export_moments(self.updater.optimizer, self.model))
-        if self.average is not None:
-            average = whole(self.average.tensors)
-            training |= {f"average/{name}": tensor for name, tensor in average.items()}
-        carried = self.team.rows_of_all(self.carried_state)
-        training |= {f"carried/{name}": tensor for name, tensor in carried.items()}
-        validated = state.validated
-        here = validated is not None and validated.step == state.step
-        facts = {
-            **self.hooks.facts(),
-            "training": asdict(state),
-            "score": validated.score if here and validated else None,
-            "regular": state.step % self.settings.checkpoint.every_steps == 0,
-            "scaler": self.updater.scaler.state_dict(),
-        }
-        self.team.only_main(lambda: self.store.save(state.step, weights, training, facts))
-        if self.hooks.validate is None:
-            with self._judged() as model:
-                self.team.only_main(lambda: self.hooks.offer(model, state.step, None))
-        self._saved_step, self._saved_seconds = state.step, state.seconds
-
-    def restore(self, checkpoint: Checkpoint | None) -> None:
-        """Restore the exact state that the checkpoint was written in.
-
-        Args:
-            checkpoint: that the first process reads; the others hear of it.
-        """
-        share, placed = self.team.shared_tensors, self.distribution.placed
-        state = json.loads(
-            self.team.shared_text(None if checkpoint is None else json.dumps(checkpoint.state))
-        )
-        weights = share(None if checkpoint is None else checkpoint.model())
-        load_weights(self.model, {name: placed(name, each) for name, each in weights.items()})
-        moments: dict[str, Tensor] = {}
-        average: dict[str, Tensor] = {}
-        carried: dict[str, Tensor] = {}
-        training = share(None if checkpoint is None else checkpoint.training())
-        for name, tensor in training.items():
-            kind, _, rest = name.partition("/")
-            if kind == "average":
-                average[rest] = placed(rest, tensor)
-            elif kind == "carried":
-                carried[rest] = tensor
-            else:
-                moments[name] = placed(name, tensor)
-        import_moments(self.updater.optimizer, self.model, moments)
-        if self.average is not None:
-            self.average.load(average)
-        self.updater.scaler.load_state_dict(dict(state["scaler"]))
-        self.state = TrainingState.parse(state["training"])
-        self.carried_state = carried
-        self._saved_step, self._saved_seconds = self.state.step, self.state.seconds
+            self.saved.finish()
 
     def _stopped(self, stop: StopRequest) -> bool:
         """Return whether a process was asked to stop; all of them hear of it."""
         stopped = self.team.any(stop)
         if stopped and not stop:
             stop.ask("another process")
-        return stopped
-
-    def _judged(self) -> AbstractContextManager[Any]:
-        """A context with the model of the weights that count: the moving average if kept."""
-        return self.distribution.judged(None if self.average is None else self.average.tensors)
-
-    def _batches_from(self, place: Place) -> tuple[list[Part], Place]:
-        """The parts of an update's batches that are this process's, and the place after them."""
-        places, after = self._places_from(place)
-        share = self.distribution.share
-        parts = [
-            part
-            for micro in share.numbers(len(places))
-            for part in share.cut(self.source.batch(*places[micro]), micro)
-        ]
-        return parts or [stand_in(self.source.batch(*places[0]), 0)], after
-
-    def _places_from(self, place: Place) -> tuple[list[Place], Place]:
-        """The places of one update's batches, and the place after them."""
-        places: list[Place] = []
-        epoch, used = place
-        while len(places) < self.settings.optimizer.accumulate:
-            places.append(Place(epoch, used))
-            used += 1
-            if used >= self.source.count(epoch):
-                epoch, used = epoch + 1, 0
-                if epoch == self.settings.max_epochs:
-                    break
-        return places, Place(epoch, used)
+        return bool(stopped)
 
     def _end(self) -> str | None:
         """The reason why training is over, or None."""
@@ -357,7 +184,7 @@ class Trainer:
         if self.hooks.validate is not None and state.step % settings.validation.every_steps == 0:
             self.validate()
         minutes = settings.checkpoint.every_minutes
-        late = minutes is not None and state.seconds - self._saved_seconds >= 60 * minutes
+        late = minutes is not None and state.seconds - self.saved.seconds >= 60 * minutes
         if late or state.step % settings.checkpoint.every_steps == 0:
             self.save()
 
@@ -369,7 +196,7 @@ class Trainer:
                 parts, step, rate, cancelled=lambda: bool(stop), carried_state=self.carried_state
             )
         except OneTooLarge as error:
-            (line,) = self.source.lines(error.index.tolist())
+            (line,) = self.parts.lines(error.index.tolist())
             raise self._given_up(
                 f"There is not enough memory for one example of {error.positions} positions "
                 f"({line}) at step {step}",
@@ -438,7 +265,7 @@ class Trainer:
             return
         self.events.warn(f"{what}. The update was skipped")
         if state.skipped >= MAX_SKIPPED:
-            weight = first_bad_weight(self.model)
+            weight = updater.bad_weight()
             why = f"; the weight {weight} itself is not finite" if weight else ""
             raise self._given_up(
                 f"{state.skipped} updates in a row were not finite{why}",
@@ -448,25 +275,16 @@ class Trainer:
     def _diagnosed(
         self, parts: Sequence[Part], before: CarriedState
     ) -> tuple[str, dict[str, Value]]:
-        """What went wrong and where, in words and as values: of the first process that knows."""
+        """The origin of what was not finite, in words and as values: of the first that knows."""
         step = self.state.step
-        if not self.distribution.may_look:
-            return f"Not finite at step {step}, in shards that cannot be looked into alone", {}
-        found, indices = self.updater.diagnose(parts, step, before)
-        lines = self.source.lines(indices.tolist())
-        values = {"place": found.place, "lines": ", ".join(lines)}
-        knows = found is not NOWHERE
-        told = [
-            json.loads(each)
-            for each in self.team.texts(json.dumps([knows, found.describe(lines), values]))
-        ]
+        own = self.updater.origin(parts, step, before, self.parts.lines)
+        told = [json.loads(each) for each in self.team.texts(json.dumps(own))]
         _, described, values = next((each for each in told if each[0]), told[0])
         return f"Not finite at step {step}: {described}", values
 
     def _roll_back(self, what: str) -> None:
         failed = self.state
-        checkpoint = self.team.only_main(lambda: self.store.newest(self.events))
-        step = round(self.team.of_main(-1 if checkpoint is None else checkpoint.step))
+        checkpoint, step = self.saved.newest(self.events)
         if step < 0:
             raise self._given_up(
                 f"{what}; there is no checkpoint to return to", "Lower schedule.peak_learning_rate"
@@ -476,7 +294,7 @@ class Trainer:
                 f"{what}; {failed.rollbacks} returns to step {step} did not help",
                 "Lower schedule.peak_learning_rate, set optimizer.clip_norm, or use fp32",
             )
-        self.restore(checkpoint)
+        self.state, self.carried_state = self.saved.restore(checkpoint)
         # go on with the data after the batch that failed: the same batch would fail again
         self.state.epoch, self.state.batch = failed.epoch, failed.batch
         self.state.seconds, self.state.tokens = failed.seconds, failed.tokens
@@ -485,6 +303,6 @@ class Trainer:
 
     def _given_up(self, what: str, remedy: str) -> RunError:
         advice = (
-            "" if self._saved_step is None else f", then use --resume from step {self._saved_step}"
+            "" if self.saved.step is None else f", then use --resume from step {self.saved.step}"
         )
-        return RunError(what, where=str(self.store.directory.parent), remedy=remedy + advice)
+        return RunError(what, where=str(self.saved.store.directory.parent), remedy=remedy + advice)

@@ -116,6 +116,7 @@ def with_budget(
             moving_average=settings.checkpoint.ema_decay > 0,
             accumulated=settings.optimizer.accumulate > 1,
             device=device.type,
+            checkpointing=settings.checkpointing,
         ).needed
 
     picked = largest(lambda tokens: needed(tokens) <= usable, LARGEST_TRAINING)

@@ -5,7 +5,8 @@ The loss is a sum over the tokens of the whole update, on all processes, divided
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -15,17 +16,16 @@ from torch import Tensor, nn
 from heedful.memory import ran_out, release
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.compiled_pass import CompiledPass
-from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite
-from heedful.train.objective import CarriedState, Context, LossSum, Objective
+from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
+from heedful.train.objective import CarriedState, Context, HandOver, LossSum, Objective
 from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
-from heedful.train.parallel.distribution import Distribution
-from heedful.train.run_settings import derive_seed
-from heedful.train.splitting import Part, Splitting, parts_of
+from heedful.train.splitting import Part, Splitting, derive_seed, parts_of
 
 if TYPE_CHECKING:
     from heedful.device import Precision
     from heedful.events import Events
     from heedful.train.batch_source import Batch
+    from heedful.train.parallel.team import Team
     from heedful.train.run_settings import RunSettings
 
 
@@ -51,6 +51,65 @@ class UpdateResult:
     finite: bool
     too_large: tuple[tuple[int, int], ...] = ()
     carried_state: CarriedState = field(default_factory=dict)
+
+
+class Distribution:
+    """A model and its loss, all of it in this process; others: `parallel/distribution.py`.
+
+    Args:
+        model: to train.
+        objective: its loss.
+
+    Attributes:
+        team: the processes that train together; None for this one alone.
+        lane: numbers that randomness depends on beside the place of a part.
+        loss_factor: what to multiply a loss by, so that summed gradients of all processes are those
+            of the summed loss.
+        in_pieces: whether no process has a model in one piece, so that a copy is made to judge.
+        may_look: whether a process can pass a batch through the model without the others.
+    """
+
+    loss_factor = 1.0
+    in_pieces = False
+    may_look = True
+    team: Team | None = None
+    lane: tuple[int, ...] = ()
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        self.model = model
+        self.objective = objective
+
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """Sums over the processes that learn from different tokens."""
+        return list(values)
+
+    def loss(self, batch: Batch, context: Context) -> LossSum:
+        """The summed loss of a batch on the model's device."""
+        return self.objective.loss(self.model, batch, context)
+
+    @contextmanager
+    def exchanging(self, last: bool) -> Iterator[None]:
+        """A context for the forward pass and the backward pass of one part of an update.
+
+        Args:
+            last: whether gradients are summed over all processes in its backward pass.
+        """
+        yield
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The length of the whole gradient [], the same on all processes."""
+        return torch.nn.utils.get_total_norm(gradients)
+
+    def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors in one piece, by the names of weights (after a kind and a slash, if any).
+
+        All processes ask together; those who do not write get no copies.
+        """
+        return dict(tensors)
+
+    def placed(self, name: str, whole: Tensor) -> Tensor:
+        """The part of a tensor that this process keeps, by its name as in `whole`."""
+        return whole
 
 
 class Updater:
@@ -82,7 +141,6 @@ class Updater:
     ) -> None:
         self.model = model
         self.distribution = distribution or Distribution(model, objective)
-        self.team = self.distribution.team
         self.optimizer = optimizer
         self.precision = precision
         self.seed = seed
@@ -90,7 +148,7 @@ class Updater:
         self.parameters = tuple(model.parameters())
         self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
-        self.splitting = Splitting(self.team)
+        self.splitting = Splitting(self.distribution.team, alone=self.distribution.may_look)
         self.compiled: CompiledPass | None = None
 
     @classmethod
@@ -132,7 +190,7 @@ class Updater:
             OneTooLarge: when there is not enough memory for a single example.
         """
         parts = parts_of(batches)
-        tokens = round(self.team.sums([sum(part.tokens for part in parts)])[0])
+        tokens = round(self.distribution.sums([sum(part.tokens for part in parts)])[0])
         if not self.model.training:
             self.model.train()
         sums: dict[str, Tensor] = {}
@@ -144,7 +202,7 @@ class Updater:
             hand_over.restart()
 
         def learn(part: Part, last: bool) -> bool:
-            if self.team.alone and cancelled():
+            if self.distribution.team is None and cancelled():
                 return False
             before = hand_over.before(part.place[0])
             with self.distribution.exchanging(last):
@@ -163,7 +221,7 @@ class Updater:
             too_large = self._compiling(step, lambda: self.splitting.run(parts, begin, learn))
         if too_large is None:
             return None
-        totals = self.team.sums([float(value) for value in sums.values()])
+        totals = self.distribution.sums([float(value) for value in sums.values()])
         values = {name: total / tokens for name, total in zip(sums, totals, strict=True)}
         result = self._apply(values, tokens, learning_rate)
         return replace(result, too_large=too_large, carried_state=hand_over.last())
@@ -244,6 +302,35 @@ class Updater:
                     return result, part.batch.indices[rows]
         return NOWHERE, torch.cat([part.batch.indices for part in parts_of(batches)])
 
+    def origin(
+        self,
+        parts: Sequence[Part],
+        step: int,
+        carried_state: CarriedState,
+        lines: Callable[[Sequence[int]], list[str]],
+    ) -> tuple[bool, str, dict[str, str]]:
+        """The origin of what was not finite in an update, as far as this process knows.
+
+        Args:
+            parts: of the update.
+            step: its number.
+            carried_state: what the batch before the first handed on.
+            lines: the places of examples in their files, by their numbers.
+
+        Returns:
+            Whether it was found here, a clause that says it, and the place and lines.
+        """
+        if not self.distribution.may_look:
+            return False, "in a model or texts in parts, which no process can look into alone", {}
+        found, indices = self.diagnose(parts, step, carried_state)
+        where = lines(indices.tolist())
+        values = {"place": found.place, "lines": ", ".join(where)}
+        return found is not NOWHERE, found.describe(where), values
+
+    def bad_weight(self) -> str | None:
+        """The name of a weight that is not finite itself, if there is one."""
+        return first_bad_weight(self.model)
+
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
         """Run work that may compile; run it again uncompiled where that fails."""
         if self.compiled is None:
@@ -259,7 +346,7 @@ class Updater:
     def _loss(
         self, batch: Batch, step: int, *place: int, carried_state: CarriedState | None = None
     ) -> LossSum:
-        seed = derive_seed(self.seed, step, *place)
+        seed = derive_seed(self.seed, step, *place, *self.distribution.lane)
         if self.device.type == "cpu":
             torch.default_generator.manual_seed(seed)  # seeding all devices takes a millisecond
         else:
@@ -285,39 +372,3 @@ class Updater:
         else:
             self.optimizer.zero_grad(set_to_none=True)
         return UpdateResult(values, tokens, grad_norm, finite)
-
-
-class HandOver:
-    """The states that batches of an update hand on, each put together from those of its parts.
-
-    Args:
-        first: what the batch before the update handed on.
-    """
-
-    def __init__(self, first: CarriedState) -> None:
-        self.first = first
-        self.restart()
-
-    def restart(self) -> None:
-        """Forget all batches of the update."""
-        self._number, self._before = 0, self.first
-        self._parts: list[CarriedState] = []
-
-    def before(self, number: int) -> CarriedState:
-        """Return what the batch before one handed on.
-
-        Args:
-            number: of the batch in the update, counted from 0; parts of batches come in order.
-        """
-        if number != self._number:
-            self._number, self._before, self._parts = number, self.last(), []
-        return self._before
-
-    def add(self, part: CarriedState) -> None:
-        """Add what some of the batch's examples hand on."""
-        self._parts.append(part)
-
-    def last(self) -> CarriedState:
-        """Return what the batch hands on whose parts were added last."""
-        names = self._parts[0] if self._parts else {}
-        return {name: torch.cat([part[name] for part in self._parts]) for name in names}

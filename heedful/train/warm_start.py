@@ -19,12 +19,11 @@ from heedful.interop.hugging_face import Description, describe_any, read_any_wei
 from heedful.models.build import build_model, canonical_weights, load_weights
 from heedful.models.new_tokens import extended_weights, new_tokens, with_room
 from heedful.models.preset_files import read_preset_spec
-from heedful.models.spec_overrides import contradictions, with_overrides
-from heedful.nn.mask_spec import AllOfSpec, SegmentSpec
-from heedful.nn.spec import AttentionSpec, EmbeddingSpec
+from heedful.models.spec_overrides import contradictions, separating_texts, with_overrides
+from heedful.nn.spec import EmbeddingSpec
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.train.lora import adapt
-from heedful.train.run_settings import derive_seed
+from heedful.train.splitting import derive_seed
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -262,20 +261,11 @@ def _adapted(before: Any, fresh: Any, settings: RunSettings) -> Any:
         # Without learned positions a model may be trained on longer texts than it was made for.
         changes["max_length"] = max(length, settings.data.max_length)
     if before.generates:
-        changes["decoder"] = changes["decoder"].with_attentions(_separate_texts)
+        changes["decoder"] = changes["decoder"].with_attentions(separating_texts)
     else:
         changes["heads"] = tuple(_head(head, before, settings) for head in fresh.heads)
         changes["pooler"] = any(head.reads_pooled for head in changes["heads"])
     return before.model_copy(update=changes)
-
-
-def _separate_texts(attention: AttentionSpec) -> AttentionSpec:
-    """Return an attention that hides other texts of the same row."""
-    mask = attention.mask
-    if mask.heeds_segments:
-        return attention
-    parts = mask.parts if mask.kind == "all_of" else (mask,)
-    return attention.model_copy(update={"mask": AllOfSpec(parts=(*parts, SegmentSpec()))})
 
 
 def _head(fresh: Any, before: Any, settings: RunSettings) -> Any:

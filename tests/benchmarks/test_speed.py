@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib.util
 import json
 import os
@@ -19,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 SPEED = ROOT / "benchmarks" / "speed"
 PROGRAMS = (
     "characters",
+    "checkpointing",
     "environments",
+    "gpt2",
     "gpu",
     "kernels",
     "long_attention",
@@ -201,6 +204,54 @@ def test_limits_and_ratios_are_shown():
     assert heads.split()[-3:] == ["at", "least", "aim"]
     shown = "training tokens/s 2,000 (20 %) 1,000 (0 %) 2.00 1.80-2.20 1.8 2.3"
     assert " ".join(line.split()) == shown
+
+
+def test_checkpointing_at_equal_losses(tmp_path, run_here):
+    words = ["--quick", "--threads", "1", "--only", "dropout", "--precision", "fp32"]
+    done = run_here("checkpointing", *words, "--work", str(tmp_path), "--results", str(tmp_path))
+    (case,) = json.loads(done.out.splitlines()[-1])["cases"].values()
+    assert case["none"]["loss"] == case["selective"]["loss"] == case["full"]["loss"]
+    assert all(mode["foreseen_mb"] > 0 and mode["peak_mb"] > 0 for mode in case.values())
+
+
+@pytest.fixture(scope="module")
+def pairs_of_words(tmp_path_factory):
+    """A folder with a corpus in the place of Multi30k."""
+    folder = tmp_path_factory.mktemp("data")
+    raw = folder / "multi30k" / "raw"
+    raw.mkdir(parents=True)
+    for part, count in (("train", 400), ("test_2016_flickr", 4)):
+        for language, word in (("en", "dog"), ("de", "Hund")):
+            lines = "".join(f"{word} {n} {word}{n % 7} a{n}\n" for n in range(count))
+            with gzip.open(raw / f"{part}.{language}.gz", "wt", encoding="utf-8") as file:
+                file.write(lines)
+    return folder
+
+
+def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):
+    words = ["--data", str(pairs_of_words), "--device", "cpu", "--small", "--no-peers"]
+    words += ["--plans", "full", "--work", str(tmp_path), "--threads", "1"]
+    done = run("gpu", *words, "--results", str(tmp_path / "results"))
+    assert done.returncode == 0, done.stderr
+    results = {path.name for path in (tmp_path / "results").iterdir()}
+    training = "speed-training-tiny-cpu-full"
+    assert results == {training, "speed-translating-tiny", "speed-gpt2-cpu"}
+    result = json.loads((tmp_path / "results" / training / "result.json").read_text())
+    assert result["contestants"]["heedful bf16"]["warm_up_seconds"] > 0
+    assert result["rows"][-1]["work"].endswith("share of the bf16 matmul rate")
+
+
+def test_a_language_model_beside_the_recipe_of_nanogpt(tmp_path, run_here):
+    words = ["--device", "cpu", "--quick", "--threads", "1", "--work", str(tmp_path)]
+    done = run_here("gpt2", *words, "--results", str(tmp_path / "results"))
+    result = json.loads(done.out.splitlines()[-1])
+    ours, peer = result["heedful uncompiled"], result["nanoGPT's recipe in plain PyTorch"]
+    assert ours["parameters"] == pytest.approx(peer["parameters"], rel=0.01)  # norms have biases
+    first, second, _ = result["rows"]
+    assert first["ours"]["median"] / first["theirs"]["median"] == pytest.approx(
+        first["ratio"]["median"], rel=1e-3
+    )
+    assert second["unit"] == "%"
 
 
 def test_the_cost_curve_of_mixers(tmp_path, run_here):

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from heedful.data.corpus_spec import CorpusSpec
-from heedful.data.encoded_pairs import EncodedPairs, encode_corpora
+from heedful.data.corpus_spec import CorpusSpec, DataSpec
+from heedful.data.encoded_pairs import EncodedPairs, encode_corpora, epoch_batches, select_pairs
 from heedful.data.pair_corpus import SIDES
 from heedful.errors import DataError, RunError
 from heedful.text.tokenizer_pair import TokenizerPair
@@ -185,3 +185,14 @@ def test_a_bad_line_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 fields"):
         encode_corpora([CorpusSpec(file=str(path))], tokenizers(), tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
+
+
+def test_temperature_shows_small_corpora_more_often(tmp_path: Path) -> None:
+    large = write(tmp_path, "large.tsv", [(f"dog {i}", "hund") for i in range(90)])
+    small = write(tmp_path, "small.tsv", [(f"cat {i}", "katze") for i in range(10)])
+    encoded = encode_corpora([large, small], tokenizers(), tmp_path / "cache")
+    for temperature, expected in ((1, (90, 10)), (2, (75, 25)), (1e6, (50, 50))):
+        data = DataSpec(train=(large, small), batch_tokens=64, temperature=temperature)
+        batches = epoch_batches(encoded, select_pairs(encoded, data), data, seed=1, epoch=3)
+        shown = np.concatenate(batches)
+        assert (np.count_nonzero(shown < 90), np.count_nonzero(shown >= 90)) == expected

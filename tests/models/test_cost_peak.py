@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -21,6 +22,7 @@ from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
+from heedful.train.activation_checkpointing import apply_checkpointing
 from heedful.train.objective import CausalLMObjective, MaskedObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
@@ -34,11 +36,15 @@ NUMBER_BYTES = {"fp32": FLOAT32, "bf16": BFLOAT16}
 
 
 class Tracker(TorchDispatchMode):
-    """The most bytes of tensors made under it that were alive at once."""
+    """The most bytes of tensors made under it that were alive at once.
 
-    def __init__(self) -> None:
+    Args:
+        model: whose parameters do not count.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.known: set[int] = set()
+        self.known = {each.untyped_storage()._cdata for each in model.parameters()}
         self.now = self.most = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -92,18 +98,20 @@ def masked() -> tuple[ModelSpec, Any, Any]:
     return spec, MaskedObjective(0.0), batch
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("task", [translation, language, masked])
-def test_the_peak_of_a_step_is_foreseen(task: Any, precision: Any) -> None:
-    """The second step, for moments are made in the first. Ids and positions are not counted."""
+def peaks(task: Any, precision: Any, checkpointing: Any = "none") -> tuple[int, int]:
+    """Foreseen and measured bytes of the second step; moments are made in the first.
+
+    Ids and positions are not counted.
+    """
     spec, objective, batch = task()
     torch.manual_seed(0)
     model = build_model(spec)
     own = sum(p.untyped_storage().nbytes() for p in {id(p): p for p in model.parameters()}.values())
+    apply_checkpointing(model, checkpointing)
     optimizer = build_optimizer(model, OptimizerSettings())
     chosen = Precision(precision, "cpu")
     updater = Updater(model, objective, optimizer, chosen, seed=1)
-    tracker = Tracker()
+    tracker = Tracker(model)
     with tracker:
         for step in (1, 2):
             assert updater.update([batch], step, 1e-3) is not None
@@ -113,14 +121,50 @@ def test_the_peak_of_a_step_is_foreseen(task: Any, precision: Any) -> None:
         length=LENGTH,
         parameters=cost.count_parameters(spec),
         number_bytes=NUMBER_BYTES[precision],
+        checkpointing=checkpointing,
     )
-    assert foreseen.model + foreseen.batch == pytest.approx(own + tracker.most, rel=0.15)
+    return foreseen.model + foreseen.batch, own + tracker.most
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("task", [translation, language, masked])
+def test_the_peak_of_a_step_is_foreseen(task: Any, precision: Any) -> None:
+    foreseen, measured = peaks(task, precision)
+    assert foreseen == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("checkpointing", ["selective", "full"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_the_peak_of_blocks_computed_again_is_foreseen(
+    dropout: float, checkpointing: Any, precision: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a deep model, of which there would otherwise be little to forget.
+
+    With dropout inside, no sub-layer is one call in C.
+    """
+    inside = {"attention_dropout": dropout, "feedforward_dropout": dropout}
+    deep = SHAPE.model_copy(update={"decoder_layers": 9, **inside})
+    monkeypatch.setattr(sys.modules[__name__], "SHAPE", deep)
+    foreseen, measured = peaks(language, precision, checkpointing)
+    assert foreseen == pytest.approx(measured, rel=0.15)
+    without, _ = peaks(language, precision)
+    least = 0.0 if checkpointing == "selective" and not dropout else 0.2
+    assert foreseen <= (1.0 - least) * without
 
 
 @given(limit=st.integers(0, 5000), most=st.none() | st.integers(1, 3000))
 def test_the_largest_that_fits(limit: int, most: int | None) -> None:
     expected = limit if most is None else min(limit, most)
     assert cost.largest(lambda number: number <= limit, most) == expected
+
+
+def test_a_single_block_is_computed_again_as_a_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nothing is saved, but the loss's chunks, which are gone by then."""
+    single = SHAPE.model_copy(update={"decoder_layers": 1, "feedforward": 768})
+    monkeypatch.setattr(sys.modules[__name__], "SHAPE", single)
+    foreseen, measured = peaks(language, "fp32", "full")
+    assert foreseen == pytest.approx(measured, rel=0.15)
 
 
 def test_a_longer_cache_and_more_hypotheses_take_more() -> None:

@@ -32,8 +32,8 @@ from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_config import budget_of_run
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
-from heedful.train.training_memory import with_budget
 from heedful.train.splitting import OneTooLarge
+from heedful.train.training_memory import with_budget
 from heedful.train.update import Updater, UpdateResult
 
 VOCABULARY = 11

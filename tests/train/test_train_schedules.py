@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heedful.train.optimizers import learning_rate
-from heedful.train.run_settings import ScheduleSettings, derive_seed
+from heedful.train.run_settings import ScheduleSettings
+from heedful.train.splitting import derive_seed
 
 
 @given(

@@ -24,14 +24,14 @@ from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.train.checkpoints import CheckpointStore
-from heedful.train.objective import Context, LossSum, SegmentObjective
+from heedful.train.objective import Context, HandOver, LossSum, SegmentObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import OptimizerSettings, RunSettings, ValidationSettings
 from heedful.train.tasks import language_model_task
 from heedful.train.training_memory import with_budget
-from heedful.train.update import HandOver, Updater
+from heedful.train.update import Updater
 from heedful.train.validation import Validator
 
 from .conftest import write_text

@@ -114,6 +114,7 @@ def main() -> None:
         compile: bool = False,
     ) -> dict[str, Any]:
         nonlocal trainer
+        began = time.perf_counter()
         trainer = Trainer(shape, batches, device, compile)
         seconds: dict[str, dict[str, float]] = {}
         for precision in precisions:
@@ -128,6 +129,7 @@ def main() -> None:
             "parameters": trainer.parameters(),
             "attention": attention,
             "attention_seconds": seconds,
+            "warm_up_seconds": round(time.perf_counter() - began, 2),
         }
 
     def train(first: int, updates: int, precision: str) -> dict[str, Any]:

@@ -108,13 +108,17 @@ class CheckedCorpus:
         return {**data, "removed": self.removed, "settings": self.settings.plain()}
 
 
+Prepared = tuple[RawCorpus, Tools]
+"""A corpus that is open, and what its rules need."""
+
+
 def prepare(
     spec: CorpusSpec,
     settings: CleaningSettings,
     *,
     against: Sequence[CorpusSpec] = (),
     scorer: Scorer | None = None,
-) -> tuple[RawCorpus, Tools]:
+) -> Prepared:
     """Open a corpus and gather what the rules need.
 
     Args:

@@ -300,6 +300,7 @@ def _drawback(name: str, request: AttentionRequest) -> str:
         "chunked": "slower here: it pays for memory with work, which long sequences need",
         "decode": "looks for the keys in use, which pays for a cache outside training",
         "flex": "slower here: it pays where a mask hides most of a long sequence",
+        "varlen": "it has not been measured on a GPU yet: ask for it by name",
     }[name]
 
 

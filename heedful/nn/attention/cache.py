@@ -84,6 +84,10 @@ class LearnedKeyValues(KeyValues):
     memory: ProjectedMemory
     _split: Callable[[ProjectedMemory], KeyValues]
 
+    def copy(self) -> LearnedKeyValues:
+        """Return the same, not yet split."""
+        return LearnedKeyValues(self.memory, self._split)
+
     @functools.cached_property
     def _key_values(self) -> KeyValues:
         with torch.enable_grad():  # kept for every later call, which may want gradients

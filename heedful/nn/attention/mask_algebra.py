@@ -43,6 +43,10 @@ class Pass(NamedTuple):
     period: int = 1
 
 
+Band = tuple[int, int]
+"""Keys before and after a query; −1 for all."""
+
+
 class Mask(ABC):
     """A rule for the keys that a query may see; equal to another of the same kind and settings."""
 
@@ -112,6 +116,15 @@ class Mask(ABC):
         """
         return (Pass(self),)
 
+    def band(self) -> Band | None:
+        """Return how many keys before and after it a query of a text sees; None for other masks."""
+        return None
+
+    @property
+    def parts_segments(self) -> bool:
+        """True where a query sees its own segment alone."""
+        return False
+
     @abstractmethod
     def describe(self) -> str:
         """Return the end of a sentence about a query: "keys at or before its own position"."""
@@ -139,6 +152,9 @@ class Everything(Mask):
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((0, FAR),)
 
+    def band(self) -> Band:
+        return -1, -1
+
     def describe(self) -> str:
         return "every key"
 
@@ -152,6 +168,9 @@ class Causal(Mask):
 
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((0, hi),)
+
+    def band(self) -> Band:
+        return -1, 0
 
     def describe(self) -> str:
         return "keys at or before its own position"
@@ -195,6 +214,19 @@ class AllOf(Mask):
                 for other in part.passes()
             ]
         return tuple(combined) if _is_periodic(combined) else (Pass(self),)
+
+    def band(self) -> Band | None:
+        bands = [part.band() for part in self.parts]
+        known = [each for each in bands if each is not None]
+        if len(known) < len(bands):
+            return None
+        before = min((each[0] for each in known if each[0] >= 0), default=-1)
+        after = min((each[1] for each in known if each[1] >= 0), default=-1)
+        return before, after
+
+    @property
+    def parts_segments(self) -> bool:
+        return any(part.parts_segments for part in self.parts)
 
     def describe(self) -> str:
         return _list([part.describe() for part in self.parts], "that are also", "every key")

@@ -19,6 +19,7 @@ from heedful.nn.attention.mask_algebra import (
     FAR,
     AllOf,
     AnyOf,
+    Band,
     Causal,
     Everything,
     Intervals,
@@ -63,6 +64,9 @@ class Window(Mask):
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((max(lo - self.size + 1, 0), hi + self.size - 1),)
 
+    def band(self) -> Band:
+        return self.size - 1, self.size - 1
+
     def describe(self) -> str:
         return f"keys less than {self.size} positions away"
 
@@ -105,6 +109,13 @@ class SameSegment(Mask):
 
     def bounds(self, lo: int, hi: int) -> Intervals:
         return ((0, FAR),)
+
+    def band(self) -> Band:
+        return -1, -1
+
+    @property
+    def parts_segments(self) -> bool:
+        return True
 
     def describe(self) -> str:
         return "keys of its own segment"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Dimensions:
-    """How many processes there are along each dimension.
+    """Numbers of processes along each dimension.
 
     Args:
         data: copies of the model, which learn from different examples.
@@ -27,6 +28,24 @@ class Dimensions:
     shard: int = 1
     context: int = 1
     tensor: int = 1
+
+    @property
+    def learners(self) -> int:
+        """Processes that learn from different examples."""
+        return self.data * self.shard
+
+    @property
+    def only_copies(self) -> bool:
+        """True where every process has a whole model and whole texts."""
+        return self.shard == self.tensor == self.context == 1
+
+    def parts_needed(self, batches: int) -> int:
+        """The smallest number of parts of each batch with which all have equally much to do.
+
+        Args:
+            batches: of an update.
+        """
+        return self.learners // math.gcd(batches, self.learners)
 
     @property
     def processes(self) -> int:
@@ -75,9 +94,10 @@ class Dimensions:
         Raises:
             ConfigError: naming them.
         """
-        if self.shard == self.tensor == 1:
+        several = [name for name in ("shard", "tensor", "context") if getattr(self, name) > 1]
+        if not several:
             return
-        name = "shard" if self.shard > 1 else "tensor"
+        name = several[0]
         conflicts = {
             "lora.rank": settings.lora.rank > 0,
             "compile": settings.compile == "on",
@@ -86,7 +106,7 @@ class Dimensions:
         for setting, conflict in conflicts.items():
             if conflict:
                 raise ConfigError(
-                    f"{setting} has not been built for parameters that lie in parts "
+                    f"{setting} has not been built for models or texts in parts "
                     f"(parallel.{name} = {getattr(self, name)})",
                     where=setting,
                     remedy="Leave it out, or use copies (parallel.data) alone",

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -23,17 +22,18 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from heedful.nn.moe import adds_penalties
-from heedful.train.checkpoints import load_weights, weights_of
+from heedful.train.checkpoints import load_weights
+from heedful.train.context_parallel import check_context, context_parallel
 from heedful.train.objective import Context, LossSum, Objective
-from heedful.train.parallel.shares import Share, parts_needed
-from heedful.train.parallel.team import ALONE, Team
+from heedful.train.parallel.shares import Share
+from heedful.train.parallel.team import Team
 from heedful.train.parallel.tensor_plan import RowOrder, only_by_forward, split_matrices
+from heedful.train.update import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from heedful.train.batch_source import Batch
-    from heedful.train.parallel.dimensions import Dimensions
     from heedful.train.run_settings import RunSettings
 
 Returned = tuple[Tensor, int, Mapping[str, Tensor], Mapping[str, Tensor]]
@@ -59,91 +59,56 @@ class LossPass(nn.Module):
         return result.loss_sum, result.tokens, dict(result.extras), dict(result.carried_state)
 
 
-class Distribution:
-    """A model that one process has all of.
+class _Together(Distribution):
+    """A model that processes have together.
 
     Args:
         model: to train.
         objective: its loss.
         team: the processes.
-        share: what this one learns from.
-
-    Attributes:
-        loss_factor: what to multiply a loss by, so that summed gradients of all processes are those
-            of the summed loss.
-        may_look: whether a process can pass a batch through the model without the others.
+        context: those that have a part of each text; None where texts are whole.
     """
 
-    loss_factor = 1.0
-    may_look = True
+    team: Team
 
     def __init__(
-        self, model: nn.Module, objective: Objective, team: Team = ALONE, share: Share | None = None
+        self, model: nn.Module, objective: Objective, team: Team, context: DeviceMesh | None
     ) -> None:
-        self.model = model
-        self.objective = objective
+        super().__init__(model, objective)
         self.team = team
-        self.share = share or Share()
+        self._context = None if context is None else context.get_group()
+        if context is not None:
+            self.may_look = False  # attention waits for the others' keys
+            self.lane = (context.get_local_rank(),)
 
-    def loss(self, batch: Batch, context: Context) -> LossSum:
-        """The summed loss of a batch on the model's device."""
-        return self.objective.loss(self.model, batch, context)
+    def sums(self, values: Sequence[float]) -> list[float]:
+        """See `Distribution.sums`."""
+        return self.team.sums(values)
 
-    @contextmanager
-    def exchanging(self, last: bool) -> Iterator[None]:
-        """A context for the forward pass and the backward pass of one part of an update.
-
-        Args:
-            last: whether gradients are summed over all processes in its backward pass.
-        """
-        yield
-
-    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
-        """The length of the whole gradient [], the same on all processes."""
-        return torch.nn.utils.get_total_norm(gradients)
-
-    def whole(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Tensors in one piece, by the names of weights (after a kind and a slash, if any).
-
-        All processes ask together; those who do not write get no copies.
-        """
-        return dict(tensors)
-
-    def placed(self, name: str, whole: Tensor) -> Tensor:
-        """The part of a tensor that this process keeps, by its name as in `whole`."""
-        return whole
-
-    @contextmanager
-    def judged(self, average: Mapping[str, Tensor] | None = None) -> Iterator[nn.Module]:
-        """A context with the model for the first process to judge or write.
-
-        Args:
-            average: other weights that it has in there, as this process keeps them.
-        """
-        if average is None:
-            yield self.model
-            return
-        own = {name: tensor.clone() for name, tensor in weights_of(self.model).items()}
-        load_weights(self.model, average)
-        try:
-            yield self.model
-        finally:
-            load_weights(self.model, own)
+    def _divided(self) -> AbstractContextManager[None]:
+        """A context in which attention looks at the tokens that other processes have, too."""
+        return nullcontext() if self._context is None else context_parallel(self._context)
 
 
-class Copies(Distribution):
-    """A model of which each process has a copy, by DistributedDataParallel."""
+class Copies(_Together):
+    """A model of which each process has a copy, by DistributedDataParallel.
+
+    Args:
+        model: to train.
+        objective: its loss.
+        team: the processes.
+        context: those that have a part of each text; None where texts are whole.
+    """
 
     def __init__(
-        self, model: nn.Module, objective: Objective, team: Team, share: Share, learners: int
+        self, model: nn.Module, objective: Objective, team: Team, context: DeviceMesh | None
     ) -> None:
-        super().__init__(model, objective, team, share)
-        self.loss_factor = float(learners)  # their mean is what comes out of the reduction
+        super().__init__(model, objective, team, context)
+        self.loss_factor = float(team.process.size)  # what comes out of the reduction is a mean
         device = next(model.parameters()).device
         self._pass = DistributedDataParallel(
             LossPass(model, objective),
             device_ids=[device] if device.type == "cuda" else None,
-            process_group=team.learners,
             broadcast_buffers=False,
             gradient_as_bucket_view=True,
             find_unused_parameters=adds_penalties(model),  # experts that no token chose
@@ -151,9 +116,8 @@ class Copies(Distribution):
 
     def loss(self, batch: Batch, context: Context) -> LossSum:
         """The summed loss of a batch; the pass of the last part gets ready to exchange."""
-        if not torch.is_grad_enabled():
-            return super().loss(batch, context)
-        return _loss_sum(self._pass(batch, context))
+        with self._divided():
+            return _loss_sum(self._pass(batch, context))
 
     @contextmanager
     def exchanging(self, last: bool) -> Iterator[None]:
@@ -165,20 +129,21 @@ class Copies(Distribution):
             yield
 
 
-class Shards(Distribution):
+class Shards(_Together):
     """A model whose parameters lie in shards, or whose matrices are multiplied in parts.
 
     Args:
         model: to train, whose matrices are split already where the plan says so.
         objective: its loss.
         team: the processes.
-        share: what this one learns from.
+        context: those that have a part of each text; None where texts are whole.
         mesh: the processes that learn from different examples, of which those along the last axis
             have a shard each.
         order: of the rows of split matrices.
         twin: makes a model like this one in one piece, with any weights.
     """
 
+    in_pieces = True
     may_look = False
 
     def __init__(
@@ -186,12 +151,12 @@ class Shards(Distribution):
         model: nn.Module,
         objective: Objective,
         team: Team,
-        share: Share,
+        context: DeviceMesh | None,
         mesh: DeviceMesh | None,
         order: RowOrder,
         twin: Callable[[], nn.Module],
     ) -> None:
-        super().__init__(model, objective, team, share)
+        super().__init__(model, objective, team, context)
         self._order = order
         self._twin = twin
         self._pass = LossPass(model, objective)
@@ -202,7 +167,7 @@ class Shards(Distribution):
 
     def loss(self, batch: Batch, context: Context) -> LossSum:
         """The summed loss of a batch, for which blocks get their parameters one after the other."""
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), self._divided():
             # Nothing here changes the output of a block in place.
             warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
             return _loss_sum(self._pass(batch, context))
@@ -242,46 +207,18 @@ class Shards(Distribution):
         mesh, placements = like.device_mesh, like.placements
         return distribute_tensor(ordered, mesh, placements, src_data_rank=None)
 
-    @contextmanager
-    def judged(self, average: Mapping[str, Tensor] | None = None) -> Iterator[nn.Module]:
-        """See `Distribution.judged`; the first process gets a copy in one piece."""
-        weights = self.whole(weights_of(self.model) if average is None else average)
+    def copy_in_one_piece(self, tensors: Mapping[str, Tensor]) -> nn.Module:
+        """A model with some weights, to judge or write: on the first process; others get their own.
+
+        Args:
+            tensors: the weights, as this process keeps them.
+        """
+        weights = self.whole(tensors)
         if not self.team.main:
-            yield self.model
-            return
+            return self.model
         copy = self._twin()
         load_weights(copy, weights)
-        yield copy.to(next(iter(self._parameters.values())).device)
-
-
-@dataclass(frozen=True)
-class Meshes:
-    """The processes of a run, arranged along the four dimensions of its plan.
-
-    Args:
-        dimensions: their sizes.
-        whole: of all of them; None for one process.
-    """
-
-    dimensions: Dimensions
-    whole: DeviceMesh | None = field(default=None)
-
-    @classmethod
-    def of(cls, dimensions: Dimensions, device: torch.device) -> Meshes:
-        """Arrange the processes, which are connected."""
-        if dimensions.processes == 1:
-            return cls(dimensions)
-        names = ("data", "shard", "context", "tensor")
-        sizes = tuple(getattr(dimensions, name) for name in names)
-        return cls(dimensions, init_device_mesh(device.type, sizes, mesh_dim_names=names))
-
-    def index(self, *names: str) -> int:
-        """The number of this process along some dimensions, taken together."""
-        number = 0
-        for name in names:
-            place = 0 if self.whole is None else self.whole.get_local_rank(name)
-            number = number * getattr(self.dimensions, name) + place
-        return number
+        return copy.to(next(iter(self._parameters.values())).device)
 
 
 def distribute(
@@ -289,9 +226,8 @@ def distribute(
     objective: Objective,
     settings: RunSettings,
     team: Team,
-    meshes: Meshes,
     twin: Callable[[], nn.Module],
-) -> Distribution:
+) -> tuple[Distribution, Share]:
     """Spread a model over the processes of a run.
 
     Args:
@@ -299,31 +235,38 @@ def distribute(
         objective: its loss.
         settings: of the run, with the number of parts.
         team: the processes, connected.
-        meshes: their arrangement.
         twin: makes a model like this one.
+
+    Returns:
+        The model spread out, and what this process learns from.
 
     Raises:
         ConfigError: when the model cannot be spread so.
     """
-    dimensions = meshes.dimensions
-    learners = dimensions.data * dimensions.shard
-    parts = settings.parallel.parts or parts_needed(settings.optimizer.accumulate, learners)
-    share = Share(meshes.index("data", "shard"), learners, parts)
-    if meshes.whole is None:
-        return Distribution(model, objective, team, share)
-    order = RowOrder()
-    if dimensions.tensor > 1:
-        team.learners = meshes.whole["data", "shard", "context"]._flatten("learners").get_group()
-        order = split_matrices(model, meshes.whole["tensor"])
-    if dimensions.shard == 1 and dimensions.tensor == 1:
-        return Copies(model, objective, team, share, learners * dimensions.context)
-    mesh = None
-    if learners * dimensions.context > 1:
-        sharded = meshes.whole["shard", "context"]._flatten("shards")
-        mesh = sharded
-        if dimensions.data > 1:
-            mesh = DeviceMesh._concatenate([meshes.whole["data"], sharded])
-    return Shards(model, objective, team, share, mesh, order, twin)
+    size = team.dimensions
+    parts = settings.parallel.parts or size.parts_needed(settings.optimizer.accumulate)
+    if team.alone:
+        return Distribution(model, objective), Share(parts=parts)
+    check_context(model, size.context, settings.objective)
+    device = next(model.parameters()).device
+    names = ("data", "shard", "context", "tensor")
+    shape = (size.data, size.shard, size.context, size.tensor)
+    mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    place = {name: mesh.get_local_rank(name) for name in names}
+    index = place["data"] * size.shard + place["shard"]
+    share = Share(index, size.learners, parts, (place["context"], size.context))
+    context = mesh["context"] if size.context > 1 else None
+    if size.shard == size.tensor == 1:
+        return Copies(model, objective, team, context), share
+    order, sharded = RowOrder(), None
+    if size.tensor > 1:
+        team.learners = mesh["data", "shard", "context"]._flatten("learners").get_group()
+        order = split_matrices(model, mesh["tensor"])
+    if size.learners * size.context > 1:
+        sharded = mesh["shard", "context"]._flatten("shards")
+        if size.data > 1:
+            sharded = DeviceMesh._concatenate([mesh["data"], sharded])
+    return Shards(model, objective, team, context, sharded, order, twin), share
 
 
 def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:

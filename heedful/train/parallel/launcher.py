@@ -16,16 +16,19 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.durable import replace_synced
 from heedful.errors import RunError
+from heedful.train.parallel.dimensions import Dimensions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from heedful.train.run_settings import RunSettings
 
 _STATUS = "HEEDFUL_STATUS_FILE"
 """The variable that names the file in which a process leaves the exit status of the command. Any
@@ -45,11 +48,12 @@ _SHUTDOWN_SECONDS = 600
 """For processes that were asked to stop and are writing a checkpoint."""
 
 
-def launch(arguments: Sequence[str], processes: int, restarts: int) -> int:
+def launch(arguments: Sequence[str], settings: RunSettings, processes: int, restarts: int) -> int:
     """Run a command of `heedful` in several processes on this machine.
 
     Args:
         arguments: of the command, as on the command line.
+        settings: of the run.
         processes: how many.
         restarts: how often all may be started anew after one was lost.
 
@@ -57,8 +61,10 @@ def launch(arguments: Sequence[str], processes: int, restarts: int) -> int:
         The exit status of the command.
 
     Raises:
+        ConfigError: when the settings do not fit so many processes.
         RunError: when processes were lost more often than that.
     """
+    Dimensions.fit(settings.parallel, processes).check(settings)
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -125,26 +131,40 @@ def check_restarts() -> None:
         )
 
 
-def launched() -> bool:
-    """True for a process that `launch` started."""
-    return _STATUS in os.environ
-
-
-def left_before() -> bool:
-    """True for a process that was started anew although the command has its exit status."""
-    return launched() and Path(os.environ[_STATUS]).exists()
-
-
-def leave(status: int) -> int:
-    """Leave the exit status of the command to the launcher.
+def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> int:
+    """Do the work of a process that may have been launched: all that ends it for good ends all.
 
     Args:
-        status: of the command.
+        work: trains, and returns the exit status of the command.
+        report: tells an error, and returns the exit status it stands for.
 
     Returns:
-        The status to exit with: 0, for the agent.
+        The status to exit with. Any but 0 makes the agent start all processes anew.
+
+    Raises:
+        RunError: when `torchrun` may start them anew in a way that they could not survive.
     """
-    replace_synced(Path(os.environ[_STATUS]), json.dumps(status).encode())
+    check_restarts()
+    end_with_launcher()
+    from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process
+
+    path = os.environ.get(_STATUS)
+    if path is None:
+        return work()
+    if Path(path).exists():  # started anew although the command has its exit status
+        return 0
+    try:
+        status = work()
+    except LostProcesses:
+        raise
+    except ElsewhereFailed:
+        return 0
+    except Exception as error:  # it would only happen again
+        status = report(error)
+    else:
+        if Process.here().rank:
+            return 0
+    replace_synced(Path(path), json.dumps(status).encode())
     return 0
 
 

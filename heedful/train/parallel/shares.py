@@ -8,22 +8,12 @@ on with another number of processes as if nothing had changed.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from heedful.train.batch_source import Batch
-from heedful.train.splitting import Part
-
-
-def parts_needed(batches: int, learners: int) -> int:
-    """The smallest number of parts of each batch with which all have equally much to do.
-
-    Args:
-        batches: of an update.
-        learners: processes that learn from different examples.
-    """
-    return learners // math.gcd(batches, learners)
+from heedful.train.batch_source import Batch, Place, Prefetched, Source
+from heedful.train.context_parallel import shard_batch
+from heedful.train.splitting import Part, stand_in
 
 
 @dataclass(frozen=True)
@@ -34,11 +24,13 @@ class Share:
         index: its number among those that learn from different examples.
         learners: how many these are.
         parts: that the examples of every batch are cut into.
+        context: its number among those that have a part of each text, and how many these are.
     """
 
     index: int = 0
     learners: int = 1
     parts: int = 1
+    context: tuple[int, int] = (0, 1)
 
     def numbers(self, batches: int) -> list[int]:
         """The batches of an update, counted from 0, of which this process needs to have some."""
@@ -51,6 +43,12 @@ class Share:
             batch: the whole one.
             micro: its number in the update.
         """
+        return [
+            replace(part, batch=shard_batch(part.batch, *self.context))
+            for part in self._whole(batch, micro)
+        ]
+
+    def _whole(self, batch: Batch, micro: int) -> list[Part]:
         if self.parts == 1:
             return [Part(batch, (micro,))]
         count = len(batch.indices)
@@ -69,9 +67,49 @@ class Share:
         ]
 
 
-def stand_in(batch: Batch, micro: int) -> Part:
-    """A part for a process without any in an update: an example that does not count.
+class UpdateParts:
+    """The parts of updates that a process learns from, made one update ahead.
 
-    It passes through the model for the sake of the others, who wait for its gradients.
+    Args:
+        source: of the batches.
+        share: of this process.
+        batches: of an update.
+        max_epochs: after which the last update ends, with fewer batches if need be.
     """
-    return Part(batch.part(0, 1), (micro, 0, 1), counts=False)
+
+    def __init__(self, source: Source, share: Share, batches: int, max_epochs: int | None) -> None:
+        self.source = source
+        self.share = share
+        self.batches = batches
+        self.max_epochs = max_epochs
+        self._prefetched = Prefetched(self._from, lambda place: place.epoch == max_epochs)
+
+    def take(self, place: Place) -> tuple[list[Part], Place]:
+        """The parts of the update whose batches begin at a place, and the place after them."""
+        return self._prefetched.take(place)
+
+    def lines(self, indices: Sequence[int]) -> list[str]:
+        """The places of examples in their files, by their numbers."""
+        return self.source.lines(indices)
+
+    def close(self) -> None:
+        """End what works ahead."""
+        self._prefetched.close()
+        self.source.close()
+
+    def _from(self, place: Place) -> tuple[list[Part], Place]:
+        places: list[Place] = []
+        while len(places) < self.batches:
+            places.append(place)
+            place = self.source.after(place)
+            if place.epoch == self.max_epochs:
+                break
+        parts = [
+            part
+            for micro in self.share.numbers(len(places))
+            for part in self.share.cut(self.source.batch(*places[micro]), micro)
+        ]
+        if not parts:
+            whole = shard_batch(self.source.batch(*places[0]), *self.share.context)
+            parts = [stand_in(whole)]
+        return parts, place

@@ -25,10 +25,21 @@ import torch.distributed as dist
 from torch import Tensor
 
 from heedful.errors import RunError, UserError
-from heedful.train.parallel.launcher import check_restarts, end_with_launcher
+from heedful.train.parallel.dimensions import Dimensions
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+
+    from heedful.train.run_settings import RunSettings
+
+__all__ = [
+    "ALONE",
+    "Dimensions",
+    "ElsewhereFailed",
+    "LostProcesses",
+    "Process",
+    "Team",
+]
 
 T = TypeVar("T")
 
@@ -95,16 +106,35 @@ class Team:
     Args:
         process: this one.
         timeout: seconds after which a process that the others wait for counts as lost.
+        dimensions: along which they are arranged.
 
     Attributes:
         learners: the group whose processes learn from different tokens; all of them at first.
     """
 
-    def __init__(self, process: Process | None = None, timeout: float = 300.0) -> None:
+    def __init__(
+        self,
+        process: Process | None = None,
+        timeout: float = 300.0,
+        dimensions: Dimensions | None = None,
+    ) -> None:
         self.process = process or Process()
         self.timeout = timeout
+        self.dimensions = dimensions or Dimensions(data=self.process.size)
         self.learners: ProcessGroup | None = None
         self._patient: ProcessGroup | None = None
+
+    @classmethod
+    def of_run(cls, settings: RunSettings) -> Team:
+        """The team of a run, of as many processes as there are.
+
+        Raises:
+            ConfigError: when the settings do not fit their number, or each other.
+        """
+        process = Process.here()
+        dimensions = Dimensions.fit(settings.parallel, process.size)
+        dimensions.check(settings)
+        return cls(process, settings.parallel.timeout, dimensions)
 
     @property
     def alone(self) -> bool:
@@ -125,15 +155,12 @@ class Team:
 
         Raises:
             LostProcesses: when they do not find each other, or lose each other.
-            RunError: when `torchrun` may start them anew in a way that they could not survive.
         """
         if self.alone:
             yield
             return
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         limit = timedelta(seconds=self.timeout)
-        check_restarts()
-        end_with_launcher()
         try:
             dist.init_process_group(backend, timeout=limit)
             self._patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
@@ -207,14 +234,14 @@ class Team:
         self.check(failure)
         return result
 
-    def check(self, failure: UserError | None) -> None:
+    def check(self, failure: Exception | None) -> None:
         """Go on together, or stop together.
 
         Args:
             failure: of this process, if it cannot go on.
 
         Raises:
-            UserError: the failure; `ElsewhereFailed` where another process had one.
+            Exception: the failure; `ElsewhereFailed` where another process had one.
         """
         if not self.alone:
             flag = torch.tensor([float(failure is not None)])

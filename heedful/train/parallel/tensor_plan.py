@@ -12,6 +12,7 @@ the first process's heads, queries, keys and values, then the second's. `RowOrde
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -28,7 +29,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 from heedful.errors import ConfigError
-from heedful.nn.attention.multi_head import Attention, CrossAttention, KeptHeads, SelfAttention
+from heedful.nn.attention.multi_head import Attention, KeptHeads
 from heedful.nn.feedforward import FeedForward, relu
 from heedful.nn.linear_layers import FusedLinear
 
@@ -133,30 +134,24 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
         ConfigError: when there is a part that cannot be split, or heads or inner units that the
             number of processes does not divide.
     """
-    processes, order = mesh.size(), RowOrder()
+    order, spec = RowOrder(), cast(Any, model).spec
     for stack in getattr(model, "stacks", dict)().values():
-        for number, block in enumerate(stack.blocks):
-            for sublayer, part in zip(block.sublayers, block.parts(), strict=True):
+        described = spec.stacks()[stack.name].blocks
+        for number, (block, like) in enumerate(zip(stack.blocks, described, strict=True)):
+            for sublayer, part in zip(like.sublayers, block.parts(), strict=True):
                 address = f"{stack.name}.blocks.{number}.{sublayer.name}"
-                _check(part, processes, address)
-                if isinstance(part, FeedForward):
-                    _split_feedforward(part, mesh)
-                else:
-                    _split_attention(part, mesh, f"{address}.", order)
+                split = _SPLITS.get(sublayer.part.kind)
+                if split is None:
+                    raise ConfigError(
+                        f"{address} ({sublayer.part.kind}) cannot be split over processes",
+                        where="parallel.tensor",
+                        remedy="Use parallel.shard, or attention and plain feed-forward networks",
+                    )
+                split(part, mesh, address, order)
     return order
 
 
-def _check(part: nn.Module, processes: int, address: str) -> None:
-    if isinstance(part, FeedForward):
-        counted = {"inner units": part.up.out_features}
-    elif isinstance(part, SelfAttention | CrossAttention) and part.kept.whole:
-        counted = {"heads": part.num_heads, "key/value heads": part.num_kv_heads}
-    else:
-        raise ConfigError(
-            f"{address} ({type(part).__name__}) cannot be split over processes",
-            where="parallel.tensor",
-            remedy="Use parallel.shard, or attention and plain feed-forward networks only",
-        )
+def _check(counted: dict[str, int], processes: int, address: str) -> None:
     for name, count in counted.items():
         if count % processes:
             raise ConfigError(
@@ -166,7 +161,8 @@ def _check(part: nn.Module, processes: int, address: str) -> None:
             )
 
 
-def _split_feedforward(part: FeedForward, mesh: DeviceMesh) -> None:
+def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
+    _check({"inner units": part.up.out_features}, mesh.size(), address)
     plan: dict[str, ParallelStyle] = {"up": ColwiseParallel(), "down": _Rows()}
     if part.gate is not None:
         plan["gate"] = ColwiseParallel()
@@ -175,13 +171,15 @@ def _split_feedforward(part: FeedForward, mesh: DeviceMesh) -> None:
         part.activation = F.relu  # what a DTensor is a view of must not be changed in place
 
 
-def _split_attention(part: Attention, mesh: DeviceMesh, prefix: str, order: RowOrder) -> None:
+def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
     processes, place = mesh.size(), mesh.get_local_rank()
+    left, keys = part.heads_left, part.key_heads_left
+    _check({"heads": left, "key/value heads": keys}, processes, address)
     fused = {name: each for name, each in part.named_children() if isinstance(each, FusedLinear)}
     for name, projection in fused.items():
         rows = fused_rows(projection, processes)
         for parameter, _ in projection.named_parameters():
-            order.rows[f"{prefix}{name}.{parameter}"] = rows
+            order.rows[f"{address}.{name}.{parameter}"] = rows
     plan: dict[str, ParallelStyle] = {name: _FusedColumns() for name in fused}
     parallelize_module(part, mesh, {**plan, "output": _Rows()})
     # An attention with some of the heads is one whose other heads were pruned.
@@ -189,3 +187,10 @@ def _split_attention(part: Attention, mesh: DeviceMesh, prefix: str, order: RowO
     first = place * heads
     part.kept = KeptHeads(tuple(range(first, first + heads)), part.num_heads, part.kept.shared)
     part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
+
+
+_SPLITS: dict[str, Callable[[Any, DeviceMesh, str, RowOrder], None]] = {
+    "attention": _split_attention,
+    "feedforward": _split_feedforward,
+}
+"""The kinds of parts whose matrices can be split, and the ways to do it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.train.task import Setup, Task
+from heedful.train.task import Setup, Task, check_forms
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -52,4 +52,5 @@ def prepare_task(
         "answer": answering.prepare,
     }
     settings.check_for_task()
+    check_forms(settings)
     return prepare[settings.task](Setup(run_dir, settings, tokenizers, events))

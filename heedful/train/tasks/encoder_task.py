@@ -110,8 +110,13 @@ def encode_documents(
 ) -> tuple[EncodedTexts, EncodedTexts | None]:
     """Encode the training texts, and the validation texts where the settings name some."""
     texts = encode_and_note(setup, "training", training, tokenizer)
+    return texts, encode_valid(setup, tokenizer)
+
+
+def encode_valid(setup: Setup, tokenizer: TextTokenizer) -> EncodedTexts | None:
+    """Encode the validation texts, where the settings name some."""
     valid = document_readers(setup, "valid")
-    return texts, encode_and_note(setup, "validation", valid, tokenizer) if valid else None
+    return encode_and_note(setup, "validation", valid, tokenizer) if valid else None
 
 
 def encode_and_note(

@@ -22,7 +22,14 @@ from heedful.train.task import Setup, Task
 from heedful.train.tasks.encoder_task import (
     all_texts,
     document_readers,
-    encode_documents,
+    encode_and_note,
+    encode_valid,
+)
+from heedful.train.tasks.streamed_corpora import (
+    sampled_texts,
+    stream_fingerprint,
+    streamed_texts,
+    text_stream,
 )
 from heedful.train.training_memory import likely_spec
 
@@ -40,26 +47,37 @@ def prepare(setup: Setup) -> Task:
         DataError: when the texts cannot be used.
     """
     settings, data = setup.settings, setup.settings.data
-    training = document_readers(setup, "train")
+    has_memory = getattr(likely_spec(settings), "memory", None) is not None
+    stream = text_stream(setup, has_memory=has_memory) if data.is_streamed else None
+    training = [] if stream is not None else document_readers(setup, "train")
 
     def train_new() -> TokenizerPair:
-        tokenizer = train_tokenizer(settings.tokenizer, all_texts(setup, training))
+        read = all_texts(setup, training) if stream is None else sampled_texts(setup, stream)
+        tokenizer = train_tokenizer(settings.tokenizer, read)
         return TokenizerPair(tokenizer, tokenizer)
 
     tokenizers = setup.tokenizers(train_new)
-    texts, valid = encode_documents(setup, training, tokenizers.source)
     length = data.max_length
 
     def new_model() -> nn.Module:
         spec = causal_lm_spec(settings.model, tokenizers.source.size, length)
         return setup.new_model(spec, tokenizers)
 
-    def plan(epoch: int) -> list[Indices]:
-        return _chunks(epoch_windows(len(texts), length, seed=settings.seed, epoch=epoch), rows)
-
     rows = data.budget // length
     smoothing = settings.objective.label_smoothing
-    if getattr(likely_spec(settings), "memory", None) is not None:
+    if stream is not None:
+        valid = encode_valid(setup, tokenizers.source)
+        return Task(
+            tokenizers,
+            stream_fingerprint(stream, tokenizers),
+            streamed_texts(setup, stream, tokenizers),
+            new_model,
+            CausalLMObjective(smoothing),
+            None if valid is None else _fixed_windows(valid, length, rows),
+        )
+    texts = encode_and_note(setup, "training", training, tokenizers.source)
+    valid = encode_valid(setup, tokenizers.source)
+    if has_memory:
         return Task(
             tokenizers,
             texts.fingerprint,
@@ -71,11 +89,20 @@ def prepare(setup: Setup) -> Task:
     return Task(
         tokenizers,
         texts.fingerprint,
-        EpochBatches(plan, lambda starts, _: make_windows(texts, starts, length), texts.line_of),
+        _windows(texts, length, rows, settings.seed),
         new_model,
         CausalLMObjective(smoothing),
         None if valid is None else _fixed_windows(valid, length, rows),
     )
+
+
+def _windows(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Indices]:
+    """Training batches of windows, in another order in each epoch."""
+
+    def plan(epoch: int) -> list[Indices]:
+        return _chunks(epoch_windows(len(texts), length, seed=seed, epoch=epoch), rows)
+
+    return EpochBatches(plan, lambda starts, _: make_windows(texts, starts, length), texts.line_of)
 
 
 def _streams(texts: EncodedTexts, length: int, rows: int, seed: int) -> EpochBatches[Segment]:

@@ -16,14 +16,19 @@ from heedful.data.encoded_pairs import (
     select_pairs,
     validation_batches,
 )
-from heedful.data.pair_corpus import SIDES, CorpusTexts
 from heedful.errors import ConfigError
 from heedful.text.tokenizer_pair import TokenizerPair
 from heedful.text.tokenizer_training import train_pair
-from heedful.train.batch_source import EpochBatches, FixedBatches
+from heedful.train.batch_source import EpochBatches, FixedBatches, Source
 from heedful.train.objective import TranslationObjective
 from heedful.train.task import Setup, Task
 from heedful.train.tasks.pipeline_scores import translation_measure
+from heedful.train.tasks.streamed_corpora import (
+    pair_stream,
+    side_texts,
+    stream_fingerprint,
+    streamed_pairs,
+)
 
 if TYPE_CHECKING:
     from heedful.data.batch_plan import Indices
@@ -37,15 +42,15 @@ def prepare(setup: Setup) -> Task:
         DataError: when the corpora cannot be used.
     """
     settings, data = setup.settings, setup.settings.data
+    stream = pair_stream(setup) if data.is_streamed else None
 
     def train_new() -> TokenizerPair:
-        sources, targets = (CorpusTexts(data.train, side, setup.long_words) for side in SIDES)
-        pair = train_pair(settings.tokenizer, sources, targets)
+        pair = train_pair(settings.tokenizer, *side_texts(setup, stream))
         kinds = settings.protected_kinds
         return pair.protecting(kinds) if kinds else pair
 
     tokenizers = setup.tokenizers(train_new)
-    pairs = _encode(setup, "train", tokenizers)
+    pairs = None if stream is not None else _encode(setup, "train", tokenizers)
     valid = _encode(setup, "valid", tokenizers) if data.valid else None
     for line in check_corpora(pairs, valid, data, seed=settings.seed).lines():
         setup.events.note(line)
@@ -60,10 +65,16 @@ def prepare(setup: Setup) -> Task:
         measure = translation_measure(
             settings.validation, tokenizers, len(valid), valid.text_of, progress
         )
+    if stream is not None:
+        fingerprint = stream_fingerprint(stream, tokenizers)
+        source: Source = streamed_pairs(setup, stream, tokenizers)
+    else:
+        assert pairs is not None
+        fingerprint, source = pairs.fingerprint, _source(setup, pairs)
     return Task(
         tokenizers,
-        pairs.fingerprint,
-        _source(setup, pairs),
+        fingerprint,
+        source,
         lambda: _new_model(setup, tokenizers),
         TranslationObjective(settings.objective),
         validation,

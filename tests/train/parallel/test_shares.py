@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from heedful.data.batches import PairBatch
 from heedful.errors import ConfigError
 from heedful.train.parallel.dimensions import Dimensions
-from heedful.train.parallel.shares import Share, parts_needed, stand_in
+from heedful.train.parallel.shares import Share
 from heedful.train.run_settings import ParallelSettings, RunSettings
+from heedful.train.splitting import stand_in
 
 SETTINGS = {"data": {"train": [{"file": "pairs.tsv"}]}}
 
@@ -32,7 +33,7 @@ def batch(rows: int, first: int) -> PairBatch:
     times=st.integers(1, 3),
 )
 def test_every_example_is_learned_from_once(learners: int, rows: list[int], times: int) -> None:
-    parts = parts_needed(len(rows), learners) * times
+    parts = Dimensions(data=learners).parts_needed(len(rows)) * times
     batches = [batch(count, 100 * number) for number, count in enumerate(rows)]
     seen: Counter[int] = Counter()
     places: Counter[tuple[int, ...]] = Counter()
@@ -51,7 +52,7 @@ def test_every_example_is_learned_from_once(learners: int, rows: list[int], time
 
 @given(batches=st.integers(1, 12), learners=st.integers(1, 12))
 def test_all_have_equally_many_parts(batches: int, learners: int) -> None:
-    parts = parts_needed(batches, learners)
+    parts = Dimensions(data=learners).parts_needed(batches)
     whole = batch(24, 0)
     counts = {
         sum(len(Share(index, learners, parts).cut(whole, micro)) for micro in range(batches))
@@ -69,7 +70,7 @@ def test_whole_batches_keep_their_place() -> None:
 
 
 def test_a_stand_in_counts_nothing() -> None:
-    part = stand_in(batch(4, 0), 0)
+    part = stand_in(batch(4, 0))
     assert part.tokens == 0
     assert part.examples == 1
 

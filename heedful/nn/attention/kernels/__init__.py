@@ -9,9 +9,11 @@ from heedful.nn.attention.kernels import (
     reference,
     ring,
     sdpa,
+    varlen,
 )
 from heedful.nn.attention.kernels.request import Kernel
 
 KERNELS: dict[str, Kernel] = {
-    kernel.name: kernel for kernel in (reference, native, matmul, sdpa, chunked, decode, flex, ring)
+    kernel.name: kernel
+    for kernel in (reference, native, matmul, sdpa, chunked, decode, flex, varlen, ring)
 }

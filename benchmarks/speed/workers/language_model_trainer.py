@@ -1,0 +1,101 @@
+"""Updates of a language model of Heedful's on random tokens, computed as a run would do it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import serve
+import torch
+
+from heedful.data.batches import WindowBatch
+from heedful.device import Precision
+from heedful.events import Events
+from heedful.memory import Trimmer
+from heedful.models.build import build_model
+from heedful.models.cost import count_parameters, text_work
+from heedful.models.cost_memory import training_peak
+from heedful.models.shape import TranslatorShape
+from heedful.models.shape_to_spec import causal_lm_spec
+from heedful.nn.work import BFLOAT16, FLOAT32
+from heedful.train.activation_checkpointing import apply_checkpointing
+from heedful.train.objective import CausalLMObjective
+from heedful.train.optimizers import build_optimizer
+from heedful.train.run_settings import OptimizerSettings
+from heedful.train.update import Updater
+
+
+def main() -> None:
+    """Answer: begin (a model, and its first two updates), then train."""
+    updater: Any = None
+    batch: Any = None
+    trimmer = Trimmer()
+    step = 0
+
+    def begin(
+        shape: dict[str, Any],
+        vocabulary: int,
+        length: int,
+        rows: int,
+        checkpointing: Any,
+        precision: Any,
+        device: str,
+        compile: bool = False,
+        optimizer: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        nonlocal updater, batch
+        began = time.perf_counter()
+        torch.manual_seed(1)
+        spec = causal_lm_spec(TranslatorShape(**shape), vocabulary, length)
+        model = build_model(spec).to(device)
+        apply_checkpointing(model, checkpointing)
+        settings = OptimizerSettings(**optimizer or {})
+        updater = Updater(
+            model,
+            CausalLMObjective(0.0),
+            build_optimizer(model, settings),
+            Precision(precision, device),
+            seed=1,
+            clip_norm=settings.clip_norm,
+        )
+        ids = torch.randint(vocabulary, (rows, length))
+        positions = torch.arange(length).repeat(rows, 1)
+        nothing = torch.zeros_like(ids)
+        batch = WindowBatch(ids, positions, nothing, ids, torch.arange(rows), ids.numel())
+        if compile:
+            updater.compile(batch, 0, Events(), asked_for=True)
+        train(2)
+        seconds = round(time.perf_counter() - began, 2)
+        foreseen = training_peak(
+            spec,
+            ids.numel(),
+            length=length,
+            parameters=count_parameters(spec),
+            number_bytes=FLOAT32 if precision == "fp32" else BFLOAT16,
+            device=device,
+            checkpointing=checkpointing,
+        )
+        return {
+            "foreseen_mb": round(foreseen.total / 2**20),
+            "parameters": count_parameters(spec),
+            "operations_a_token": 3 * text_work(spec, length).total // length,
+            "warm_up_seconds": seconds,
+        }
+
+    def train(updates: int) -> dict[str, Any]:
+        nonlocal step
+        result: Any = None
+        began = time.perf_counter()
+        for _ in range(updates):
+            step += 1
+            result = updater.update([batch], step, 1e-4)
+            trimmer.step()
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return {"seconds": (time.perf_counter() - began) / updates, "loss": result.values["loss"]}
+
+    serve.serve({"begin": begin, "train": train})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,199 @@
+"""Training corpora that are read as a stream of shards: tokenizers, batches and notes of them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from heedful.data.batch_plan import Indices
+from heedful.data.batches import BpeDropout, PairBatch, WindowBatch, make_batch
+from heedful.data.corpus_check import refuse_unknown
+from heedful.data.encoded_texts import EncodedTexts, make_windows
+from heedful.data.pair_corpus import SIDES, CorpusTexts, Side
+from heedful.data.shard_blocks import (
+    BlockPlace,
+    PairBlock,
+    PairPlanner,
+    PairsOfBlock,
+    ShardStream,
+    TextBlock,
+    TextPlanner,
+)
+from heedful.data.text_file import LongWords
+from heedful.errors import ConfigError
+from heedful.text.tokenizer_pair import TokenizerPair
+from heedful.train.streamed_batches import StreamedBatches
+from heedful.train.task import Setup, plural
+
+
+@dataclass(frozen=True)
+class SampledTexts:
+    """The texts of the first examples of a run, to train a tokenizer on; read anew each time.
+
+    They have the share of each corpus that training has.
+
+    Args:
+        stream: the examples.
+        side: of pairs; None for texts.
+        count: examples to read.
+        long_words: takes out words that a tokenizer cannot be trained on.
+    """
+
+    stream: ShardStream
+    side: Side | None
+    count: int
+    long_words: LongWords
+
+    def __iter__(self) -> Iterator[str]:
+        for numbers in self.stream.sample(self.count):
+            if self.side is None:
+                texts = self.stream.texts(numbers)
+            else:
+                side = SIDES.index(self.side)
+                texts = (pair[side] for pair in self.stream.pairs(numbers))
+            for number, text in zip(numbers.tolist(), texts, strict=True):
+                yield self.long_words.without(text, self.stream.line_of(number))
+
+
+def pair_stream(setup: Setup) -> ShardStream:
+    """Open the shards of sentence pairs that the settings name, and tell how many there are.
+
+    Raises:
+        DataError: when they cannot be used.
+    """
+    data = setup.settings.data
+    return _noted(setup, ShardStream(data.train, "pairs", data, setup.settings.seed))
+
+
+def text_stream(setup: Setup, *, has_memory: bool) -> ShardStream:
+    """Open the shards of texts; as `pair_stream`.
+
+    Raises:
+        ConfigError: for a model with a memory.
+    """
+    data = setup.settings.data
+    if has_memory:
+        raise ConfigError(
+            "A model with a memory reads texts one after the other, and shards are shuffled",
+            where="data.train",
+            remedy="Give the files that the shards were made from, or a model without a memory",
+        )
+    return _noted(setup, ShardStream(data.train, "texts", data, setup.settings.seed))
+
+
+def _noted(setup: Setup, stream: ShardStream) -> ShardStream:
+    for folder, sequence in zip(stream.folders, stream.order.sequences, strict=True):
+        setup.events.note(
+            f"train {folder.path}: {len(folder):,} {folder.index.kind} in "
+            f"{plural(len(folder.index.shards), 'shard')}; {len(sequence) / len(stream.order):.2%} "
+            "of an epoch"
+        )
+    return stream
+
+
+def side_texts(
+    setup: Setup, stream: ShardStream | None
+) -> tuple[SampledTexts, SampledTexts] | tuple[CorpusTexts, CorpusTexts]:
+    """Sources and targets to train tokenizers on.
+
+    Args:
+        setup: names the corpora.
+        stream: of them where they are shards.
+    """
+    if stream is None:
+        source, target = (
+            CorpusTexts(setup.settings.data.train, side, setup.long_words) for side in SIDES
+        )
+        return source, target
+    _note_sample(setup, stream)
+    count = setup.settings.data.tokenizer_sample
+    sources, targets = (SampledTexts(stream, side, count, setup.long_words) for side in SIDES)
+    return sources, targets
+
+
+def sampled_texts(setup: Setup, stream: ShardStream) -> SampledTexts:
+    """The texts to train a tokenizer on."""
+    _note_sample(setup, stream)
+    return SampledTexts(stream, None, setup.settings.data.tokenizer_sample, setup.long_words)
+
+
+def _note_sample(setup: Setup, stream: ShardStream) -> None:
+    count = setup.settings.data.tokenizer_sample
+    if count < len(stream.order):
+        of = f"{len(stream.order):,} {stream.folders[0].index.kind}"
+        setup.events.note(f"The tokenizer is trained on {count:,} of {of} (data.tokenizer_sample)")
+
+
+def stream_fingerprint(stream: ShardStream, tokenizers: TokenizerPair) -> str:
+    """Changes when the shards, their weights or the tokenizers do."""
+    return hashlib.sha256(f"{stream.fingerprint} {tokenizers.fingerprint}".encode()).hexdigest()
+
+
+def streamed_pairs(
+    setup: Setup, stream: ShardStream, tokenizers: TokenizerPair
+) -> StreamedBatches[PairBlock]:
+    """The training batches of sentence pairs."""
+    settings, data, seed = setup.settings, setup.settings.data, setup.settings.seed
+    probability = settings.objective.bpe_dropout
+    longest = min(data.max_length, data.budget - 1)
+    left_out: Counter[str] = Counter()
+    first: dict[str, str] = {}  # where the first one of each reason stands
+
+    def opened(place: BlockPlace, block: PairBlock) -> Callable[[Indices], PairBatch]:
+        if place == (0, 0):
+            for side, share in zip(SIDES, block.unknown, strict=True):
+                refuse_unknown(share, side, str(stream.folders[0].path))
+            _note_first(setup, stream, block.batches, block.unknown)
+        for reason, (count, number) in block.left_out.items():
+            left_out[reason] += count
+            first.setdefault(reason, stream.line_of(number))
+        if left_out and place.block in (0, stream.order.blocks - 1):
+            so_far = ", ".join(
+                f"{left_out[reason]:,} {reason} ({first[reason]} …)" for reason in first
+            )
+            setup.events.note(f"Pairs left out until now: {so_far}")
+        dropout = BpeDropout(probability, seed, place.epoch, longest) if probability else None
+        pairs = PairsOfBlock(block, tokenizers)
+        return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout)
+
+    planner = PairPlanner(stream, tokenizers, data, keeps_texts=probability > 0)
+    blocks = stream.order.blocks
+    return StreamedBatches(planner, blocks, opened, stream.line_of, workers=data.workers)
+
+
+def streamed_texts(
+    setup: Setup, stream: ShardStream, tokenizers: TokenizerPair
+) -> StreamedBatches[TextBlock]:
+    """The training batches of a language model."""
+    data = setup.settings.data
+    length = data.max_length
+
+    def opened(place: BlockPlace, block: TextBlock) -> Callable[[Indices], WindowBatch]:
+        if place == (0, 0):
+            _note_first(setup, stream, block.batches, (block.unknown,))
+        parts = {"ids": block.ids, "begins": block.begins, "lines": block.numbers}
+        texts = EncodedTexts((), [parts], ())
+
+        def make(starts: Indices) -> WindowBatch:
+            numbers = torch.from_numpy(block.numbers[texts.text_numbers(starts)])
+            return replace(make_windows(texts, starts, length), indices=numbers)
+
+        return make
+
+    planner = TextPlanner(stream, tokenizers.source, length, data.budget // length)
+    blocks = stream.order.blocks
+    return StreamedBatches(planner, blocks, opened, stream.line_of, workers=data.workers)
+
+
+def _note_first(
+    setup: Setup, stream: ShardStream, batches: list[Indices], unknown: tuple[float, ...]
+) -> None:
+    blocks, kind = stream.order.blocks, stream.folders[0].index.kind
+    setup.events.note(
+        f"{plural(blocks, 'block')} an epoch of about {len(stream.order) / blocks:,.0f} {kind} "
+        f"each; the first has {len(batches):,} batches and {max(unknown):.2%} unknown tokens"
+    )
