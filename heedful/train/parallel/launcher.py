@@ -140,7 +140,12 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
 
     Returns:
         The status to exit with. Any but 0 makes the agent start all processes anew.
+
+    Raises:
+        RunError: when `torchrun` may start them anew in a way that they could not survive.
     """
+    check_restarts()
+    end_with_launcher()
     from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process
 
     path = os.environ.get(_STATUS)

@@ -26,7 +26,6 @@ from torch import Tensor
 
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
-from heedful.train.parallel.launcher import check_restarts, end_with_launcher
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -156,15 +155,12 @@ class Team:
 
         Raises:
             LostProcesses: when they do not find each other, or lose each other.
-            RunError: when `torchrun` may start them anew in a way that they could not survive.
         """
         if self.alone:
             yield
             return
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         limit = timedelta(seconds=self.timeout)
-        check_restarts()
-        end_with_launcher()
         try:
             dist.init_process_group(backend, timeout=limit)
             self._patient = dist.new_group(backend="gloo", timeout=LONGEST_WAIT)
