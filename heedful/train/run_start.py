@@ -116,7 +116,7 @@ def started(
     events = events if team.main else Events()
     with ExitStack() as stack:
         stack.enter_context(team.joined(device))
-        go_on = resume or _lost_before(run_dir, team)
+        go_on = _lost_before(run_dir, team) or resume  # in this order: all of them ask
 
         def first() -> Start:
             stack.enter_context(locked(run_dir))
