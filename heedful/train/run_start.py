@@ -144,7 +144,7 @@ def _first(
     if resume:
         settings = budget_of_run(run_dir, settings)
     settings = with_pinned_init(run_dir, settings, resume=resume)
-    settings = _with_parts(settings, team.dimensions, events)
+    settings = _with_parts(settings, team.dimensions, events, resume=resume)
     check_directory(run_dir, settings, resume=resume)
     if settings.tensorboard:
         TensorBoard.check()
@@ -170,14 +170,17 @@ def _first(
     return Start(settings, task, model, plan, store, checkpoint, events, team, resume)
 
 
-def _with_parts(settings: RunSettings, dimensions: Dimensions, events: Events) -> RunSettings:
-    """The settings with a number of parts that leaves no process idle."""
+def _with_parts(
+    settings: RunSettings, dimensions: Dimensions, events: Events, *, resume: bool
+) -> RunSettings:
+    """The settings with a number of parts that leaves no process idle; unset, batches are whole."""
     batches, learners = settings.optimizer.accumulate, dimensions.learners
     given = settings.parallel.parts
-    if given is not None and given * batches % learners == 0:
+    if (given or 1) * batches % learners == 0:
         return settings
     needed = dimensions.parts_needed(batches)
-    if given is not None:
+    if resume or given is not None:
+        given = given or 1
         events.warn(
             f"{given} part{'s' * (given > 1)} of {batches} batch{'es' * (batches > 1)} cannot be "
             f"shared by {learners} processes; batches are cut into {needed} from now on, which "

@@ -244,7 +244,7 @@ def distribute(
         ConfigError: when the model cannot be spread so.
     """
     size = team.dimensions
-    parts = settings.parallel.parts or size.parts_needed(settings.optimizer.accumulate)
+    parts = settings.parallel.parts or 1
     if team.alone:
         return Distribution(model, objective), Share(parts=parts)
     check_context(model, size.context, settings.objective)
