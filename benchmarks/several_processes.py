@@ -114,7 +114,7 @@ def resume(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 def speed(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Tokens a second of two processes and of one with two threads, in turns."""
     shared = (
-        *("--preset", "base", "--max-steps", str(options.steps)),
+        *("--preset", "transformer-base", "--max-steps", str(options.steps)),
         *("--optimizer.accumulate", str(options.accumulate), "--data.batch-tokens", "4096"),
         *("--data.cache", str(folder / "encoded"), "--checkpoint.every-steps", "1000"),
         *("--model.dropout", "0.1"),

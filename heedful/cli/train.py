@@ -120,7 +120,7 @@ def train(
         heedful train run --task causal_lm --train books.txt --valid other.txt
         heedful train run --task classify --train train.tsv --valid valid.tsv
         heedful train run --task images --train photos --valid other-photos
-        heedful train run --preset base --processes 2 --train train.en train.de
+        heedful train run --preset transformer-base --processes 2 --train train.en train.de
 
     Every setting below is a flag and a key of the TOML file: `--model.width 256` is `width = 256`
     in the table `[model]`. RUN/config.toml holds all of them.
