@@ -8,7 +8,7 @@ are gathered. A mask with a period is computed in passes, with queries and keys 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -93,11 +93,7 @@ class _Chunked(torch.autograd.Function):
         ctx: Any, request: AttentionRequest, seed: int, q: Tensor, k: Tensor, v: Tensor, *_: Tensor
     ) -> Tensor:
         ctx.request, ctx.seed = request.without_inputs(), seed
-        running = RunningSoftmax.start(q, v.shape[-1], request.precision)
-        with full_precision(q):
-            attend_more(request, seed, running)
-            output, log_sums = running.finish()
-        output = output.to(v.dtype)
+        output, log_sums = attend_to_all(request, [(request, seed)])
         ctx.save_for_backward(q, k, v, output, log_sums)
         return output
 
@@ -157,6 +153,27 @@ class GradientSums:
         tensors = (request.q, request.k, request.v)
         q, k, v = (torch.zeros_like(each, dtype=request.precision) for each in tensors)
         return cls(q, k, v, [torch.zeros_like(each) for each in request.learned])
+
+
+def attend_to_all(
+    request: AttentionRequest, parts: Iterable[tuple[AttentionRequest, int]]
+) -> tuple[Tensor, Tensor]:
+    """Attend to keys that come in parts: one softmax over all of them.
+
+    Args:
+        request: of all queries.
+        parts: the same queries with some of the keys, and the seed that fixes the dropout of these
+            blocks; taken one after the other.
+
+    Returns:
+        The output [B, H, Lq, Ev], and the log of the sums of exp(score), [B, H, Lq, 1].
+    """
+    running = RunningSoftmax.start(request.q, request.v.shape[-1], request.precision)
+    with full_precision(request.q):
+        for part, seed in parts:
+            attend_more(part, seed, running)
+        output, log_sums = running.finish()
+    return output.to(request.v.dtype), log_sums
 
 
 def attend_more(request: AttentionRequest, seed: int, running: RunningSoftmax) -> None:

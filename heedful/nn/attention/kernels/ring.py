@@ -27,10 +27,9 @@ from torch.autograd.function import once_differentiable
 
 from heedful.nn.attention.kernels.chunked import (
     GradientSums,
-    RunningSoftmax,
     SoftmaxGradient,
     add_gradients,
-    attend_more,
+    attend_to_all,
 )
 from heedful.nn.attention.kernels.request import AttentionRequest, full_precision
 from heedful.nn.positions import Positions
@@ -194,12 +193,7 @@ class _Ring(torch.autograd.Function):
         *_: Tensor,
     ) -> Tensor:
         ctx.request, ctx.ring, ctx.seed = request.without_inputs(), ring, seed
-        running = RunningSoftmax.start(q, v.shape[-1], request.precision)
-        with full_precision(q):
-            for part, its_seed in _round(request, ring, seed, k, v):
-                attend_more(part, its_seed, running)
-            output, log_sums = running.finish()
-        output = output.to(v.dtype)
+        output, log_sums = attend_to_all(request, _round(request, ring, seed, k, v))
         ctx.save_for_backward(q, k, v, output, log_sums)
         return output
 
