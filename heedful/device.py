@@ -8,6 +8,7 @@ and reports the rates.
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -27,6 +28,13 @@ RunningPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 """Precisions of inference."""
 
 Name = TypeVar("Name")
+
+
+def usable_cores() -> int:
+    """The number of cores that this process may use."""
+    has_affinity = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+
 
 own_products: ContextVar[bool] = ContextVar("own_products", default=True)
 """True if products of training may use those of `heedful.nn.linear_layers`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 from typing import Annotated, Any
 
@@ -59,14 +58,13 @@ def _versions() -> dict[str, str]:
 def _machine() -> dict[str, Any]:
     import torch
 
-    from heedful.device import resolve_device
+    from heedful.device import resolve_device, usable_cores
     from heedful.kernels.library import build, instructions
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
         "system": platform.platform(),
-        "processor_cores": cores,
+        "processor_cores": usable_cores(),
         "torch_threads": torch.get_num_threads(),
         "processor_instructions": torch.backends.cpu.get_cpu_capability(),
         "own_kernels": instructions() or NO_KERNELS,

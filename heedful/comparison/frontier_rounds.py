@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from heedful.device import usable_cores
 from heedful.durable import replace_synced
 from heedful.errors import ConfigError, DataError, RunError
 from heedful.events import Events
@@ -185,12 +186,6 @@ def _directory(model: Path) -> Path:
     return directory if is_hugging_face(directory) else find_model_directory(directory)
 
 
-def cores() -> int:
-    """Return the number of cores that this process may use."""
-    has_affinity = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-
-
 def describe_machine() -> dict[str, Any]:
     """Return the processor's name, the cores that may be used, and the system."""
     name = platform.processor() or platform.machine()
@@ -201,7 +196,7 @@ def describe_machine() -> dict[str, Any]:
             if key.strip() == "model name":
                 name = value.strip()
                 break
-    return {"processor": name, "cores": cores(), "system": platform.system()}
+    return {"processor": name, "cores": usable_cores(), "system": platform.system()}
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
-import os
 
-from heedful.device import best_seconds, measure_matmul, measured_width, resolve_precision
+from heedful.device import (
+    best_seconds,
+    measure_matmul,
+    measured_width,
+    resolve_precision,
+    usable_cores,
+)
 from heedful.memory import available_bytes
 from heedful.planning.cluster import CPU, Device, Precision
 
@@ -34,7 +39,7 @@ def measure_processor(processes: int, width: int) -> Device:
     import torch
 
     threads = torch.get_num_threads()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else threads
+    cores = usable_cores()
     own = min(float(threads), cores / processes)
     rates = {name: rate * own / threads for name, rate in _product_rates(width).items()}
     title = f"process on {own:g} of {cores} cores of this machine"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TextIO
 
 import torch
 from starlette.applications import Starlette
 
+from heedful.device import usable_cores
 from heedful.memory import trim
 from heedful.serve.application import ServerParts, build_app
 from heedful.serve.file_store import FileStore
@@ -45,7 +45,7 @@ def build_worker(settings: ServerSettings) -> Starlette:
     )
     models.load_all()
     metrics = Metrics()
-    cores = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+    cores = max(1, usable_cores() // settings.workers)
     threads = min(MOST_THREADS, cores)
     # Batches side by side use cores better than one batch on all of them.
     scheduler = Scheduler(

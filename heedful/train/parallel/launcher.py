@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from heedful.device import usable_cores
 from heedful.durable import replace_synced
 from heedful.errors import RunError
 from heedful.train.parallel.dimensions import Dimensions
@@ -173,8 +174,7 @@ def _environment(folder: str, processes: int) -> Iterator[None]:
     """A context with the variables that the processes get."""
     before = dict(os.environ)
     os.environ[_STATUS] = str(Path(folder) / "status")
-    cores = _cores()
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))
     os.environ[_STORE_EACH_START] = "1"
     os.environ[_LAUNCHER] = str(os.getpid())
     try:
@@ -182,11 +182,6 @@ def _environment(folder: str, processes: int) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
-
-
-def _cores() -> int:
-    has_affinity = hasattr(os, "sched_getaffinity")
-    return len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
 
 
 def _status(folder: str) -> int | None:
