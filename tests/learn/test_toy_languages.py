@@ -10,28 +10,16 @@ import pytest
 import torch
 
 from heedful.cli.main import main
+from tests.learn.toy_settings import TOY_SETTINGS
 
 LETTERS = "abcdefghij"
-SETTINGS = {
+SETTINGS = TOY_SETTINGS | {
     "model.width": 64,
-    "model.encoder-layers": 2,
-    "model.decoder-layers": 2,
-    "model.num-heads": 4,
     "model.feedforward": 128,
-    "model.dropout": 0,
-    "model.norm": "rms",
-    "model.norm-placement": "pre",
-    "model.positions": "rotary",
-    "model.activation": "swiglu",
     "tokenizer.kind": "characters",
     "data.batch-tokens": 384,
-    "objective.label-smoothing": 0,
-    "schedule.kind": "cosine",
-    "schedule.peak-learning-rate": 0.006,
     "schedule.warmup-steps": 50,
     "max-steps": 400,
-    "precision": "fp32",
-    "seed": 3,
 }
 
 LANGUAGES: dict[str, Callable[[str], str]] = {

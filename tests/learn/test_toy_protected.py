@@ -15,29 +15,17 @@ import heedful
 from heedful.cli.main import main
 from heedful.errors import ConfigError
 from heedful.text.protected_spans import reserved_marks
+from tests.learn.toy_settings import TOY_SETTINGS
 
 WORDS = {"ab": "no", "cd": "pq", "ef": "rs", "gh": "tu", "ij": "vw", "kl": "xy"}
-SETTINGS = {
+SETTINGS = TOY_SETTINGS | {
     "model.width": 48,
-    "model.encoder-layers": 2,
-    "model.decoder-layers": 2,
-    "model.num-heads": 4,
     "model.feedforward": 96,
-    "model.dropout": 0,
-    "model.norm": "rms",
-    "model.norm-placement": "pre",
-    "model.positions": "rotary",
-    "model.activation": "swiglu",
     "tokenizer.kind": "bpe",
     "tokenizer.vocabulary-size": 120,
     "data.batch-tokens": 512,
-    "objective.label-smoothing": 0,
-    "schedule.kind": "cosine",
-    "schedule.peak-learning-rate": 0.006,
     "schedule.warmup-steps": 40,
     "max-steps": 350,
-    "precision": "fp32",
-    "seed": 3,
 }
 
 

@@ -25,29 +25,17 @@ from heedful.serve.scheduler import Scheduler
 from heedful.serve.served_models import ServedModels, parse_model
 from heedful.serve.service import Service
 from heedful.text.inline_terms import END, SEPARATOR
+from tests.learn.toy_settings import TOY_SETTINGS
 
 WORDS = {"ab": "no", "cd": "pq", "ef": "rs", "gh": "tu", "ij": "vw", "kl": "xy"}
-SETTINGS = {
+SETTINGS = TOY_SETTINGS | {
     "model.width": 48,
-    "model.encoder-layers": 2,
-    "model.decoder-layers": 2,
-    "model.num-heads": 4,
     "model.feedforward": 96,
-    "model.dropout": 0,
-    "model.norm": "rms",
-    "model.norm-placement": "pre",
-    "model.positions": "rotary",
-    "model.activation": "swiglu",
     "tokenizer.kind": "characters",
     "data.batch-tokens": 768,
-    "objective.label-smoothing": 0,
-    "schedule.kind": "cosine",
-    "schedule.peak-learning-rate": 0.006,
     "schedule.warmup-steps": 40,
     "soft-terms-share": 0.6,
     "max-steps": 500,
-    "precision": "fp32",
-    "seed": 3,
 }
 Pairs = list[tuple[str, str]]
 

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -129,6 +130,15 @@ def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
     raise AssertionError("the run ended, or took too long")
 
 
+@contextmanager
+def started(corpus: Path, run: Path, errors: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A run of two processes, whose standard error goes to a file."""
+    with errors.open("wb") as file:
+        yield subprocess.Popen(
+            command(corpus, run, "--processes", "2"), env=environment(), stderr=file
+        )
+
+
 def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
     found = subprocess.run(["pgrep", "-P", str(process.pid)], capture_output=True, check=False)
     return [int(each) for each in found.stdout.split()]
@@ -136,10 +146,7 @@ def workers_of(process: subprocess.Popen[bytes]) -> list[int]:
 
 def test_a_killed_process_is_made_up_for(corpus: Path, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with (tmp_path / "errors").open("wb") as errors:
-        process = subprocess.Popen(
-            command(corpus, run, "--processes", "2"), env=environment(), stderr=errors
-        )
+    with started(corpus, run, tmp_path / "errors") as process:
         wait_for(run / "metrics.jsonl", 6, process)
         os.kill(workers_of(process)[1], signal.SIGKILL)
         assert process.wait(120) == 0
@@ -149,10 +156,7 @@ def test_a_killed_process_is_made_up_for(corpus: Path, alone: Path, tmp_path: Pa
 
 def test_asked_to_stop_all_of_them_do(corpus: Path, alone: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    with (tmp_path / "errors").open("wb") as errors:
-        process = subprocess.Popen(
-            command(corpus, run, "--processes", "2"), env=environment(), stderr=errors
-        )
+    with started(corpus, run, tmp_path / "errors") as process:
         wait_for(run / "metrics.jsonl", 5, process)
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 1  # stopped, to be resumed
