@@ -21,7 +21,7 @@ BFLOAT16 = 2
 """Bytes of a bfloat16 or float16."""
 
 Checkpointing = Literal["none", "selective", "full"]
-"""What blocks compute again for their gradients: nothing, all but products, all."""
+"""Parts of blocks that are computed again for gradients: nothing, all but products, all."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ _FILLERS = {
     "target_positions": NOTHING_HERE,
     "targets": NO_TARGET,
 }
-"""What fills a sequence up to a multiple of twice the processes; 0 for the other tensors."""
+"""Fillers of a sequence up to a multiple of twice the processes; 0 for the other tensors."""
 
 _DIVISIBLE = ("attention", "feedforward")
 """Kinds of parts that know tokens by their positions alone, or do not look beside a token at all.

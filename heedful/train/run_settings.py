@@ -154,6 +154,7 @@ class ParallelSettings(Config):
     tensor: PositiveInt = Field(
         1, description="processes that share each block's matrices: its heads and inner units"
     )
+    context: PositiveInt = Field(1, description="processes that have a part of each text")
     parts: PositiveInt | None = Field(
         None,
         description="parts of each batch that draw dropout apart; as many as processes need if "
@@ -162,8 +163,6 @@ class ParallelSettings(Config):
     timeout: Annotated[float, Field(gt=0)] = Field(
         300.0, description="seconds without an answer after which a process counts as lost"
     )
-
-    context: PositiveInt = Field(1, description="processes that have a part of each text")
 
 
 # As RoBERTa is trained, but for the norm: before a sub-layer it needs less care with the rate.

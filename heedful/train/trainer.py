@@ -135,7 +135,7 @@ class Trainer:
             self.events.note(f"step {state.step}: {scores.describe()}")
             if state.best is None or scores.score > state.best.score:
                 self.hooks.offer(model, state.step, scores)
-            return float(scores.score)
+            return scores.score
 
         with self.saved.judged() as model:
             score = self.team.of_main(self.team.only_main(judge) or 0.0)
@@ -163,7 +163,7 @@ class Trainer:
         stopped = self.team.any(stop)
         if stopped and not stop:
             stop.ask("another process")
-        return bool(stopped)
+        return stopped
 
     def _end(self) -> str | None:
         """The reason why training is over, or None."""

@@ -139,9 +139,9 @@ class SavedState:
             averaged: with the moving average of the weights, if kept.
         """
         average = self.average.tensors if averaged and self.average is not None else None
-        if self.distribution.in_pieces:
-            shards: Any = self.distribution
-            yield shards.copy_in_one_piece(average or weights_of(self.model))
+        copy = self.distribution.copy_in_one_piece(average or weights_of(self.model))
+        if copy is not None:
+            yield copy
         elif average is None:
             yield self.model
         else:

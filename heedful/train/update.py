@@ -65,12 +65,10 @@ class Distribution:
         lane: numbers that randomness depends on beside the place of a part.
         loss_factor: what to multiply a loss by, so that summed gradients of all processes are those
             of the summed loss.
-        in_pieces: whether no process has a model in one piece, so that a copy is made to judge.
         may_look: whether a process can pass a batch through the model without the others.
     """
 
     loss_factor = 1.0
-    in_pieces = False
     may_look = True
     team: Team | None = None
     lane: tuple[int, ...] = ()
@@ -110,6 +108,14 @@ class Distribution:
     def placed(self, name: str, whole: Tensor) -> Tensor:
         """The part of a tensor that this process keeps, by its name as in `whole`."""
         return whole
+
+    def copy_in_one_piece(self, tensors: Mapping[str, Tensor]) -> nn.Module | None:
+        """A model with some weights to judge or write; None where the model is in one piece itself.
+
+        Args:
+            tensors: the weights, as this process keeps them.
+        """
+        return None
 
 
 class Updater:
@@ -214,7 +220,8 @@ class Updater:
                 loss = self._weighed(result.loss_sum / tokens, part)
                 self.scaler.scale(loss).backward()
             for name, value in {"loss": result.loss_sum, **result.extras}.items():
-                sums[name] = sums.get(name, 0) + value.detach() * part.counts
+                counted = value.detach() if part.counts else torch.zeros_like(value)
+                sums[name] = sums.get(name, 0) + counted
             return True
 
         with self.precision.matmul():

@@ -143,7 +143,6 @@ class Shards(_Together):
         twin: makes a model like this one in one piece, with any weights.
     """
 
-    in_pieces = True
     may_look = False
 
     def __init__(
@@ -208,11 +207,7 @@ class Shards(_Together):
         return distribute_tensor(ordered, mesh, placements, src_data_rank=None)
 
     def copy_in_one_piece(self, tensors: Mapping[str, Tensor]) -> nn.Module:
-        """A model with some weights, to judge or write: on the first process; others get their own.
-
-        Args:
-            tensors: the weights, as this process keeps them.
-        """
+        """See `Distribution.copy_in_one_piece`; processes but the first get their own model."""
         weights = self.whole(tensors)
         if not self.team.main:
             return self.model

@@ -34,7 +34,7 @@ class Share:
 
     def numbers(self, batches: int) -> list[int]:
         """The batches of an update, counted from 0, of which this process needs to have some."""
-        return sorted({micro for micro in range(batches) if self._of(micro)})
+        return [micro for micro in range(batches) if self._of(micro)]
 
     def cut(self, batch: Batch, micro: int) -> list[Part]:
         """The parts of a batch that are this process's; none where it has too few examples.
@@ -55,11 +55,11 @@ class Share:
         bounds = [count * part // self.parts for part in range(self.parts + 1)]
         return [
             Part(batch.part(start, stop), (micro, start, stop))
-            for start, stop in ((bounds[part], bounds[part + 1]) for part in self._of(micro))
+            for start, stop in (bounds[part : part + 2] for part in self._of(micro))
             if stop > start
         ]
 
-    def _of(self, micro: int) -> Sequence[int]:
+    def _of(self, micro: int) -> list[int]:
         return [
             part
             for part in range(self.parts)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from heedful.train.run_settings import RunSettings
 
 __all__ = [
-    "ALONE",
     "Dimensions",
     "ElsewhereFailed",
     "LostProcesses",
@@ -208,11 +207,6 @@ class Team:
         """The number that the first process gives."""
         return self._reduced(value if self.main else 0.0, dist.ReduceOp.SUM)
 
-    def wait(self) -> None:
-        """Wait, patiently, until all are here."""
-        if not self.alone:
-            dist.barrier(group=self._patient)
-
     def only_main(self, work: Callable[[], T]) -> T | None:
         """Have the first process do some work while the others wait.
 
@@ -271,7 +265,7 @@ class Team:
         size = int(self.of_main(len(content)))
         if not size:
             return ""
-        letters = torch.frombuffer(content, dtype=torch.uint8) if self.main else _bytes(size)
+        letters = torch.frombuffer(content if self.main else bytearray(size), dtype=torch.uint8)
         dist.broadcast(letters, 0)
         return letters.numpy().tobytes().decode()
 
@@ -320,10 +314,6 @@ class Team:
         return float(tensor.item())
 
 
-ALONE = Team()
-"""The team of a process that trains alone."""
-
-
 def _lost(error: Exception, process: Process) -> LostProcesses | None:
     """The error to show for one by which a process noticed that others are gone, or None.
 
@@ -339,10 +329,6 @@ def _lost(error: Exception, process: Process) -> LostProcesses | None:
         f"Process {process.rank} of {process.size} lost the others: {_first_line(error)}",
         remedy="Look at what the others say; go on with --resume",
     )
-
-
-def _bytes(count: int) -> Tensor:
-    return torch.empty(count, dtype=torch.uint8)
 
 
 def _first_line(error: Exception) -> str:
