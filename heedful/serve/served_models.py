@@ -170,16 +170,25 @@ class ServedModels:
         Raises:
             ModelError: when there is no model of this name, or it cannot be loaded any more.
         """
-        model = self.find(name)
-        model.used = time.monotonic()
-        pipeline = model.pipeline
+        pipeline = self.at_hand(name)
         if pipeline is not None:
             return pipeline
+        model = self.find(name)
         with model.loading:
             if model.pipeline is None:
                 self._make_room(model)
                 model.pipeline = self._load(model)
             return model.pipeline
+
+    def at_hand(self, name: str) -> Pipeline | None:
+        """Return a model's pipeline, or None if it is not in memory.
+
+        Raises:
+            ModelError: when there is no model of this name.
+        """
+        model = self.find(name)
+        model.used = time.monotonic()
+        return model.pipeline
 
     def find(self, name: str) -> ServedModel:
         """Return the model of a name.

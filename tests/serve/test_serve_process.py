@@ -124,6 +124,23 @@ def test_a_dead_worker_is_replaced_and_others_serve_on(start: Start) -> None:
     wait_until(lambda: counted_texts(server) >= 11)
 
 
+def test_connections_that_come_at_once_spread_over_the_workers(start: Start) -> None:
+    import psutil
+
+    server = start("en-de", "--workers", "2")
+    host, port = server.address.removeprefix("http://").split(":")
+    clients = [socket.create_connection((host, int(port)), timeout=30) for _ in range(64)]
+
+    def taken() -> list[int]:
+        found = (psutil.Process(worker).net_connections("tcp") for worker in server.workers())
+        return [sum(each.status == psutil.CONN_ESTABLISHED for each in own) for own in found]
+
+    wait_until(lambda: sum(taken()) == len(clients))
+    assert min(taken()) >= 8
+    for client in clients:
+        client.close()
+
+
 def weights_of(worker: int) -> set[tuple[str, str]]:
     """Weights in files that a worker maps: inodes and paths."""
     lines = [line.split() for line in Path(f"/proc/{worker}/maps").read_text().splitlines()]
