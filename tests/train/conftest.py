@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from heedful.config import merge
+from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 
 WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -77,3 +79,34 @@ def make_settings(corpus: dict[str, Any]) -> MakeSettings:
         return RunSettings.parse(merge(base, changes))
 
     return make
+
+
+def short_run(
+    task: str, shape: Mapping[str, Any], data: Mapping[str, Any], changes: Mapping[str, Any]
+) -> RunSettings:
+    """Settings of 20 updates in which checkpoints, their average and validation have their turn.
+
+    Args:
+        task: any but translation, which `make_settings` is for.
+        shape: of the model, without its dropout.
+        data: the table of that name.
+        changes: other tables, whole, and values.
+    """
+    values: dict[str, Any] = {
+        "task": task,
+        "model": {**shape, "dropout": 0.1},
+        "tokenizer": {"vocabulary_size": 40},
+        "data": data,
+        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
+        "validation": {"every_steps": 10},
+        "checkpoint": {"every_steps": 4, "average_count": 2},
+        "max_steps": 20,
+        "precision": "fp32",
+    }
+    return resolve_settings(None, None, values | changes)
+
+
+def noted_losses(run: Path) -> list[tuple[int, float]]:
+    """The step and the loss of every update that a run noted."""
+    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [(e["step"], e["loss"]) for e in events if "event" not in e]

@@ -17,10 +17,11 @@ from heedful.models.encoder import EncoderModel
 from heedful.models.model_spec import SequenceHeadSpec
 from heedful.train.objective import Context
 from heedful.train.run import run_training
-from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
+
+from .conftest import noted_losses, short_run
 
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
 WORDS = {"sun": "good", "rain": "bad", "wind": "bad", "snow": "so-so"}
@@ -57,23 +58,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
-    values: dict[str, Any] = {
-        "task": "classify",
-        "model": {**SHAPE, "dropout": 0.1},
-        "tokenizer": {"vocabulary_size": 40},
-        "data": files,
-        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
-        "validation": {"every_steps": 10},
-        "checkpoint": {"every_steps": 4, "average_count": 2},
-        "max_steps": 20,
-        "precision": "fp32",
-    }
-    return resolve_settings(None, None, values | changes)
-
-
-def losses(run: Path) -> list[tuple[int, float]]:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(e["step"], e["loss"]) for e in events if "event" not in e]
+    return short_run("classify", SHAPE, files, changes)
 
 
 def prepared(run: Path, chosen: RunSettings) -> Task:
@@ -84,7 +69,7 @@ def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: dict[str, 
     whole = run_training(tmp_path / "whole", settings(files), events=Events([]))
     run_training(tmp_path / "parts", settings(files, max_steps=10), events=Events([]))
     parts = run_training(tmp_path / "parts", settings(files), resume=True, events=Events([]))
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert noted_losses(tmp_path / "parts") == noted_losses(tmp_path / "whole")
     assert parts.scores == whole.scores
     assert whole.epochs > 1
     assert whole.scores["accuracy"] > 0.7
@@ -231,7 +216,7 @@ def test_a_run_from_an_encoder_resumes_the_same(
     part = settings(files, init=str(masked), max_steps=4)
     run_training(tmp_path / "parts", part, events=Events([]))
     parts = run_training(tmp_path / "parts", chosen, resume=True, events=Events([]))
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert noted_losses(tmp_path / "parts") == noted_losses(tmp_path / "whole")
     assert parts.scores == whole.scores
 
 

@@ -30,7 +30,7 @@ from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
 
-from .conftest import write_text
+from .conftest import noted_losses, short_run, write_text
 
 FP32 = resolve_precision("fp32", torch.device("cpu"), width=16)
 SHAPE = {"width": 16, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 2, "feedforward": 32}
@@ -51,23 +51,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def settings(files: dict[str, Any], task: str, **changes: Any) -> RunSettings:
-    values: dict[str, Any] = {
-        "task": task,
-        "model": {**SHAPE, "dropout": 0.1},
-        "tokenizer": {"vocabulary_size": 40},
-        "data": files,
-        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
-        "validation": {"every_steps": 12},
-        "checkpoint": {"every_steps": 4, "average_count": 2},
-        "max_steps": 12,
-        "precision": "fp32",
-    }
-    return resolve_settings(None, None, values | changes)
-
-
-def losses(run: Path) -> list[tuple[int, float]]:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(e["step"], e["loss"]) for e in events if "event" not in e]
+    kept = {"validation": {"every_steps": 12}, "max_steps": 12}
+    return short_run(task, SHAPE, files, kept | changes)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -80,7 +65,7 @@ def test_a_stopped_and_resumed_run_is_the_same(
     run_training(tmp_path / "parts", part, events=Events([]))
     resumed = settings(files, task, **changes)
     parts = run_training(tmp_path / "parts", resumed, resume=True, events=Events([]))
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert noted_losses(tmp_path / "parts") == noted_losses(tmp_path / "whole")
     assert parts.scores == whole.scores
     assert whole.epochs >= 1
     assert whole.scores["loss"] < 3.5  # 40 pieces: ln 40 = 3.7

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from heedful.train.run_config import resolve_settings, settings_of_run
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
+
+from .conftest import noted_losses, short_run
 
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
 AUGMENT = {"shift": 1, "rotate": 10.0, "scale": 0.1, "erase": 0.3}
@@ -67,24 +68,14 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
-    values: dict[str, Any] = {
-        "task": "images",
+    kept = {
         "images": {"patch_size": 2},
         "augment": AUGMENT,
-        "model": {**SHAPE, "dropout": 0.1},
-        "data": files,
-        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
-        "validation": {"every_steps": 10},
+        "tokenizer": {},
         "checkpoint": {"every_steps": 5, "average_count": 2},
         "max_steps": 30,
-        "precision": "fp32",
     }
-    return resolve_settings(None, None, values | changes)
-
-
-def losses(run: Path) -> list[tuple[int, float]]:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(e["step"], e["loss"]) for e in events if "event" not in e]
+    return short_run("images", SHAPE, files, kept | changes)
 
 
 def prepared(run: Path, chosen: RunSettings) -> Task:
@@ -102,7 +93,7 @@ def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: dict[str, 
     run, summary = whole
     run_training(tmp_path / "parts", settings(files, max_steps=13), events=Events([]))
     parts = run_training(tmp_path / "parts", settings(files), resume=True, events=Events([]))
-    assert losses(tmp_path / "parts") == losses(run)
+    assert noted_losses(tmp_path / "parts") == noted_losses(run)
     assert parts.scores == summary.scores
     assert summary.epochs > 1
     assert summary.scores["accuracy"] > 0.6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 
-from .conftest import write_text
+from .conftest import noted_losses, short_run, write_text
 
 SHAPE = {"width": 16, "decoder_layers": 2, "num_heads": 2, "feedforward": 32}
 
@@ -40,23 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
-    values: dict[str, Any] = {
-        "task": "causal_lm",
-        "model": {**SHAPE, "dropout": 0.1},
-        "tokenizer": {"kind": "characters"},
-        "data": files,
-        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
-        "validation": {"every_steps": 10},
-        "checkpoint": {"every_steps": 4, "average_count": 2},
-        "max_steps": 20,
-        "precision": "fp32",
-    }
-    return resolve_settings(None, None, values | changes)
-
-
-def losses(run: Path) -> list[tuple[int, float]]:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(e["step"], e["loss"]) for e in events if "event" not in e]
+    return short_run("causal_lm", SHAPE, files, {"tokenizer": {"kind": "characters"}} | changes)
 
 
 def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: dict[str, Any]) -> None:
@@ -64,7 +47,7 @@ def test_a_stopped_and_resumed_run_is_the_same(tmp_path: Path, files: dict[str, 
     part = settings(files, max_steps=10)
     run_training(tmp_path / "parts", part, events=Events([]))
     run_training(tmp_path / "parts", settings(files), resume=True, events=Events([]))
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert noted_losses(tmp_path / "parts") == noted_losses(tmp_path / "whole")
     assert whole.finished
     assert whole.scores["loss"] < 2.5  # 17 characters: ln 17 = 2.83
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,11 @@ from heedful.models.checkpoint import load_model
 from heedful.models.encoder import EncoderModel
 from heedful.train.objective import Context, MaskedObjective
 from heedful.train.run import run_training
-from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
 
-from .conftest import write_text
+from .conftest import noted_losses, short_run, write_text
 
 FP32 = resolve_precision("fp32", torch.device("cpu"), width=16)
 SHAPE = {"width": 16, "encoder_layers": 2, "num_heads": 2, "feedforward": 32}
@@ -40,23 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
-    values: dict[str, Any] = {
-        "task": "masked_lm",
-        "model": {**SHAPE, "dropout": 0.1},
-        "tokenizer": {"vocabulary_size": 40},
-        "data": files,
-        "schedule": {"warmup_steps": 5, "peak_learning_rate": 0.01},
-        "validation": {"every_steps": 10},
-        "checkpoint": {"every_steps": 4, "average_count": 2},
-        "max_steps": 20,
-        "precision": "fp32",
-    }
-    return resolve_settings(None, None, values | changes)
-
-
-def losses(run: Path) -> list[tuple[int, float]]:
-    events = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [(e["step"], e["loss"]) for e in events if "event" not in e]
+    return short_run("masked_lm", SHAPE, files, changes)
 
 
 @pytest.mark.parametrize("whole_words", [False, True])
@@ -69,7 +51,7 @@ def test_a_stopped_and_resumed_run_is_the_same(
     run_training(tmp_path / "parts", part, events=Events([]))
     resumed = settings(files, **changes)
     parts = run_training(tmp_path / "parts", resumed, resume=True, events=Events([]))
-    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert noted_losses(tmp_path / "parts") == noted_losses(tmp_path / "whole")
     assert parts.scores == whole.scores
     assert whole.epochs > 1
     assert whole.scores["loss"] < 3.3  # 40 pieces: ln 40 = 3.7
