@@ -10,6 +10,7 @@ passed the head on cannot ask for again.
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from typing import Any
 
@@ -27,6 +28,21 @@ YIELD_SECONDS = 0.0003
 Of 64 connections that came at once to two workers, which take one at a time, one worker had 57 or
 more in every second try; with this pause none had more than 40.
 """
+
+
+class SharingLoop(asyncio.SelectorEventLoop):
+    """An event loop of a worker that shares its listening socket: it takes one connection a turn.
+
+    asyncio takes as many as its backlog, up to all that wait.
+    """
+
+    async def create_server(  # type: ignore[override]
+        self, protocol_factory: Any, *, sock: socket.socket, backlog: int, **options: Any
+    ) -> asyncio.Server:
+        """Serve on a socket; the system holds `backlog` connections until they are taken."""
+        server = await super().create_server(protocol_factory, sock=sock, backlog=1, **options)
+        sock.listen(backlog)
+        return server
 
 
 class GatheredWrites:

@@ -26,13 +26,6 @@ from heedful.serve.server_settings import ServerSettings
 HEALTH_SECONDS = 120
 """A worker that gives no sign of life for so long is replaced; loading may take as long, too."""
 
-_ACCEPTED_AT_ONCE = 1
-"""Connections that a worker takes in one turn of its event loop; asyncio takes as many as its
-backlog, up to all that wait. See `connection.YIELD_SECONDS`."""
-
-_BACKLOG = 2048
-"""Connections that the system holds until a worker takes them."""
-
 _FOLDER_OF_COUNTS = "PROMETHEUS_MULTIPROC_DIR"
 
 
@@ -101,8 +94,6 @@ class Supervisor(Multiprocess):
 
     def keep_subprocess_alive(self) -> None:
         """Replace dead workers; say once that all serve."""
-        for listening in self.sockets:
-            listening.listen(_BACKLOG)  # a worker that starts sets it to `_ACCEPTED_AT_ONCE`
         before = {process.pid for process in self.processes}
         super().keep_subprocess_alive()
         self._leave_ends()
@@ -148,7 +139,7 @@ def serve(settings: ServerSettings, listening: socket.socket, ready: Callable[[]
             Worker(own),
             factory=True,
             workers=settings.workers,
-            backlog=_ACCEPTED_AT_ONCE,
+            loop="heedful.serve.connection:SharingLoop" if settings.workers > 1 else "auto",
             http=Connection,
             ws="none",
             log_level="warning",
