@@ -39,11 +39,17 @@ def is_alive(process: int) -> bool:
 
 
 def test_without_the_launcher_processes_end(corpus: Path, alone: Path, tmp_path: Path) -> None:
-    """A killed launcher cannot end its processes; they hold the directory until they are gone."""
-    run = tmp_path / "run"
+    """A killed launcher cannot end its processes; they hold the directory until they are gone.
+
+    Nor can it remove its temporary folder, which they do.
+    """
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
     words = command(corpus, run, "--processes", "2", steps=4000)
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    names = {**environment(), "TMPDIR": str(temporary)}
+    process = subprocess.Popen(words, env=names, stderr=subprocess.DEVNULL)
     wait_for(run / "metrics.jsonl", 6, process)
+    assert len(list(temporary.glob("heedful-*"))) == 1
     workers = workers_of(process)
     process.kill()
     process.wait()
@@ -52,6 +58,7 @@ def test_without_the_launcher_processes_end(corpus: Path, alone: Path, tmp_path:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert len(workers) == 2
+    assert not list(temporary.glob("heedful-*"))
     train(corpus, run, "--resume", "--processes", "2")
     check_alike(run, alone)
 
