@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from heedful.train.run_settings import RunSettings
 
@@ -187,6 +189,14 @@ class Team:
         finally:
             self.learners = self._patient = None
         dist.destroy_process_group()  # which may wait for the others: only if all went well
+
+    def limit_waits(self, mesh: DeviceMesh) -> None:
+        """Have the processes of a mesh wait for each other no longer than the timeout.
+
+        Each of its groups begins with PyTorch's own, 30 minutes with gloo and 10 with NCCL.
+        """
+        for group in mesh.get_all_groups():
+            _set_pg_timeout(timedelta(seconds=self.timeout), group)
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sums over the processes that learn from different tokens.
