@@ -278,8 +278,8 @@ class Team:
                     f"Process {self.process.rank} of {self.process.size} lost the first one, which "
                     f"has shown no progress for {self.timeout:g} seconds in what it does alone "
                     "(validation, checkpoints, RUN/model)",
-                    remedy="Go on with --resume; if a batch or a file honestly takes it longer, "
-                    "raise --parallel.timeout",
+                    remedy="Look whether it hangs or cannot be reached, and go on with --resume; "
+                    "if a batch or a file honestly takes it longer, raise --parallel.timeout",
                 ) from error
         if state == _FAILED:
             raise ElsewhereFailed
