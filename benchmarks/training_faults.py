@@ -9,7 +9,8 @@ kills     processes are killed (SIGKILL) at random moments: while they start, tr
           checkpoint, validate. Four fifths hit two copies, a fifth four shards. Goes on
           from the kills in RESULTS until there were --kills of them.
 launcher  the process that started the others is killed; then the run is resumed.
-hang      one process is stopped (SIGSTOP); the others notice and all start anew.
+hang      one process is stopped (SIGSTOP): each in turn while they train, then the first while it
+          validates alone; the others notice and all start anew.
 cable     two hosts (network namespaces; needs root and `ip`), whose cable is cut and mended, with
           one run directory for both and with one each.
 disk      the folder of checkpoints is a full disk (tmpfs; needs root); then there is space.
@@ -182,6 +183,11 @@ class Started:
         except (OSError, ValueError, IndexError):
             return {}
         return last if isinstance(last, dict) else {}
+
+    def validates(self) -> bool:
+        """True while it validates after an update."""
+        last = self.last()
+        return "event" not in last and last.get("step", 1) % VALIDATE == 0
 
     def made(self) -> tuple[int, int]:
         """Identity and size of metrics.jsonl: a new start writes a new one."""
@@ -380,11 +386,7 @@ def wait_for(process: Started, moment: str, draw: random.Random) -> bool:
         time.sleep(draw.uniform(0, 0.03))  # about as long as it takes
         return writes
 
-    def validates() -> bool:
-        last = process.last()
-        return "event" not in last and last.get("step", 1) % VALIDATE == 0
-
-    comes = process.until(validates, pause=0.0)
+    comes = process.until(process.validates, pause=0.0)
     time.sleep(draw.uniform(0, 0.1))
     return comes
 
@@ -415,27 +417,32 @@ def launcher(toy: Toy, rounds: int = 5) -> dict[str, Any]:
 
 
 def hang(toy: Toy) -> dict[str, Any]:
-    """Stop one process, each in turn; the others notice, and all start anew."""
+    """Stop one process, each in turn and in a validation; the others notice, and all start anew."""
     like = toy.folder / "copies"
     toy.finish(like, *COPIES)
     result: Counter[str] = Counter()
     each = []
-    for rank in (0, 1):
-        run = toy.folder / f"hang-{rank}"
+    for rank, moment in ((0, "training"), (1, "training"), (0, "validation")):
+        run = toy.folder / f"hang-{rank}-{moment}"
         process = toy.start(run, *COPIES, "--parallel.timeout", str(TIMEOUT))
         assert process.until(lambda process=process: process.lines() > 20)
         workers = process.workers()
         start = NextStart(process)
+        if moment == "validation":
+            assert process.until(process.validates, pause=0.0)
         os.kill(workers[rank], signal.SIGSTOP)
-        assert process.until(lambda process=process: "lost the others" in process.said())
+        start.at = time.monotonic()
+        assert moment == "training" or process.validates(), "it was stopped too late"
+        assert process.until(lambda process=process: "lost the " in process.said())
         noticed = time.monotonic() - start.at
         recovered = start.recovery()
         assert process.wait() == 0, process.said()
         result.update(compare(run, like))
-        reason = next(line for line in process.said().splitlines() if "lost the others" in line)
+        reason = next(line for line in process.said().splitlines() if "lost the " in line)
         each.append(
-            {"rank": rank, "noticed_seconds": round(noticed, 1), "recovery_seconds": recovered}
-            | {"reason": reason, "traceback": "Traceback" in process.said()}
+            {"rank": rank, "moment": moment, "noticed_seconds": round(noticed, 1)}
+            | {"recovery_seconds": recovered, "reason": reason}
+            | {"traceback": "Traceback" in process.said()}
         )
     return {"timeout_seconds": TIMEOUT, "hangs": len(each), **counts(result), "each": each}
 

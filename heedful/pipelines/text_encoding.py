@@ -48,11 +48,13 @@ class EncodingOptions(TypedDict, total=False):
         batch_size: texts encoded together, instead of `batch_tokens`.
         batch_tokens: positions encoded together, padding counted; 4096 if unset.
         first_line: number of the first text in errors; 1 if unset.
+        on_batch: called after each batch.
     """
 
     batch_size: int | None
     batch_tokens: int
     first_line: int
+    on_batch: Callable[[], None]
 
 
 class EncoderPipeline(TextPipeline[EncoderModel]):
@@ -317,6 +319,7 @@ class EncoderPipeline(TextPipeline[EncoderModel]):
                 scores = [] if batch is None else [row.float() for row in head(batch)]
             if batch is None:
                 return
+            options.get("on_batch", lambda: None)()
             yield from zip([keys[row] for row in batch.numbers], scores, strict=True)
 
     def _best(self, logits: Tensor, top: int) -> Iterator[list[Candidate]]:

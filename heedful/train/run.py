@@ -103,7 +103,7 @@ class _Run:
         self.publisher = Publisher.of_run(run_dir, self.settings, self.task.tokenizers)
         # float32 as `heedful evaluate` uses it, on a route that a resumed run shares
         precision = dataclasses.replace(self.plan.precision, name="fp32")
-        self.validator = self.task.validator(self.settings, precision)
+        self.validator = self.task.validator(self.settings, precision, self.team.show_progress)
         objective, twin = self.task.objective, self.task.new_model
         self.distribution, self.share = distribute(
             self.model, objective, self.settings, self.team, twin

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -41,6 +41,8 @@ from heedful.train.training_memory import check_size, with_budget
 
 if TYPE_CHECKING:
     from torch import nn
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def started(
             kept = stack.enter_context(recorded(run_dir, events, step, tensorboard=tensorboard))
             return dataclasses.replace(start, events=kept)
 
-        start = team.only_main(first)
+        start = _in_turn(team, first, team.main)
         if not team.alone:
             start = _with_others(run_dir, start, device, team)
         assert start is not None
@@ -239,16 +241,16 @@ def _with_others(run_dir: Path, start: Start | None, device: torch.device, team:
     return Start(settings, task, model, plan, store, None, Events(), team, True)
 
 
-def _in_turn(team: Team, prepare: Callable[[], Task | None], mine: bool) -> Task | None:
+def _in_turn(team: Team, prepare: Callable[[], T | None], mine: bool) -> T | None:
     """Prepare if it is this process's turn, and wait for those whose turn it is."""
-    task, failure = None, None
+    prepared, failure = None, None
     if mine:
         try:
-            task = prepare()
+            prepared = prepare()
         except UserError as error:
             failure = error
-    team.check(failure)
-    return task
+    team.check(failure, patient=True)
+    return prepared
 
 
 def _write_tokenizers(directory: Path, files: dict[str, str]) -> None:

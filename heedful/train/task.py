@@ -48,12 +48,18 @@ class Task:
     validation: FixedBatches[Any] | None
     measure: Measure | None = None
 
-    def validator(self, settings: RunSettings, precision: Precision) -> Validator | None:
+    def validator(
+        self,
+        settings: RunSettings,
+        precision: Precision,
+        on_batch: Callable[[], None] = lambda: None,
+    ) -> Validator | None:
         """The validator of a run; None without validation data.
 
         Args:
             settings: of the run.
             precision: of the forward passes.
+            on_batch: called after each batch that is validated.
         """
         if self.validation is None:
             return None
@@ -63,6 +69,7 @@ class Task:
             settings.validation,
             precision=precision,
             measure=self.measure,
+            on_batch=on_batch,
         )
 
 

@@ -60,11 +60,12 @@ class Measure:
 
     Args:
         total: how many validation examples there are.
-        score: measures a model in eval mode on the first examples, of a given number.
+        score: measures a model in eval mode on the first examples, of a given number; calls its
+            last argument after each batch.
     """
 
     total: int
-    score: Callable[[Any, int, Precision], Measured]
+    score: Callable[[Any, int, Precision, Callable[[], None]], Measured]
 
 
 class Validator:
@@ -76,6 +77,7 @@ class Validator:
         settings: which score decides.
         precision: of the loss's forward passes.
         measure: the task's own metrics.
+        on_batch: called after each batch.
     """
 
     def __init__(
@@ -86,12 +88,14 @@ class Validator:
         *,
         precision: Precision,
         measure: Measure | None = None,
+        on_batch: Callable[[], None] = lambda: None,
     ) -> None:
         self.batches = batches
         self.objective = objective
         self.settings = settings
         self.precision = precision
         self.measure = measure
+        self.on_batch = on_batch
 
     def __call__(self, model: Any, *, everything: bool = False) -> Scores:
         """Score a model in eval mode.
@@ -106,7 +110,7 @@ class Validator:
             values = self._loss(model)
             measured = Measured({})
             if self.measure is not None and count:
-                measured = self.measure.score(model, count, self.precision)
+                measured = self.measure.score(model, count, self.precision, self.on_batch)
         values |= measured.values
         chosen = self.settings.choose_by
         score = -values["loss"] if chosen == "loss" else values[chosen]
@@ -129,6 +133,7 @@ class Validator:
             carried = result.carried_state
             nll += float(result.extras["nll"])
             tokens += result.tokens
+            self.on_batch()
         return {
             "loss": nll / tokens,
             "perplexity": perplexity(nll, tokens),
@@ -159,7 +164,9 @@ def label_measure(
         make: a batch of examples by their numbers.
     """
 
-    def score(model: Any, count: int, precision: Precision) -> Measured:
+    def score(
+        model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
+    ) -> Measured:
         device = next(model.parameters()).device
         predictions = np.zeros(count, np.int64)
         for indices in plan(count):
@@ -167,6 +174,7 @@ def label_measure(
             with precision.autocast():
                 scores, _ = scorer(model, batch)
             predictions[indices] = scores.argmax(-1).cpu().numpy()
+            on_batch()
         ours, right = predictions.tolist(), labels[:count].tolist()
         return Measured({name: _LABEL_METRICS[name](ours, right) for name in metrics})
 

@@ -247,6 +247,7 @@ def distribute(
     names = ("data", "shard", "context", "tensor")
     shape = (size.data, size.shard, size.context, size.tensor)
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
+    team.limit_waits(mesh)
     place = {name: mesh.get_local_rank(name) for name in names}
     index = place["data"] * size.shard + place["shard"]
     share = Share(index, size.learners, parts, (place["context"], size.context))
@@ -255,10 +256,13 @@ def distribute(
         return Copies(model, objective, team, context), share
     order, sharded = RowOrder(), None
     if size.tensor > 1:
-        team.learners = mesh["data", "shard", "context"]._flatten("learners").get_group()
+        learners = mesh["data", "shard", "context"]._flatten("learners")
+        team.limit_waits(learners)
+        team.learners = learners.get_group()
         order = split_matrices(model, mesh["tensor"])
     if size.learners * size.context > 1:
         sharded = mesh["shard", "context"]._flatten("shards")
+        team.limit_waits(sharded)
         if size.data > 1:
             sharded = DeviceMesh._concatenate([mesh["data"], sharded])
     return Shards(model, objective, team, context, sharded, order, twin), share

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -17,13 +18,13 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.device import usable_cores
 from heedful.durable import replace_synced
-from heedful.errors import RunError
+from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
 
 if TYPE_CHECKING:
@@ -102,15 +103,18 @@ def end_with_launcher() -> None:
 
     A process in a session of its own would train on; one that waits for lost processes would hold
     the run directory. Ended at once it loses what is after the last checkpoint, which is computed
-    again, the same bit for bit. Only under an elastic agent: elsewhere a parent may go.
+    again, the same bit for bit. The launcher's temporary folder goes too. Only under an elastic
+    agent: elsewhere a parent may go.
     """
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return
-    parent = int(os.environ.get(_LAUNCHER, os.getppid()))
+    parent, status = int(os.environ.get(_LAUNCHER, os.getppid())), os.environ.get(_STATUS)
 
     def look() -> None:
         while os.getppid() == parent:
             time.sleep(_LOOK_SECONDS)
+        if status is not None:
+            shutil.rmtree(Path(status).parent, ignore_errors=True)  # others may be at it
         os.kill(os.getpid(), signal.SIGKILL)
 
     threading.Thread(target=look, name="launcher", daemon=True).start()
@@ -151,7 +155,12 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
 
     path = os.environ.get(_STATUS)
     if path is None:
-        return work()
+        try:
+            return work()
+        except UserError as error:
+            if not isinstance(error, ElsewhereFailed):
+                _tell_torchrun(error)
+            raise
     if Path(path).exists():  # started anew although the command has its exit status
         return 0
     try:
@@ -167,6 +176,18 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
             return 0
     replace_synced(Path(path), json.dumps(status).encode())
     return 0
+
+
+def _tell_torchrun(error: UserError) -> None:
+    """Have `torchrun` close its own traceback, which nothing prevents, with the reason.
+
+    It reads a file of the form that `torch.distributed.elastic.multiprocessing.errors` writes.
+    """
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path is not None:
+        told = {"message": str(error), "extraInfo": {"timestamp": str(int(time.time()))}}
+        with suppress(OSError):  # the error itself is told anyway
+            Path(path).write_text(json.dumps({"message": told}), encoding="utf-8")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,12 +24,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
     from heedful.train.run_settings import RunSettings
 
@@ -43,7 +46,14 @@ __all__ = [
 T = TypeVar("T")
 
 LONGEST_WAIT = timedelta(hours=2)
-"""For what the first process does alone while the others wait: validation, reading data, saving."""
+"""For reading data and making a tokenizer, which show no progress while they run."""
+
+_WORKING, _DONE, _FAILED = 0, 1, 2
+"""What the first process says of the work it does alone."""
+
+_SHOWN = 0.1
+"""Part of the timeout between two signs of progress: a step may take almost all of it, and a sign
+(0.1 ms between two processes of a machine) costs nothing."""
 
 
 class ElsewhereFailed(RunError):
@@ -122,6 +132,7 @@ class Team:
         self.dimensions = dimensions or Dimensions(data=self.process.size)
         self.learners: ProcessGroup | None = None
         self._patient: ProcessGroup | None = None
+        self._shown: float | None = None  # when it last showed progress of work it does alone
 
     @classmethod
     def of_run(cls, settings: RunSettings) -> Team:
@@ -179,6 +190,14 @@ class Team:
             self.learners = self._patient = None
         dist.destroy_process_group()  # which may wait for the others: only if all went well
 
+    def limit_waits(self, mesh: DeviceMesh) -> None:
+        """Have the processes of a mesh wait for each other no longer than the timeout.
+
+        Each of its groups begins with PyTorch's own, 30 minutes with gloo and 10 with NCCL.
+        """
+        for group in mesh.get_all_groups():
+            _set_pg_timeout(timedelta(seconds=self.timeout), group)
+
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sums over the processes that learn from different tokens.
 
@@ -210,36 +229,78 @@ class Team:
     def only_main(self, work: Callable[[], T]) -> T | None:
         """Have the first process do some work while the others wait.
 
+        Args:
+            work: calls `show_progress` wherever it may take longer than the timeout.
+
         Returns:
             What came of it; None on the others.
 
         Raises:
             UserError: that kept the first process from it; on the others `ElsewhereFailed`.
+            LostProcesses: on the others, when the first shows no progress for the timeout.
         """
         if self.alone:
             return work()
-        result: T | None = None
-        failure: UserError | None = None
-        if self.main:
-            try:
-                result = work()
-            except UserError as error:
-                failure = error
-        self.check(failure)
+        if not self.main:
+            self._wait_for_main()
+            return None
+        self._shown = time.monotonic()
+        try:
+            result = work()
+        except UserError:
+            self._told(_FAILED)
+            raise
+        finally:
+            self._shown = None
+        self._told(_DONE)
         return result
 
-    def check(self, failure: Exception | None) -> None:
+    def show_progress(self) -> None:
+        """Show the processes that wait that the work of `only_main` goes on; elsewhere nothing.
+
+        To be called by the work itself, from its own thread, never beside it: others would take a
+        hang for progress then. It costs the time of a look at the clock.
+        """
+        if self._shown is not None and time.monotonic() > self._shown + _SHOWN * self.timeout:
+            self._shown = time.monotonic()
+            self._told(_WORKING)
+
+    def _wait_for_main(self) -> None:
+        """Wait until the first process is done with its work, asleep but for its signs."""
+        state = _WORKING
+        while state == _WORKING:
+            try:
+                state = self._told(_WORKING)
+            except RuntimeError as error:
+                if "Timed out" not in str(error):
+                    raise
+                raise LostProcesses(
+                    f"Process {self.process.rank} of {self.process.size} lost the first one, which "
+                    f"has shown no progress for {self.timeout:g} seconds in what it does alone "
+                    "(validation, checkpoints, RUN/model)",
+                    remedy="Look whether it hangs or cannot be reached, and go on with --resume; "
+                    "if a batch or a file honestly takes it longer, raise --parallel.timeout",
+                ) from error
+        if state == _FAILED:
+            raise ElsewhereFailed
+
+    def _told(self, state: int) -> int:
+        """The largest state that the processes tell; those that wait tell the smallest."""
+        return int(self.most(state))
+
+    def check(self, failure: Exception | None, *, patient: bool = False) -> None:
         """Go on together, or stop together.
 
         Args:
             failure: of this process, if it cannot go on.
+            patient: wait up to `LONGEST_WAIT` for the others.
 
         Raises:
             Exception: the failure; `ElsewhereFailed` where another process had one.
         """
         if not self.alone:
             flag = torch.tensor([float(failure is not None)])
-            dist.all_reduce(flag, group=self._patient)
+            dist.all_reduce(flag, group=self._patient if patient else None)
             if failure is None and flag.item():
                 raise ElsewhereFailed
         if failure is not None:

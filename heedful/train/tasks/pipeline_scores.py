@@ -154,10 +154,16 @@ def translation_measure(
         build_metric(name, tokenize=tokenize, lowercase=lowercase)
     search = SearchSettings(beam=settings.beam, length_penalty=settings.length_penalty)
 
-    def score(model: Any, count: int, precision: Precision) -> Measured:
+    def score(
+        model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
+    ) -> Measured:
+        def after_batch(done: int, total: int) -> None:
+            progress(done, total)
+            on_batch()
+
         sources, targets = zip(*map(text_of, range(count)), strict=True)
         pipeline = TranslationPipeline(model, tokenizers, precision=precision)
-        translations = pipeline.translate(sources, settings=search, progress=progress)
+        translations = pipeline.translate(sources, settings=search, progress=after_batch)
         texts = [str(text) for text in translations]
         scores = corpus_scores(
             texts, targets, settings.metrics, tokenize=tokenize, lowercase=lowercase
@@ -189,9 +195,11 @@ class PipelineMeasure:
     def with_tokenizers(self, tokenizers: TokenizerPair, batch_tokens: int) -> Measure:
         """The measure of a model with these tokenizers, in batches of so many tokens."""
 
-        def score(model: Any, count: int, precision: Precision) -> Measured:
+        def score(
+            model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
+        ) -> Measured:
             pipeline = EncoderPipeline(model, tokenizers.source, precision=precision)
-            examples = self.examples[:count]
-            return Measured(self.score(pipeline, examples, self.metrics, batch_tokens=batch_tokens))
+            options: EncodingOptions = {"batch_tokens": batch_tokens, "on_batch": on_batch}
+            return Measured(self.score(pipeline, self.examples[:count], self.metrics, **options))
 
         return Measure(len(self.examples), score)

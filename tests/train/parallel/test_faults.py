@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -38,11 +39,17 @@ def is_alive(process: int) -> bool:
 
 
 def test_without_the_launcher_processes_end(corpus: Path, alone: Path, tmp_path: Path) -> None:
-    """A killed launcher cannot end its processes; they hold the directory until they are gone."""
-    run = tmp_path / "run"
+    """A killed launcher cannot end its processes; they hold the directory until they are gone.
+
+    Nor can it remove its temporary folder, which they do.
+    """
+    run, temporary = tmp_path / "run", tmp_path / "temporary"
+    temporary.mkdir()
     words = command(corpus, run, "--processes", "2", steps=4000)
-    process = subprocess.Popen(words, env=environment(), stderr=subprocess.DEVNULL)
+    names = {**environment(), "TMPDIR": str(temporary)}
+    process = subprocess.Popen(words, env=names, stderr=subprocess.DEVNULL)
     wait_for(run / "metrics.jsonl", 6, process)
+    assert len(list(temporary.glob("heedful-*"))) == 1
     workers = workers_of(process)
     process.kill()
     process.wait()
@@ -51,6 +58,7 @@ def test_without_the_launcher_processes_end(corpus: Path, alone: Path, tmp_path:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     assert len(workers) == 2
+    assert not list(temporary.glob("heedful-*"))
     train(corpus, run, "--resume", "--processes", "2")
     check_alike(run, alone)
 
@@ -75,6 +83,45 @@ def test_a_process_that_hangs_is_noticed(corpus: Path, tmp_path: Path) -> None:
     assert "Process 0 of 2 lost the others" in text
     assert "--resume" in text
     assert "Traceback" not in text
+
+
+def validates(run: Path) -> bool:
+    """True while a run is in the validation after an update."""
+    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+    return "event" not in last and last["step"] % 6 == 0
+
+
+def test_a_hang_in_validation_is_noticed(corpus: Path, alone: Path, tmp_path: Path) -> None:
+    """The first process alone is at work there; the others neither trust it nor wait for hours."""
+    run, log = tmp_path / "run", tmp_path / "errors"
+    more = ("--processes", "2", "--restarts", "1", "--parallel.timeout", "5")
+    with log.open("wb") as errors:
+        process = subprocess.Popen(command(corpus, run, *more), env=environment(), stderr=errors)
+    wait_for(run / "metrics.jsonl", 6, process)
+    first = next(each for each in workers_of(process) if b"RANK=0" in environment_of(each))
+    while not validates(run):
+        time.sleep(0.001)
+    os.kill(first, signal.SIGSTOP)
+    since = time.monotonic()
+    try:
+        assert validates(run), "it was stopped too late"
+        while "Process 1 of 2 lost the first one" not in log.read_text():
+            assert time.monotonic() < since + 12  # 5, and what a busy machine needs to say so
+            time.sleep(0.05)
+    finally:
+        os.kill(first, signal.SIGKILL)  # as the launcher would, half a minute later
+    assert process.wait(60) == 0
+    text = log.read_text()
+    assert "no progress for 5 seconds" in text
+    assert "--parallel.timeout" in text
+    assert "Resumed from step 4" in text
+    assert "Traceback" not in text
+    check_alike(run, alone)
+
+
+def environment_of(process: int) -> list[bytes]:
+    """The environment of a process."""
+    return Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
 
 
 def test_new_starts_by_torchrun_need_a_store_each(monkeypatch: pytest.MonkeyPatch) -> None:
