@@ -20,7 +20,8 @@ from heedful.quality.reports import Side
 from heedful.quality.spoken_numbers import SpokenNumber, find_spoken_numbers
 from heedful.text.number_forms import Number, find_numbers
 
-_ROMAN = re.compile(r"\b([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
+# "Le" and "Ce" are words of French.
+_ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
 _BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
 _AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
 _CENTURY = re.compile(r"\W*(?:th|st|nd|rd|e|er)?\W*(?:centur|Jahrhundert|siècle)")
@@ -51,9 +52,10 @@ class NumberSide:
     def _unspoken(self) -> str:
         """The normalised text without its numbers in words."""
         rest, end = [], 0
-        for number in self.spoken:
-            rest.append(self.text[end : number.start])
-            end = number.end
+        spoken = [(number.start, number.end) for number in self.spoken]
+        for start, after in sorted(spoken + self._scale_words):
+            rest.append(self.text[end:start])
+            end = after
         return normalise(" ".join([*rest, self.text[end:]]))
 
     @functools.cached_property

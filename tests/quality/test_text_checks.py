@@ -79,6 +79,7 @@ def failed(source: str, target: str, languages: tuple[str | None, str | None] = 
         ("on 9/11", "am elften September"),
         ("We own 60%.", "Wir haben sechzig Prozent (60 %)."),
         ("a loan of $1,000,000", "ein Darlehen von 1 Million Dollar"),
+        ("a loan of one million dollars", "ein Darlehen von 1 Million Dollar"),
         ("in the 1970s", "in den Neunzehnhundertsiebzigern"),
         # Two that is not said as such.
         ("Both of them sing.", "Die zwei singen."),
@@ -171,6 +172,7 @@ def test_numbers_that_differ_are_named(source: str, target: str, found: list[str
         ("Why is -22 // 10 there?", "Pourquoi ``-22 // 10`` ?", ("en", "fr"), False),
         ("Why is -22 // there?", "Pourquoi ``-22 // 10`` ?", ("en", "fr"), True),
         ("80 cents", "80 cents", ("en", "fr"), False),
+        ("He examined fifty men.", "Le docteur examina 50 hommes.", ("en", "fr"), False),
         ("a mile from here", "à un mille d'ici", ("en", "fr"), False),
         ("The baby is crawling.", "Le bébé marche à quatre pattes.", ("en", "fr"), False),
         ("two hundred times its height", "deux cents fois sa taille", ("en", "fr"), False),
