@@ -49,7 +49,7 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         10: "jahrzehnt\\w*|dekade\\w*",
         12: "dutzend\\w*|mittags?|mitternachts?",
         15: "viertel\\w*",
-        30: "halb",
+        30: "halb|halben? stunden?",
         45: "dreiviertel\\w*",
         100: "jahrhundert\\w*",
     },

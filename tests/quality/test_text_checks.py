@@ -75,6 +75,7 @@ def failed(source: str, target: str, languages: tuple[str | None, str | None] = 
         ("I'm on cloud nine.", "Ich schwebe auf Wolke sieben."),
         ("I got a C.", "Ich habe eine Drei bekommen."),
         ("an octal number", "eine Zahl zur Basis 8"),
+        ("I'll be back in 30 minutes.", "Ich bin in einer halben Stunde wieder da."),
         ("in the 1880s", "in den achtziger Jahren des 19. Jahrhunderts"),
         ("on 9/11", "am elften September"),
         ("We own 60%.", "Wir haben sechzig Prozent (60 %)."),
