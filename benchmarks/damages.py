@@ -173,12 +173,15 @@ DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
 
 
 def _plain_numbers(text: str) -> list[tuple[int, int]]:
-    """Places of numbers that are no part of something protected, and no lone 0 or 1."""
+    """Places of numbers that are no part of something protected, and no lone 1 or zeros.
+
+    A 1 may be said by any article, and "9 h 00" says no more than "9 h".
+    """
     hidden = [(span.start, span.end) for span in protected_spans(text)]
     return [
         match.span()
         for match in _LONE_NUMBER.finditer(text)
-        if match[0] not in ("0", "1")
+        if match[0] != "1" and match[0].strip("0")
         if not any(start <= match.start() < end for start, end in hidden)
     ]
 

@@ -10,10 +10,11 @@ way (damages.py), in both directions. A check finds a damage if it fails on the 
 and gives a false alarm if it fails on the same translation undamaged.
 
 An alarm on an undamaged pair is not always false: translators change numbers, too. Whoever has read
-the pairs writes a verdict on each into RESULTS/held-out-checks/verdicts.tsv (corpus, line of its
-file, check, verdict): `differs` if the texts do, `form` if they say the same. With verdicts, a
-second precision counts alarms on texts that differ as right. --alarms writes the pairs that are to
-be read, with their texts, into a file.
+the pairs writes a verdict on each into RESULTS/held-out-checks/verdicts.tsv (corpus, language of
+the source, line of its file, check, verdict): `differs` if the texts do, `form` if they say the
+same. With verdicts, a second precision counts alarms on texts that differ as right, and a second
+recall leaves out the damage done to them: to drop a number that the translator had added is none.
+--alarms writes the pairs that are to be read, with what differs and their texts, into a file.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ KINDS: dict[str, tuple[Damage, str]] = {
 }
 CHECKED = ("numbers", "placeholders", "urls")
 
-Key = tuple[str, int, str]
-"""A corpus, the line of a pair in its file, and a check."""
+Key = tuple[str, str, int, str]
+"""A corpus, the language of the source, the line of a pair in its file, and a check."""
 
 
 @dataclass(frozen=True)
@@ -89,25 +90,41 @@ def failed(source: str, target: str, languages: tuple[str, str]) -> set[str]:
     return {each.name for each in check_kept(source, target, languages) if each.failed}
 
 
+def alarms(name: str, pairs: list[Pair], languages: tuple[str, str]) -> dict[Key, str]:
+    """Return the alarms on undamaged pairs, each with a line for whoever reads it."""
+    found = {}
+    for pair in pairs:
+        for result in check_kept(pair.source, pair.target, languages):
+            if result.failed:
+                key = (name, languages[0], pair.line, result.name)
+                words = " ; ".join(f"{e.side} {e.text} {e.note}" for e in result.evidence)
+                found[key] = "\t".join((*map(str, key), words, pair.source, pair.target))
+    return found
+
+
 def measure(
     name: str, pairs: list[Pair], languages: tuple[str, str], verdicts: dict[Key, str]
 ) -> list[dict[str, Any]]:
     """Damage the translations of a corpus in each way, and count what is found."""
     rows = []
     for kind, (damage, check) in KINDS.items():
-        counts = {"damaged": 0, "found": 0, "alarms": 0, "differ": 0, "unread": 0}
+        names = ("damaged", "found", "alarms", "differ", "unread", "damaged_same", "found_same")
+        counts = dict.fromkeys(names, 0)
         for pair in pairs:
             draw = random.Random(f"{pair.line} {kind}")
             made = damage(Example(pair.source, pair.target, ""), draw)
             if made is None or made == pair.target:
                 continue
+            is_found = check in failed(pair.source, made, languages)
             counts["damaged"] += 1
-            counts["found"] += check in failed(pair.source, made, languages)
+            counts["found"] += is_found
+            verdict = verdicts.get((name, languages[0], pair.line, check))
             if check in failed(pair.source, pair.target, languages):
-                verdict = verdicts.get((name, pair.line, check))
                 counts["alarms"] += 1
                 counts["differ"] += verdict == "differs"
                 counts["unread"] += verdict is None
+            counts["damaged_same"] += verdict != "differs"
+            counts["found_same"] += is_found and verdict != "differs"
         if counts["damaged"]:
             rows.append({"corpus": name, "from": languages[0], "kind": kind, **counts})
             say(f"{name} from {languages[0]} {kind}: {counts}")
@@ -115,16 +132,20 @@ def measure(
 
 
 def figures(row: dict[str, Any]) -> list[str]:
-    """Return precision, precision with verdicts, and recall of a row."""
+    """Return precision and recall of a row, each also with verdicts."""
     found, alarms = row["found"], row["alarms"]
-    read = f"{(found + row['differ']) / (found + alarms):.3f}" if not row["unread"] else ""
-    return [f"{found / (found + alarms):.3f}", read, f"{found / row['damaged']:.3f}"]
+    precision, recall = found / (found + alarms), found / row["damaged"]
+    if row["unread"]:
+        return [f"{precision:.3f}", "", f"{recall:.3f}", ""]
+    read = (found + row["differ"]) / (found + alarms)
+    same = row["found_same"] / row["damaged_same"]
+    return [f"{precision:.3f}", f"{read:.3f}", f"{recall:.3f}", f"{same:.3f}"]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Return all rows as Markdown."""
     head = ["damage", "corpus", "from", "damaged", "found", "alarms", "of them differ"]
-    lines = [[*head, "precision", "read", "recall"]]
+    lines = [[*head, "precision", "read", "recall", "read"]]
     for row in rows:
         counts = [f"{row[name]:,}" for name in ("damaged", "found", "alarms", "differ")]
         lines.append([row["kind"], row["corpus"], row["from"], *counts, *figures(row)])
@@ -136,7 +157,7 @@ def read_verdicts(path: Path) -> dict[Key, str]:
     if not path.exists():
         return {}
     rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines()[1:]]
-    return {(name, int(line), check): verdict for name, line, check, verdict in rows}
+    return {(name, start, int(line), check): verdict for name, start, line, check, verdict in rows}
 
 
 def main() -> None:
@@ -159,32 +180,23 @@ def main() -> None:
     to_read: list[str] = []
     for name, (path, languages) in CORPORA.items():
         pairs = list(held_out(Path(arguments.data) / path, arguments.part))
-        alarms = [
-            (pair, check)
-            for pair in pairs
-            for check in sorted(failed(pair.source, pair.target, languages))
-        ]
-        for check in CHECKED:
-            totals.append(
-                {
-                    "corpus": name,
-                    "check": check,
-                    "pairs": len(pairs),
-                    "alarms": sum(each == check for _, each in alarms),
-                    "differ": sum(
-                        verdicts.get((name, pair.line, check)) == "differs"
-                        for pair, each in alarms
-                        if each == check
-                    ),
-                }
-            )
-        to_read += [
-            "\t".join((name, str(pair.line), check, pair.source, pair.target))
-            for pair, check in alarms
-        ]
         turned = [Pair(pair.line, pair.target, pair.source) for pair in pairs]
-        rows += measure(name, pairs, languages, verdicts)
-        rows += measure(name, turned, languages[::-1], verdicts)
+        for direction, each in ((languages, pairs), (languages[::-1], turned)):
+            found = alarms(name, each, direction)
+            to_read += found.values()
+            for check in CHECKED:
+                keys = [key for key in found if key[3] == check]
+                totals.append(
+                    {
+                        "corpus": name,
+                        "from": direction[0],
+                        "check": check,
+                        "pairs": len(pairs),
+                        "alarms": len(keys),
+                        "differ": sum(verdicts.get(key) == "differs" for key in keys),
+                    }
+                )
+            rows += measure(name, each, direction, verdicts)
     if arguments.alarms is not None:
         arguments.alarms.write_text("\n".join(to_read) + "\n", encoding="utf-8")
     if arguments.part == "test":

@@ -40,10 +40,11 @@ class ProtectedSpan:
         role = _ROLE.fullmatch(self.text)
         if role is None:
             return _plain_code(self.text.strip("`")) if self.text.startswith("`") else self.text
-        if role[1] in _TEXT_ROLES:
-            return role[1]
+        if role[1].lower() in _TEXT_ROLES:
+            return role[1].lower()
         target = _TARGET.search(role[2])
-        return role[1] + (target[1] if target else role[2]).lstrip(".").removesuffix("()")
+        name = (target[1] if target else role[2]).lstrip("~!.").removesuffix("()")
+        return role[1].lower() + name  # docutils looks up the names of roles in any case
 
     @property
     def is_typography(self) -> bool:
@@ -95,10 +96,20 @@ def blanked(text: str, spans: Iterable[ProtectedSpan]) -> str:
     return "".join(characters)
 
 
-def only_in(spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]) -> str:
-    """Return the protected parts that another text has not, side by side."""
+def only_in(text: str, spans: Iterable[ProtectedSpan], others: Iterable[ProtectedSpan]) -> str:
+    """Return a text with only those protected parts that another text has not, each in its place.
+
+    Args:
+        text: the text.
+        spans: its protected parts.
+        others: those of the other text.
+    """
     known = {span.key for span in others}
-    return " ; ".join(span.text for span in spans if span.key not in known)
+    kept = [span for span in spans if span.key not in known]
+    characters = [" "] * (len(text) if kept else 0)
+    for span in kept:
+        characters[span.start : span.end] = span.text
+    return "".join(characters)
 
 
 def without_numbers(
@@ -141,21 +152,20 @@ def check_placeholders(
         for side in (source, target)
     )
     missing, added = _surplus(left, right, "source"), _surplus(right, left, "target")
-    plain = blanked(text, source), blanked(translation, target)
-    marked_up = [each for each in added if _is_plain_in(plain[0], each)]
+    marked_up = [each for each in added if _is_plain_in(text, each)]
     in_code = " ".join(_plain_code(each.text) for each in added)
     missing = [
         each
         for each in missing
         # `__del__` may be set as code, with what stands around it.
         if each.text.startswith("`") or _plain_code(each.text) not in in_code
-        if not _is_set_apart(plain[1], each)
+        if not _is_set_apart(blanked(translation, target), each)
     ]
     return counted("placeholders", [*missing, *(each for each in added if each not in marked_up)])
 
 
 def _is_plain_in(text: str, evidence: Evidence) -> bool:
-    """Return True for code that is plain text in the other text, in capitals or not."""
+    """Return True for code whose words the other text has otherwise, such as in a role."""
     if not evidence.text.startswith("`") or evidence.note != "added":
         return False
     text = re.sub(r"\\([*_`|])", r"\1", text)  # an escape of reStructuredText

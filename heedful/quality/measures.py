@@ -13,7 +13,7 @@ from typing import NamedTuple
 from heedful.text.number_forms import Number
 
 TOLERANCE = 0.1
-"""Share by which quantities of other units may differ: people round, "10 feet" is "3 Meter"."""
+"""Largest share by which quantities of other units may differ: "10 feet" is "3 Meter"."""
 
 # By the base unit of each dimension: metre, gram, litre, square metre.
 _UNITS: Mapping[str, Mapping[str, float]] = {
@@ -57,18 +57,35 @@ _BETWEEN = re.compile(r"[ \u00a0\u202f-]?([^\W\d_]+[²]?(?: [^\W\d_]+)?)")
 _WORD = re.compile(r"[^\W\d_]+")
 
 
+class Amount(NamedTuple):
+    """A number of units, and how exactly it is told.
+
+    Args:
+        value: in the base unit of the dimension.
+        step: the same, of the last digit that is told: 100 of "three hundred", 0.01 of "1.58". A
+            5 at the end may be rounded to fives.
+    """
+
+    value: float
+    step: float
+
+    def times(self, size: float) -> Amount:
+        """Return as many of a unit."""
+        return Amount(self.value * size, self.step * size)
+
+
 class Quantity(NamedTuple):
     """A number and its unit.
 
     Args:
         dimension: such as length.
-        values: in the base unit of the dimension, one for each reading of the number.
+        amounts: in the base unit of the dimension, one for each reading of the number.
         numbers: those it is said with; none if the unit stands alone, as in "a pound".
         units: sizes of its units.
     """
 
     dimension: str
-    values: frozenset[float]
+    amounts: frozenset[Amount]
     numbers: tuple[Number, ...]
     units: frozenset[float]
 
@@ -97,7 +114,7 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
         if match is None or named is None:
             continue
         dimension, size, length = named
-        values = {value * size for value in _values(number)}
+        amounts = {amount.times(size) for amount in _amounts(number)}
         after = match.start(1) + length
         taken.add(match.start(1))
         used: tuple[Number, ...] = (number,)
@@ -105,25 +122,39 @@ def find_quantities(text: str, numbers: Iterable[Number], language: str) -> list
         following = ordered[place + 1] if place + 1 < len(ordered) else None
         if size == 1 and following is not None and following.start - after <= 1:
             # "einen Meter achtzig", "2 mètres 10"
-            values = {a + b / 100 for a in values for b in _values(following)}
+            amounts = _sums(amounts, (each.times(0.01) for each in _amounts(following)))
             used = (number, following)
         is_near = bool(found) and 0 <= number.start - end <= _GAP
         if is_near and found[-1].dimension == dimension and size < last:  # feet and inches
             before = found.pop()
-            values = {a + b for a in before.values for b in values}
+            amounts = _sums(before.amounts, amounts)
             used = (*before.numbers, *used)
             sizes |= before.units
-        found.append(Quantity(dimension, frozenset(values), used, sizes))
+        found.append(Quantity(dimension, frozenset(amounts), used, sizes))
         end, last = after, size
     return found + _alone(text, taken, units, ordered)
 
 
-def same_quantity(left: Quantity, right: Quantity) -> bool:
-    """Return True if two quantities in other units are the same, or nearly."""
-    if left.dimension != right.dimension or left.units == right.units:
+def same_quantity(source: Quantity, target: Quantity) -> bool:
+    """Return True if a quantity is the same in other units, as exactly as the translation tells.
+
+    "1.58 m" is "5 ft 2 in", but "1.68 m" is not; "about 100 miles" are "160 km", and not "164 km".
+
+    Args:
+        source: of a text.
+        target: of its translation.
+    """
+    if source.dimension != target.dimension or source.units == target.units:
         return False
-    tolerance = 1e-3 if left.is_metric == right.is_metric else TOLERANCE
-    return any(abs(a - b) <= tolerance * max(a, b) for a in left.values for b in right.values)
+    if source.is_metric == target.is_metric:  # nothing was to be rounded
+        return any(
+            abs(a.value - b.value) <= 1e-3 * b.value for a in source.amounts for b in target.amounts
+        )
+    return any(
+        abs(a.value - b.value) <= min(b.step, TOLERANCE * max(a.value, b.value))
+        for a in source.amounts
+        for b in target.amounts
+    )
 
 
 def _alone(
@@ -143,21 +174,36 @@ def _alone(
         dimension, size = known
         following = next((n for n in numbers if n.start == match.end() + 1), None)
         if size == 1 and following is not None:
-            values = frozenset(1 + value / 100 for value in _values(following))
-            found.append(Quantity(dimension, values, (following,), frozenset({size})))
+            parts = (amount.times(0.01) for amount in _amounts(following))
+            amounts = frozenset(_sums((Amount(1, 1),), parts))
+            found.append(Quantity(dimension, amounts, (following,), frozenset({size})))
         else:
-            found.append(Quantity(dimension, frozenset({size}), (), frozenset({size})))
+            one = frozenset({Amount(size, size)})
+            found.append(Quantity(dimension, one, (), frozenset({size})))
     return found
 
 
-def _values(number: Number) -> list[float]:
-    values = []
+def _sums(larger: Iterable[Amount], smaller: Iterable[Amount]) -> set[Amount]:
+    """Return the sums of all amounts with all others, told as exactly as the others."""
+    parts = list(smaller)
+    return {Amount(a.value + b.value, b.step) for a in larger for b in parts}
+
+
+def _amounts(number: Number) -> list[Amount]:
+    """Return how much a number may be, and the value of its last digit that is not 0."""
+    amounts = []
     for reading in number.readings:
-        if len(reading) == 1 and isinstance(reading[0], int):
-            values.append(float(reading[0]))
-        elif len(reading) == 2 and isinstance(reading[1], str):
-            values.append(float(f"{reading[0]}.{reading[1] or 0}"))
-    return values
+        whole, decimals = str(reading[0]), ""
+        if len(reading) == 2 and isinstance(reading[1], str):
+            decimals = reading[1].rstrip("0")
+        elif len(reading) != 1 or not isinstance(reading[0], int):
+            continue
+        digits = (whole + decimals).rstrip("0")
+        step = 10.0 ** (len(whole) - len(digits)) if digits else 1.0
+        amounts.append(
+            Amount(float(f"{whole}.{decimals or 0}"), 2.5 * step if digits[-1:] == "5" else step)
+        )
+    return amounts
 
 
 def _unit(text: str, units: Mapping[str, tuple[str, float]]) -> tuple[str, float, int] | None:

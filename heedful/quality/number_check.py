@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from heedful.quality.measures import find_quantities, same_quantity
-from heedful.quality.number_side import NumberSide
+from heedful.quality.number_side import NumberSide, has_value
 from heedful.quality.reports import CheckResult, Evidence, Side, counted
-from heedful.quality.spoken_numbers import SpokenNumber
 from heedful.text.number_forms import Number, pair_numbers
 
 
@@ -30,14 +30,17 @@ def check_numbers(
         source: the text, what is protected blanked.
         target: its translation, the same.
         languages: codes of both.
-        code: what is protected in one text and not in the other one: of the source, the target.
+        code: both texts, all blanked but what is protected in one and not in the other one.
     """
     left = NumberSide(source, "source", languages[0], code[0])
     right = NumberSide(target, "target", languages[1], code[1])
     found = compare_numbers(left, right)
+    paired = {id(number) for pair in found.pairs for number in pair}
     evidence = [_at(number, "source", "missing") for number in found.missing]
     evidence += [_at(number, "target", "added") for number in found.added]
-    return counted("numbers", evidence + _different_words(left, right))
+    evidence += [_at(number, "source", "missing") for number in _half_told(left, right, paired)]
+    evidence += [_at(number, "target", "added") for number in _half_told(right, left, paired)]
+    return counted("numbers", evidence + _different_words(left, right, paired))
 
 
 class NumberComparison(NamedTuple):
@@ -94,13 +97,18 @@ def _converted(left: NumberSide, right: NumberSide) -> set[int]:
         find_quantities(side.text, (*side.numbers, *side.spoken), side.language or "")
         for side in (left, right)
     )
-    return {
-        id(number)
-        for one in mine
-        for other in others
-        if same_quantity(one, other)
-        for number in (*one.numbers, *other.numbers)
-    }
+    for one in tuple(mine):  # "A metre is 100 centimetres": the metre is the other text's metre
+        same = next((o for o in others if o.units == one.units and o.amounts & one.amounts), None)
+        if same is not None:
+            mine.remove(one)
+            others.remove(same)
+    found: set[int] = set()
+    for one in mine:
+        other = next((each for each in others if same_quantity(one, each)), None)
+        if other is not None:
+            others.remove(other)
+            found.update(id(number) for number in (*one.numbers, *other.numbers))
+    return found
 
 
 def _without_parts(
@@ -138,15 +146,33 @@ def _has_part(number: Number, part: int) -> bool:
     )
 
 
-def _different_words(left: NumberSide, right: NumberSide) -> list[Evidence]:
-    """Return words for numbers that the other text does not have in any form."""
+def _half_told(own: NumberSide, other: NumberSide, paired: set[int]) -> list[Number]:
+    """Return numbers of code that the other text has not, though it has others of the code."""
+    free = [number for number in other.numbers if id(number) not in paired]
+    missing = [
+        number for number in own.code if not any(number.readings & each.readings for each in free)
+    ]
+    if len(missing) == len(own.code):  # the check of placeholders says that the code is missing
+        return []
+    return [number for number in missing if not other.tells(number, own)]
+
+
+def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> list[Evidence]:
+    """Return words for numbers that the other text does not have in any form.
+
+    Args:
+        left: the text.
+        right: its translation.
+        paired: identities of figures that agree with figures, and say nothing else.
+    """
     if left.language is None or right.language is None:
         return []
     alone = [
         (side, number)
         for side, other in ((left, right), (right, left))
-        for number in side.spoken
-        if number.is_certain and not _is_told(number, other)
+        for number in (*(each for each in side.spoken if each.is_certain), *side.roman)
+        if not _is_told(number, other, paired) and not other.tells_otherwise(number, side.text)
+        if not _is_repeated(number, side)
     ]
     if left.has_clock_words or right.has_clock_words:
         # "Half past two" is 2:30 and "halb drei".
@@ -168,16 +194,28 @@ def _different_words(left: NumberSide, right: NumberSide) -> list[Evidence]:
 _OF_CLOCKS = (*range(25), 30, 45)
 
 
-def _is_told(number: SpokenNumber, other: NumberSide) -> bool:
+def _is_repeated(number: Number, side: NumberSide) -> bool:
+    """Return True if figures in brackets repeat the number: "thirty (30) days"."""
+    return any(
+        number.readings & each.readings
+        and re.fullmatch(r"\s?(?:[^\W\d]+\s)?\(", side.text[number.end : each.start])
+        for each in side.numbers
+    )
+
+
+def _is_told(number: Number, other: NumberSide, paired: set[int]) -> bool:
     """Return True if the other text has a number that is said in words here."""
-    every = (*other.numbers, *other.code, *other.spoken)
-    if any(number.readings & each.readings for each in every):
+    if (2,) in number.readings and other.may_mean_two:
+        return True
+    free = [each for each in (*other.numbers, *other.code) if id(each) not in paired]
+    if any(number.readings & each.readings for each in (*free, *other.spoken)):
         return True
     values = [r[0] for r in number.readings if len(r) == 1 and isinstance(r[0], int)]
     return any(
-        other.has_value(value)
+        other.says(value)
+        or has_value(free, value)
         # "in the nineties" is "1990s".
-        or (value % 10 == 0 and any((value % 100,) in each.readings for each in other.numbers))
+        or (value % 10 == 0 and any((value % 100,) in each.readings for each in free))
         for value in values
     )
 

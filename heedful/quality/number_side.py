@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterable
 
 from heedful.quality.number_words import (
+    base_word,
     clock_words,
     collective,
     count_number_words,
     months,
     normalise,
     scales,
+    words_for_two,
 )
 from heedful.quality.reports import Side
 from heedful.quality.spoken_numbers import SpokenNumber, find_spoken_numbers
 from heedful.text.number_forms import Number, find_numbers
 
-_ROMAN = re.compile(r"\b([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
+# "Le" and "Ce" are words of French.
+_ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
+_BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
+_AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
+_CENTURY = re.compile(r"\W*(?:th|st|nd|rd|e|er)?\W*(?:centur|Jahrhundert|siècle)")
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
@@ -28,14 +35,15 @@ class NumberSide:
         text: the text; what is protected, such as addresses, is blanked.
         side: source or target.
         language: its code; words of numbers are not looked for if unknown.
-        code: protected parts of the text that the other one has not. Their numbers may stand for
-            those of the other text, and need no counterpart.
+        code: the text, all blanked but the protected parts that the other one has not. Their
+            numbers may stand for those of the other text, and need no counterpart.
     """
 
     def __init__(self, text: str, side: Side, language: str | None, code: str = "") -> None:
         self.text = text
         self.side: Side = side
         self.language = language
+        self._scale_words: list[tuple[int, int]] = []
         self.numbers = [self._scaled(number) for number in find_numbers(text)]
         self.code = find_numbers(code)
         self._occurrences: dict[int, int] = {}
@@ -44,9 +52,10 @@ class NumberSide:
     def _unspoken(self) -> str:
         """The normalised text without its numbers in words."""
         rest, end = [], 0
-        for number in self.spoken:
-            rest.append(self.text[end : number.start])
-            end = number.end
+        spoken = [(number.start, number.end) for number in self.spoken]
+        for start, after in sorted(spoken + self._scale_words):
+            rest.append(self.text[end:start])
+            end = after
         return normalise(" ".join([*rest, self.text[end:]]))
 
     @functools.cached_property
@@ -59,7 +68,7 @@ class NumberSide:
         """Numbers that are said in words."""
         if self.language is None:
             return []
-        taken = [(number.start, number.end) for number in self.numbers]
+        taken = [(number.start, number.end) for number in self.numbers] + self._scale_words
         return [
             spoken
             for spoken in find_spoken_numbers(self.text, self.language)
@@ -79,23 +88,45 @@ class NumberSide:
         for reading in number.readings:
             if len(reading) == 1 and isinstance(reading[0], int):
                 value = reading[0]
-                if value == 1 and len(number.text) == 1:  # an article, a pronoun; "1.0" is not one
+                # An article, a pronoun; "1.0" is not one, nor is the 1 of "1 Million".
+                if value == 1 and len(number.text) == 1 and len(number.readings) == 1:
                     return True
                 if value != 1 and self.occurrences(value) - other.occurrences(value) > before:
                     return True
             elif any(reading in each.readings for each in self.spoken) or (
-                set(reading) != {1} and all(isinstance(v, int) and self.says(v) for v in reading)
+                set(reading) != {1}
+                and (len(reading) < 3 or 0 not in reading)  # "no longer" is no 0 of 1.0.0
+                and all(isinstance(v, int) and self.says(v) for v in reading)
             ):
                 return True
-        return self._tells_time(number)
+        return self._tells_time(number) or self.tells_otherwise(number, other.text)
+
+    def tells_otherwise(self, number: Number, text: str) -> bool:
+        """Return True for numbers that other words stand for here: bases, centuries, months.
+
+        Args:
+            number: in figures or in words.
+            text: the other text, which has it.
+        """
+        before, after = text[: number.start], text[number.end :]
+        for value in (r[0] for r in number.readings if len(r) == 1 and isinstance(r[0], int)):
+            base = base_word(value) if _AFTER_BASE.search(before) else None
+            if base is not None and _bases(self.text) < _bases(text):
+                return re.search(rf"\b{base}", self.text, re.IGNORECASE) is not None
+            if _CENTURY.match(after) and any(
+                (value - 1) * 100 <= year < value * 100
+                for each in self.numbers
+                for year in (r[0] for r in each.readings if len(r) == 1)
+                if isinstance(year, int)
+            ):
+                return True  # "the 1880s", "in den achtziger Jahren des 19. Jahrhunderts"
+            if (before[-1:] == "/" or after[:1] == "/") and self.says_month(value):
+                return True  # 9/11
+        return False
 
     def has_value(self, value: int) -> bool:
         """Return True if the text has a whole number, in figures or in words, or in a time."""
-        return self.says(value) or any(
-            value in reading
-            for number in (*self.numbers, *self.code)
-            for reading in number.readings
-        )
+        return self.says(value) or has_value((*self.numbers, *self.code), value)
 
     def says(self, value: int) -> bool:
         """Return True if the text has a whole number in words."""
@@ -128,6 +159,12 @@ class NumberSide:
         pattern = clock_words(self.language) if self.language else None
         return pattern is not None and pattern.search(self.text) is not None
 
+    @property
+    def may_mean_two(self) -> bool:
+        """True if the text may speak of two without saying so: "either of us"."""
+        pattern = words_for_two(self.language) if self.language else None
+        return pattern is not None and pattern.search(self.text) is not None
+
     def _tells_time(self, number: Number) -> bool:
         """Return True for 12:45 if the text says "a quarter to one"."""
         return self.has_clock_words and any(
@@ -142,6 +179,15 @@ class NumberSide:
     def _roman_values(self) -> list[int]:
         return [_roman(match[1]) for match in _ROMAN.finditer(self.text)]
 
+    @property
+    def roman(self) -> list[Number]:
+        """Roman numerals that are hardly anything else: II to XXXIX."""
+        return [
+            Number(*match.span(1), match[1], frozenset({(_roman(match[1]),)}))
+            for match in _ROMAN.finditer(self.text)
+            if re.fullmatch(r"(?=..)X{0,3}(?:IX|IV|V?I{0,3})", match[1])
+        ]
+
     def _scaled(self, number: Number) -> Number:
         """Return the number with the reading of "3 million" as 3,000,000."""
         after = re.match(r"[ \u00a0]?([^\W\d_]+)", self.text[number.end :])
@@ -151,12 +197,27 @@ class NumberSide:
         zeros = next((n for b, n in scales(self.language).items() if word.startswith(b)), 0)
         if not zeros:
             return number
+        self._scale_words.append((number.end + after.start(1), number.end + after.end(1)))
         more: set[tuple[int | str, ...]] = set()
         for reading in number.readings:
             whole, decimals = reading[0], reading[1] if len(reading) == 2 else ""
             if isinstance(whole, int) and isinstance(decimals, str) and len(decimals) <= zeros:
                 more.add((int(f"{whole}{decimals}{'0' * (zeros - len(decimals))}"),))
         return Number(number.start, number.end, number.text, number.readings | more, number.parts)
+
+
+def _bases(text: str) -> int:
+    return len(_BASE.findall(text))
+
+
+def has_value(numbers: Iterable[Number], value: int) -> bool:
+    """Return True if one of some numbers is a whole number, or has it as its hours or the like."""
+    return any(
+        value in reading
+        for number in numbers
+        for reading in number.readings
+        if all(isinstance(part, int) for part in reading)  # no thousandths: 3 is not in 3,000
+    )
 
 
 def _roman(numeral: str) -> int:

@@ -29,7 +29,7 @@ _ORDINAL_ENDINGS = {"de": ("n", "r", "s", "m"), "fr": ("s",), "es": ("s",)}
 _COLLECTIVES: dict[str, dict[int, str]] = {
     "en": {
         0: "no|none|nil|zero|empty|nothing",
-        2: "both|couple|pairs?|twins?|twice|double|second",
+        2: "both(?![^,.;:!?]*\\band\\b)|couple|pairs?|twins?|twice|double|second|fortnights?",
         3: "triples?|triplets?|thrice|trio",
         4: "quadruples?|quadruplets?|quarters?",
         5: "quintuples?|quintuplets?",
@@ -49,7 +49,7 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         10: "jahrzehnt\\w*|dekade\\w*",
         12: "dutzend\\w*|mittags?|mitternachts?",
         15: "viertel\\w*",
-        30: "halb",
+        30: "halb|halben? stunden?",
         45: "dreiviertel\\w*",
         100: "jahrhundert\\w*",
     },
@@ -72,6 +72,30 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         100: "centaines?|siècles?",
         1000: "milliers?",
     },
+}
+# Words of which another language may make a two.
+_TWO = {
+    "en": r"both|either|neither|each|others?|another|between|or|half|halves|bi\w+|us",
+    "de": r"beid\w*|ander\w*|\w*einander|zwischen|jed\w*|oder|halb\w*|hälft\w*|zwie\w*",
+    "fr": r"autres?|entre|chaque|chacune?|ou|moitié|demie?s?|bi\w+",
+}
+# Beginnings of words that name the base of a number: "in base 10".
+_BASES = {2: "bin[aä]r", 8: "o[ck]tal", 10: "d[eé][cz]imal", 16: "hexad[eé][cz]imal"}
+# Numbers at the beginning or the end of these count nothing.
+_IDIOMS = {
+    "en": r"cloud nine|eleventh hour|five o['’]clock shadow|six feet under|third part(?:y|ies)"
+    r"|in two|two of (?:a kind|us)",
+    "de": (
+        r"vier augen|siebt\w+ himmel|wolke sieben|fünf fingern?|tausend stücke"
+        r"|\b(?:gi?[ea]?b|hab)\w*\b[^.!?]*\bacht(?=\s*(?:[,.;:!?]|$|auf\b|dass\b))"
+        r"|acht (?:zu )?(?:geben|nehmen|lassen|ge(?:geben|nommen|lassen|habt))|(?:in|außer) acht\b"
+    ),
+    "fr": (
+        r"quatre à quatre|quatre pattes|quatre vérités|un de ces quatre"
+        r"|(?:coup|mett|mis)\w*\b[^.!?]*\ben quatre|(?:mon|ton|son|leur) trente[- ]et[- ]un"
+        r"|trois fois rien|(?:un|le) mille\b|deux[ -]points|deux pas|deux bouts|moins de deux"
+        r"|(?:tous|toutes|les|nous|vous) deux\b"
+    ),
 }
 _CLOCK = {
     "en": "half|quarters?",
@@ -187,6 +211,25 @@ def collective(value: int, language: str) -> re.Pattern[str] | None:
     """Return a pattern of words that stand for a number without naming it: "a dozen"."""
     words = _COLLECTIVES.get(language[:2], {}).get(value)
     return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
+
+
+def base_word(value: int) -> str | None:
+    """Return a pattern of the words for numbers of a base, such as "octal"."""
+    return _BASES.get(value)
+
+
+@functools.cache
+def words_for_two(language: str) -> re.Pattern[str] | None:
+    """Return a pattern of words that speak of two without saying so: "either", "every other"."""
+    words = _TWO.get(language[:2])
+    return re.compile(rf"\b(?:{words})\b", re.IGNORECASE) if words else None
+
+
+@functools.cache
+def idioms(language: str) -> re.Pattern[str] | None:
+    """Return a pattern of phrases that begin or end with a number which counts nothing."""
+    phrases = _IDIOMS.get(language[:2])
+    return re.compile(rf"\b(?:{phrases})", re.IGNORECASE) if phrases else None
 
 
 @functools.cache

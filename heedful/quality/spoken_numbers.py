@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from heedful.quality.number_words import (
     LARGEST,
+    idioms,
+    months,
     normalise_words,
     ordinal_endings,
     ordinals,
@@ -32,7 +34,9 @@ _PARTS = frozenset(("a", "one", "two", "three"))
 """Words before an ordinal that make it a fraction."""
 
 _MANY = frozenset(("times", "mal", "dank", "fois", "mercis"))
-"""Words after "a thousand" that make it a figure of speech."""
+"""Words after "a hundred", "a thousand" and "a million" that make it a figure of speech."""
+
+_FIGURES_OF_SPEECH = (100, 1000, 10**6)
 
 _NO_HUNDRED = (["pour"], ["les"])
 """Words before "cent" that make it something else."""
@@ -40,9 +44,11 @@ _NO_HUNDRED = (["pour"], ["les"])
 
 _COMPOUND = re.compile(
     r"(\w+?)(?:jährig|monatig|wöchig|tägig|stündig|minütig|sekündig|stellig|köpfig|fach|mal)\w{0,2}"
+    r"|(\w+(?:z|ß)ig)er[ns]?"
 )
-"""Ends of words of German after a number: "zehnminütig"."""
+"""Words of German that are made of a number and an ending: "zehnminütig", "siebziger"."""
 
+_O_CLOCK = re.compile(r"\s?o['’]clock\b", re.IGNORECASE)
 _STRETCH = re.compile(r"[^\W_](?:[^\W_]|[\s-])*")
 _WORD = re.compile(r"[^\W_]+")
 _JOINERS = "-’'"
@@ -85,7 +91,20 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
                 continue
             found += [half] if half is not None else []
             place += 1
-    return found
+    return _without_idioms(text, found, language) if found else found
+
+
+def _without_idioms(text: str, found: Sequence[SpokenNumber], language: str) -> list[SpokenNumber]:
+    """Return the numbers, with those at an end of an idiom, "unter vier Augen", as uncertain."""
+    pattern = idioms(language)
+    matches = list(pattern.finditer(text)) if pattern is not None else []
+    starts, ends = {match.start() for match in matches}, {match.end() for match in matches}
+    return [
+        replace(number, is_certain=False)
+        if number.start in starts or number.end in ends
+        else number
+        for number in found
+    ]
 
 
 def _number(
@@ -106,24 +125,44 @@ def _number(
         if decimals:
             after, end = last, words[last - 1].end()
     readings: set[Reading] = {(value, decimals)} if decimals else {(value,)}
-    if value <= 24 and not decimals and HOURS.match(text, end):
+    is_hour = (HOURS.match(text, end) or _O_CLOCK.match(text, end)) is not None
+    if value <= 24 and not decimals and is_hour:
         readings |= {((value + 12) % 24,)}  # seven in the evening is "neunzehn Uhr"
     half = _AND_A_HALF.match(text, end)
     if half is not None and not decimals:
         readings, end = {(value, "5"), (value,)}, half.end()
     around = text[max(start - 1, 0) : start] + text[end : end + 1]
+    if folded[max(first - 1, 0)] == "mid" and phrase in ordinals(language):  # mid-nineteenth
+        around = around[1:]
     is_certain = (
-        (value > 2 or bool(decimals))
+        (value > 2 or bool(decimals) or phrase == spellings(2, language)[0])
         and half is None
         and not any(mark in around for mark in _JOINERS)
         and (phrase not in other_meanings(language) or HOURS.match(text, end) is not None)
-        and not (after < len(words) and folded[after] in _MANY and value >= 100)
-        and not (value == 100 and (phrase == "cents" or folded[first - 1 : first] in _NO_HUNDRED))
+        and not (after < len(words) and folded[after] in _MANY and value in _FIGURES_OF_SPEECH)
+        and not (value == 100 and _is_no_hundred(words, folded, first))
         and not (phrase == "acht" and text[start] == "A")  # attention
-        and not (phrase in ordinals(language) and first > 0 and folded[first - 1] in _PARTS)
+        and not (folded[first - 1 : first] == ["eine"] and text[start].isupper())  # a mark
+        and not (phrase in ordinals(language) and _is_fraction(folded, places, language))
     )
     number = SpokenNumber(start, end, text[start:end], frozenset(readings), (), is_certain)
     return number, after
+
+
+def _is_no_hundred(words: Sequence[re.Match[str]], folded: Sequence[str], first: int) -> bool:
+    """Return True for the coins "cents", and for "pour cent" and "les cent pas"."""
+    return words[first][0].casefold() == "cents" or folded[first - 1 : first] in _NO_HUNDRED
+
+
+def _is_fraction(folded: Sequence[str], places: tuple[int, int], language: str) -> bool:
+    """Return True for "a fourth", but not for "a fourth of July"."""
+    first, after = places
+    if first == 0 or folded[first - 1] not in _PARTS:
+        return False
+    return not (
+        folded[after : after + 1] == ["of"]
+        and set(folded[after + 1 : after + 2]) & set(months(language))
+    )
 
 
 def _half(word: re.Match[str], folded: str, language: str) -> SpokenNumber | None:
@@ -135,7 +174,8 @@ def _half(word: re.Match[str], folded: str, language: str) -> SpokenNumber | Non
     if whole is None:
         return None
     reading: Reading = (whole * 1000 + 500,) if match[2] else (whole, "5")
-    return SpokenNumber(*word.span(), word[0], frozenset({reading}), (), is_certain=False)
+    is_certain = match[2] is not None
+    return SpokenNumber(*word.span(), word[0], frozenset({reading}), (), is_certain)
 
 
 def _decimals(folded: Sequence[str], place: int, language: str) -> tuple[str, int]:
@@ -199,7 +239,7 @@ def _in_one_word(word: str, language: str) -> int | None:
                 return value
     compound = _COMPOUND.fullmatch(word) if language.startswith("de") else None
     if compound is not None:
-        return _in_one_word(compound[1], language)
+        return _in_one_word(compound[1] or compound[2], language)
     for stem, scale in _JOINED.get(language[:2], {}).items():
         left, mark, right = word.partition(stem)
         if mark:

@@ -106,7 +106,7 @@ def check_kept(source: str, target: str, languages: Languages = (None, None)) ->
             blanked(source, hidden[0]),
             blanked(target, hidden[1]),
             languages,
-            (only_in(hidden[0], right), only_in(hidden[1], left)),
+            (only_in(source, hidden[0], right), only_in(target, hidden[1], left)),
         ),
         check_urls(left, right),
         check_placeholders(left, right, source, target),

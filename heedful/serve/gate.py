@@ -132,6 +132,10 @@ class _Passage:
         except Refusal as refusal:
             if self.status == HUNG_UP:  # nothing was sent
                 await self._refuse(refusal)
+        except Exception:
+            if self.status == HUNG_UP:  # Starlette answers a defect outside of this layer
+                self.status = 500
+            raise
         finally:
             seconds = time.monotonic() - self.started
             self.gate.count(self.scope, self.status, seconds)

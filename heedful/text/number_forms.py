@@ -85,7 +85,8 @@ def _joined(start: int, end: int, token: str, *, is_date: bool) -> Number:
     readings: set[Reading] = {parts}
     if is_date:
         readings.add(("date", *sorted(part % 100 for part in parts)))
-    return Number(start, end, token, frozenset(readings), parts)
+    # No day and no month is 0: 1.0.1 is a version, whose numbers nobody says apart.
+    return Number(start, end, token, frozenset(readings), parts if is_date and all(parts) else ())
 
 
 def _time_or_ratio(text: str, start: int, end: int) -> Number:
@@ -171,14 +172,23 @@ def pair_numbers(
 ) -> tuple[list[tuple[Number, Number]], list[Number], list[Number]]:
     """Return the numbers that agree, one with one, and what is left of each side."""
     pairs: list[tuple[Number, Number]] = []
-    alone, rest = [], list(right)
-    for number in left:
+    waiting, rest = [], list(right)
+    for number in left:  # first those that are written alike: "1.0" is no "1" if that is there
+        same = next(
+            (o for o in rest if o.text == number.text and o.readings & number.readings), None
+        )
+        if same is None:
+            waiting.append(number)
+            continue
+        pairs.append((number, same))
+        rest.remove(same)
+    alone = []
+    for number in waiting:
         fits = [other for other in rest if other.readings & number.readings]
         if not fits:
             alone.append(number)
             continue
-        # Of several the one that is written alike, or has the fewest other readings.
-        best = min(fits, key=lambda other: (other.text != number.text, len(other.readings)))
+        best = min(fits, key=lambda other: len(other.readings))
         pairs.append((number, best))
         rest.remove(best)
-    return pairs, alone, rest
+    return sorted(pairs, key=lambda pair: pair[0].start), alone, rest

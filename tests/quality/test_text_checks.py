@@ -68,6 +68,23 @@ def failed(source: str, target: str, languages: tuple[str | None, str | None] = 
         ("I am 150 centimeters tall.", "Ich bin einen Meter fünfzig groß."),
         ("a pound of cheese", "450 g Käse"),
         ("two inches thick", "fünf Zentimeter dick"),
+        ("35 miles away", "55 Kilometer entfernt"),
+        # Idioms, coins, bases, centuries, months, figures repeated in brackets.
+        ("Can we talk alone?", "Können wir unter vier Augen sprechen?"),
+        ("Beware of imitations.", "Gib auf Fälschungen acht!"),
+        ("I'm on cloud nine.", "Ich schwebe auf Wolke sieben."),
+        ("I got a C.", "Ich habe eine Drei bekommen."),
+        ("an octal number", "eine Zahl zur Basis 8"),
+        ("I'll be back in 30 minutes.", "Ich bin in einer halben Stunde wieder da."),
+        ("in the 1880s", "in den achtziger Jahren des 19. Jahrhunderts"),
+        ("on 9/11", "am elften September"),
+        ("We own 60%.", "Wir haben sechzig Prozent (60 %)."),
+        ("a loan of $1,000,000", "ein Darlehen von 1 Million Dollar"),
+        ("a loan of one million dollars", "ein Darlehen von 1 Million Dollar"),
+        ("in the 1970s", "in den Neunzehnhundertsiebzigern"),
+        # Two that is not said as such.
+        ("Both of them sing.", "Die zwei singen."),
+        ("every other day", "alle zwei Tage"),
     ],
 )
 def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
@@ -105,6 +122,24 @@ def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
         # Other units, but not as much; the same units, but not the same.
         ("It is 500 miles long.", "Es ist 502 Meilen lang.", ["500", "502"]),
         ("It is 5 miles long.", "Es ist 10 Kilometer lang.", ["5", "10"]),
+        # Not as much as the digits say; 100 of one unit for 1 of the same.
+        ("100 miles away", "164 Kilometer entfernt", ["100", "164"]),
+        ("I am six feet tall.", "Ich bin 1,73 m groß.", ["1,73"]),
+        ("A metre is 100 centimetres.", "Ein Meter sind Zentimeter.", ["100"]),
+        # Two, halves of thousands, centuries, wars, hours, days that are gone.
+        ("for two months", "seit Monaten", ["two"]),
+        ("at two o'clock", "um Uhr", ["two"]),
+        ("The head is here.", "Es sind anderthalbtausend Stück.", ["anderthalbtausend"]),
+        ("in the mid-nineteenth century", "in der Mitte des Jahrhunderts", ["nineteenth"]),
+        ("since the 's", "seit den Neunzehnhundertsiebzigern", ["Neunzehnhundertsiebzigern"]),
+        ("World War II", "der Weltkrieg", ["II"]),
+        ("a fourth of July picnic", "ein Picknick im Juli", ["fourth"]),
+        # One of two equal numbers, thousands that are no 3, a version whose 1s and 0s are said.
+        ("six years, below 6%", "Jahre, unter 6 %", ["six"]),
+        ("three of 3,000", "eines von 3.000", ["three"]),
+        ("a loan of dollars", "ein Darlehen von 1 Million Dollar", ["1"]),
+        ("XML 1.0 and Latin-1", "XML und Latin-1", ["1.0"]),
+        ("in base 10, a decimal number", "zur Basis, eine Dezimalzahl", ["10"]),
     ],
 )
 def test_numbers_that_differ_are_named(source: str, target: str, found: list[str]) -> None:
@@ -135,6 +170,17 @@ def test_numbers_that_differ_are_named(source: str, target: str, found: list[str
         ("from -9 to 15", "de ``-9`` à ``15``", ("en", "fr"), False),
         ("from -9 to 15", "de ``-9`` à ``16``", ("en", "fr"), True),
         ("name it python3.4", "l'appeler ``python3.4``", ("en", "fr"), False),
+        ("Why is -22 // 10 there?", "Pourquoi ``-22 // 10`` ?", ("en", "fr"), False),
+        ("Why is -22 // there?", "Pourquoi ``-22 // 10`` ?", ("en", "fr"), True),
+        ("80 cents", "80 cents", ("en", "fr"), False),
+        ("He examined fifty men.", "Le docteur examina 50 hommes.", ("en", "fr"), False),
+        ("a mile from here", "à un mille d'ici", ("en", "fr"), False),
+        ("The baby is crawling.", "Le bébé marche à quatre pattes.", ("en", "fr"), False),
+        ("two hundred times its height", "deux cents fois sa taille", ("en", "fr"), False),
+        ("times its height", "deux cents fois sa taille", ("en", "fr"), True),
+        ("two weeks ago", "il y a semaines", ("en", "fr"), True),
+        ("1.0.1 is no longer there", "1.0.0 et 1.0.1 ne sont plus là", ("en", "fr"), True),
+        ("Neither is true.", "Aucun des deux n'est vrai.", ("en", "fr"), False),
     ],
 )  # fmt: skip
 def test_numbers_in_other_languages_and_in_code(
@@ -179,6 +225,9 @@ def test_what_stays_is_recognised(text: str, spans: list[str]) -> None:
         ("Call :func:`.b()` now.", "Rufe :func:`b` jetzt auf.", set()),
         ("A :term:`file object` is", "Ein :term:`Dateiobjekt` ist", set()),
         ("A :term:`file object` is", "Ein Dateiobjekt ist", {"placeholders"}),
+        ("See :PEP:`42` now.", "Siehe :pep:`42` jetzt.", set()),
+        ("See :token:`~x:y` now.", "Siehe :token:`Ypsilon <~x:y>` jetzt.", set()),
+        ("The :class:`Queue` waits", "Die :class:`Queue` wartet, denn ``Queue`` kann es", set()),
         ("Set ``a=3`` or ``(…)``", "Setze ``a = 3`` oder ``(...)``", set()),
         ("Set ``a=3`` now", "Setze ``b = 3`` jetzt", {"placeholders"}),
         ("The ``elts`` node", "Der Knoten *elts*", set()),

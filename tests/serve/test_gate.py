@@ -92,3 +92,20 @@ def test_addresses_and_methods_that_are_not_there(client: TestClient) -> None:
     assert answer.status_code == 405
     assert answer.headers["allow"] == "POST"
     assert "error" in answer.json()
+
+
+def test_a_defect_counts_as_500_and_not_as_a_client_that_hung_up() -> None:
+    stream = io.StringIO()
+    parts = make_parts("en-de", log=AccessLog(stream))
+
+    def fail() -> str:
+        raise ZeroDivisionError("a defect of a test")
+
+    with client_of(parts) as client:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(parts.metrics, "text", fail)
+            assert client.get("/metrics").status_code == 500
+        counted = client.get("/metrics").text
+    assert json.loads(stream.getvalue().splitlines()[0])["status"] == 500
+    assert 'status="500"} 1.0' in counted
+    assert 'status="499"' not in counted
