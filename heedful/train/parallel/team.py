@@ -216,16 +216,25 @@ class Team:
         Raises:
             UserError: that kept the first process from it; on the others `ElsewhereFailed`.
         """
+        return self.together(lambda: work() if self.main else None)
+
+    def together(self, work: Callable[[], T]) -> T:
+        """Work on every process; all of them go on, or none does.
+
+        Returns:
+            What came of it.
+
+        Raises:
+            UserError: that kept this process from it; `ElsewhereFailed` where it was another.
+        """
         if self.alone:
             return work()
-        result: T | None = None
-        failure: UserError | None = None
-        if self.main:
-            try:
-                result = work()
-            except UserError as error:
-                failure = error
-        self.check(failure)
+        try:
+            result = work()
+        except UserError as error:
+            self.check(error)
+            raise
+        self.check(None)
         return result
 
     def check(self, failure: Exception | None) -> None:
