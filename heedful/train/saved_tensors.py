@@ -2,7 +2,8 @@
 
 Either the first process writes whole tensors, put together one after the other, or every process
 writes the pieces that it keeps (`checkpoint.sharded`). Whatever wrote them, they are read by any
-plan: in pieces where every process sees the files, else by the first process for all.
+plan: in pieces where there are some and every process sees the files, else by the first process
+for all.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class SavedTensors:
         text = None if checkpoint is None else json.dumps(checkpoint.state)
         state = json.loads(self.team.shared_text(text))
         here = self.store.at(state)
-        if self.team.alone or self.team.any(not here.is_here()):
+        in_pieces = not self.team.alone and (here.sharded or self._has_pieces)
+        if not in_pieces or self.team.any(not here.is_here()):
             return state, *self._from_first(checkpoint)
         from heedful.train.parallel.sharded_files import StoredTensors
 
@@ -125,6 +127,10 @@ class SavedTensors:
         if _is_carried(name) or not isinstance(like, DTensor) or tuple(like.shape) != size:
             return torch.empty(size, dtype=dtype)
         return torch.empty_like(like, dtype=dtype, requires_grad=False)
+
+    @property
+    def _has_pieces(self) -> bool:
+        return any(isinstance(each, DTensor) for each in self._parameters.values())
 
     @property
     def _parameters(self) -> dict[str, Tensor]:

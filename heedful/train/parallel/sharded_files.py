@@ -54,7 +54,7 @@ from torch.futures import Future
 from heedful.durable import sync, write_synced
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.pieces import Piece, Pieces, pieces_of
-from heedful.train.parallel.team import LONGEST_WAIT
+from heedful.train.parallel.team import LONGEST_WAIT, ElsewhereFailed
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -101,8 +101,16 @@ class ShardedTensors:
             On the first process size and SHA-256 of every file, by its path; None on the others.
 
         Raises:
-            OSError: that a process had.
+            OSError: that a process had; on all but the first `ElsewhereFailed` instead.
         """
+        try:
+            return self._write(folder)
+        except OSError as error:
+            if dist.get_rank() != 0:
+                raise ElsewhereFailed from error
+            raise
+
+    def _write(self, folder: Path) -> dict[str, Any] | None:
         files: dict[str, Any] = {}
         for name, tensors in ((MODEL_FOLDER, self.model), (TRAINING_FOLDER, self.training)):
             writer = _Writer(folder / name)
