@@ -25,6 +25,7 @@ import safetensors.torch
 
 from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import DataError, RunError, UserError
+from heedful.train.parallel.pieces import MODEL_FOLDER, TRAINING_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,20 +94,20 @@ class Checkpoint:
     @property
     def model_folder(self) -> Path:
         """The folder of the files with the weights; others may be there too."""
-        return self.path / _folder(_MODEL) if self.sharded else self.path
+        return self.path / MODEL_FOLDER if self.sharded else self.path
 
     @property
     def training_folder(self) -> Path:
         """The folder of the files with all other tensors; those with the weights may be, too."""
-        return self.path / _folder(_TRAINING) if self.sharded else self.path
+        return self.path / TRAINING_FOLDER if self.sharded else self.path
 
     def model(self) -> dict[str, Tensor]:
         """The weights by parameter name."""
-        return self._whole(_MODEL)
+        return self._whole(self.model_folder, _MODEL)
 
     def training(self) -> dict[str, Tensor]:
         """The optimiser's tensors, the moving average, and what the last batch handed on."""
-        return self._whole(_TRAINING)
+        return self._whole(self.training_folder, _TRAINING)
 
     def is_here(self) -> bool:
         """Return whether this process sees all of its files; their content is not verified."""
@@ -118,12 +119,12 @@ class Checkpoint:
         files = self.state["files"].items()
         return bool(state == self.state) and sizes == {name: each["size"] for name, each in files}
 
-    def _whole(self, name: str) -> dict[str, Tensor]:
+    def _whole(self, folder: Path, name: str) -> dict[str, Tensor]:
         if not self.sharded:
-            return safetensors.torch.load_file(self.path / name)
+            return safetensors.torch.load_file(folder / name)
         from heedful.train.parallel.sharded_files import StoredTensors
 
-        return StoredTensors(self.path / _folder(name)).whole()
+        return StoredTensors(folder).whole()
 
 
 class Contents(Protocol):
@@ -396,15 +397,10 @@ def _in_thread(work: Callable[[], None], *, daemon: bool) -> Future[None]:
     return future
 
 
-def _folder(name: str) -> str:
-    """The folder with the files of each process that stands in the place of one file."""
-    return name.removesuffix(_SUFFIX)
-
-
 def _slim(path: Path) -> None:
     """Remove all tensors of a checkpoint but the weights."""
     (path / _TRAINING).unlink(missing_ok=True)
-    shutil.rmtree(path / _folder(_TRAINING), ignore_errors=True)
+    shutil.rmtree(path / TRAINING_FOLDER, ignore_errors=True)
 
 
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -422,7 +418,7 @@ def verify(checkpoint: Checkpoint) -> None:
         if (name := path.relative_to(checkpoint.path).as_posix()) not in files:
             raise _Damaged(f"{name} is not of this checkpoint")
     for name, expected in files.items():
-        if name.startswith(_folder(_TRAINING)) and not checkpoint.resumable:
+        if name.startswith(TRAINING_FOLDER) and not checkpoint.resumable:
             continue
         try:
             with (checkpoint.path / name).open("rb") as file:

@@ -14,6 +14,10 @@ from typing import Any, cast
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+MODEL_FOLDER = "model"
+TRAINING_FOLDER = "training"
+"""The folders of a checkpoint with the pieces of weights, and with those of all other tensors."""
+
 
 @dataclass(frozen=True)
 class Piece:

@@ -53,16 +53,19 @@ from torch.futures import Future
 
 from heedful.durable import sync, write_synced
 from heedful.errors import RunError, UserError
-from heedful.train.parallel.pieces import Piece, Pieces, pieces_of
+from heedful.train.parallel.pieces import (
+    MODEL_FOLDER,
+    TRAINING_FOLDER,
+    Piece,
+    Pieces,
+    pieces_of,
+)
 from heedful.train.parallel.team import LONGEST_WAIT, ElsewhereFailed
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
     from heedful.train.parallel.team import Team
-
-MODEL_FOLDER = "model"
-TRAINING_FOLDER = "training"
 
 _FILE_BYTES = 128 * 2**20
 """After which a process begins another file: writing takes two copies of one, not of all."""
@@ -162,7 +165,8 @@ class StoredTensors:
                     where=str(self.folder),
                 )
         try:
-            with _told_plainly():
+            with _told_plainly(), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "torch.distributed is disabled")
                 load(dict(pieces), storage_reader=self._reader(), planner=_Loading(), no_dist=True)
         except OSError as error:
             raise RunError(
@@ -346,15 +350,13 @@ def _by_file(items: Iterable[WriteItem]) -> list[list[WriteItem]]:
 
 @contextmanager
 def _told_plainly() -> Iterator[None]:
-    """A context in which what kept one of the processes is raised by all, and warnings are not.
+    """A context in which what kept one of the processes is raised by all, as an exception.
 
     Raises:
         OSError: of the first process that had one.
     """
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            yield
+        yield
     except CheckpointException as error:  # which is no Exception
         causes = [cause for cause, _ in error.failures.values()]
         for cause in causes:

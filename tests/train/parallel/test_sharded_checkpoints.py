@@ -80,6 +80,8 @@ def test_two_shards_then_one_process(corpus: Path, whole: Path, tmp_path: Path) 
     store = CheckpointStore(run / "checkpoints", CheckpointSettings())
     checkpoints = store.all()
     assert [(each.step, each.sharded) for each in checkpoints] == [(4, True), (8, True)]
+    files = [path for path in checkpoints[-1].path.rglob("*") if path.is_file()]
+    assert {path.suffix for path in files} == {".safetensors", ".json"}  # no pickle
     (damaged,) = checkpoints[-1].model_folder.glob("shard-00002-*")
     damage(damaged)
     alone = ("--parallel.shard", "1", "--checkpoint.sharded", "false")
