@@ -100,7 +100,7 @@ class Dimensions:
                 "each to write",
                 where="checkpoint.sharded",
                 remedy="Leave it out (--checkpoint.sharded false), or put the model in shards "
-                "(--parallel.shard 2)",
+                "(--processes 2 --parallel.shard 2)",
             )
         several = [name for name in ("shard", "tensor", "context") if getattr(self, name) > 1]
         if not several:

@@ -91,7 +91,10 @@ def try_plan(number: int, plan: dict[str, int], folder: Path) -> SavedTensors:
     of_all = torch.cat([torch.full((rank + 1, 2), rank) for rank in (0, 2, 3)])
     whole, placed = distribution.whole, distribution.placed
     if number:
+        if number == len(PLANS) - 1 and process.rank == 1:  # as on a machine with other folders
+            saved.store.directory = folder / "elsewhere"
         _, read, others = saved.read(saved.store.newest(Events()) if team.main else None)
+        saved.store.directory = folder
         assert torch.equal(others.pop("carried/seen"), of_all)
         read, others = whole(read), whole(others)
         if team.main:
