@@ -1,9 +1,10 @@
 """Checkpoints: the whole state of a run, written atomically, verified before use; averages of them.
 
 `step-NNNNNNNN/` holds `model.safetensors`, `training.safetensors` (optimiser, moving average, what
-the last batch hands to the next) and `state.json`, which names size and SHA-256 of the other two. A
-directory gets its name only when all of it is on the disk. Old checkpoints that only the average
-needs are slimmed to their weights.
+the last batch hands to the next) and `state.json`, which names size and SHA-256 of the other two.
+Where every process writes its own part, folders `model/` and `training/` with files of each process
+stand in the place of the two. A directory gets its name only when all of it is on the disk. Old
+checkpoints that only the average needs are slimmed to their weights.
 """
 
 from __future__ import annotations
@@ -13,20 +14,18 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import safetensors.torch
-import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from heedful.durable import replace_synced, sync, write_synced
 from heedful.errors import DataError, RunError, UserError
+from heedful.train.parallel.pieces import MODEL_FOLDER, TRAINING_FOLDER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,9 +35,13 @@ if TYPE_CHECKING:
 
 
 SCHEMA_VERSION = 1
+SHARDED_VERSION = 2
+"""The schema version of a checkpoint whose tensors lie in files of several processes."""
+
 _MODEL = "model.safetensors"
 _TRAINING = "training.safetensors"
 _STATE = "state.json"
+_SUFFIX = ".safetensors"
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,101 @@ class Checkpoint:
                 remedy="Restore the files, or start a new run",
             )
 
+    @property
+    def sharded(self) -> bool:
+        """True if its tensors lie in files of several processes."""
+        return bool(self.state["schema_version"] == SHARDED_VERSION)
+
+    @property
+    def model_folder(self) -> Path:
+        """The folder of the files with the weights; others may be there too."""
+        return self.path / MODEL_FOLDER if self.sharded else self.path
+
+    @property
+    def training_folder(self) -> Path:
+        """The folder of the files with all other tensors; those with the weights may be, too."""
+        return self.path / TRAINING_FOLDER if self.sharded else self.path
+
     def model(self) -> dict[str, Tensor]:
         """The weights by parameter name."""
-        return safetensors.torch.load_file(self.path / _MODEL)
+        return self._whole(self.model_folder, _MODEL)
 
     def training(self) -> dict[str, Tensor]:
         """The optimiser's tensors, the moving average, and what the last batch handed on."""
-        return safetensors.torch.load_file(self.path / _TRAINING)
+        return self._whole(self.training_folder, _TRAINING)
+
+    def is_here(self) -> bool:
+        """Return whether this process sees all of its files; their content is not verified."""
+        try:
+            sizes = {name: (self.path / name).stat().st_size for name in self.state["files"]}
+            state = json.loads((self.path / _STATE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        files = self.state["files"].items()
+        return bool(state == self.state) and sizes == {name: each["size"] for name, each in files}
+
+    def _whole(self, folder: Path, name: str) -> dict[str, Tensor]:
+        if not self.sharded:
+            return safetensors.torch.load_file(folder / name)
+        from heedful.train.parallel.sharded_files import StoredTensors
+
+        return StoredTensors(folder).whole()
+
+
+class Contents(Protocol):
+    """The tensors of a checkpoint to be written.
+
+    Attributes:
+        waits_for_others: whether other processes write along, which may be gone.
+    """
+
+    waits_for_others: bool
+
+    def copied(self) -> Self:
+        """The same with copies, which training does not change."""
+
+    def write(self, folder: Path) -> Mapping[str, Any] | None:
+        """Write files and wait until the disk has them.
+
+        Args:
+            folder: made if missing.
+
+        Returns:
+            Size and SHA-256 of each file; None where another process makes them a checkpoint.
+
+        Raises:
+            OSError: when they cannot be written.
+        """
+
+
+@dataclass(frozen=True)
+class WholeTensors:
+    """Tensors that one process writes alone.
+
+    Args:
+        model: weights by parameter name.
+        training: everything else that is a tensor.
+    """
+
+    model: Mapping[str, Tensor]
+    training: Mapping[str, Tensor]
+
+    waits_for_others = False
+
+    def copied(self) -> WholeTensors:
+        """See `Contents.copied`."""
+        return WholeTensors(_copied(self.model), _copied(self.training))
+
+    def write(self, folder: Path) -> Mapping[str, Any]:
+        """See `Contents.write`."""
+        folder.mkdir()
+        files = {}
+        for name, tensors in ((_MODEL, self.model), (_TRAINING, self.training)):
+            packed = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
+            content = safetensors.torch.save(packed)
+            write_synced(folder / name, content)
+            files[name] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        return files
 
 
 class CheckpointStore:
@@ -103,7 +194,6 @@ class CheckpointStore:
     def __init__(self, directory: Path, settings: CheckpointSettings) -> None:
         self.directory = directory
         self.settings = settings
-        self._writer: ThreadPoolExecutor | None = None
         self._written: Future[None] | None = None
 
     def open(self) -> None:
@@ -127,24 +217,22 @@ class CheckpointStore:
             shutil.rmtree(stray)
         for checkpoint in self.all():
             if not checkpoint.resumable:
-                (checkpoint.path / _TRAINING).unlink(missing_ok=True)
+                _slim(checkpoint.path)
         self._prune()
 
-    def save(
-        self,
-        step: int,
-        model: Mapping[str, Tensor],
-        training: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-    ) -> Path:
+    def at(self, state: Mapping[str, Any]) -> Checkpoint:
+        """The checkpoint of a state, of which the files may be on another machine."""
+        step = int(state["step"])
+        return Checkpoint(self.directory / _name(step), step, state)
+
+    def save(self, step: int, contents: Contents, state: Mapping[str, Any]) -> Path:
         """Write a checkpoint, then drop those that are not needed any more.
 
         In the background, if the settings say so: of copies, one checkpoint at a time.
 
         Args:
             step: updates made.
-            model: weights by parameter name.
-            training: everything else that is a tensor.
+            contents: its tensors.
             state: everything else, plain data.
 
         Raises:
@@ -154,12 +242,12 @@ class CheckpointStore:
         self.finish()
         path = self.directory / _name(step)
         if not self.settings.background:
-            self._save(step, model, training, state)
+            self._save(step, contents, state)
             return path
-        weights, others = _copied(model), _copied(training)
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, "checkpoints")
-        self._written = self._writer.submit(self._save, step, weights, others, state)
+        copied = contents.copied()
+        self._written = _in_thread(
+            lambda: self._save(step, copied, state), daemon=contents.waits_for_others
+        )
         return path
 
     def finish(self) -> None:
@@ -172,25 +260,15 @@ class CheckpointStore:
         if written is not None:
             written.result()
 
-    def _save(
-        self,
-        step: int,
-        model: Mapping[str, Tensor],
-        training: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-    ) -> None:
+    def _save(self, step: int, contents: Contents, state: Mapping[str, Any]) -> None:
         final = self.directory / _name(step)
         try:
             temporary = self._temporary("write", step)
-            temporary.mkdir()
-            files = {}
-            for name, tensors in ((_MODEL, model), (_TRAINING, training)):
-                packed = {n: t.detach().contiguous().cpu() for n, t in tensors.items()}
-                content = safetensors.torch.save(packed)
-                write_synced(temporary / name, content)
-                sha256 = hashlib.sha256(content).hexdigest()
-                files[name] = {"size": len(content), "sha256": sha256}
-            whole = {"schema_version": SCHEMA_VERSION, "step": step, "resumable": True}
+            files = contents.write(temporary)
+            if files is None:
+                return
+            version = SCHEMA_VERSION if _MODEL in files else SHARDED_VERSION
+            whole = {"schema_version": version, "step": step, "resumable": True}
             write_synced(temporary / _STATE, _json({**whole, **state, "files": files}))
             sync(temporary)
             if final.exists():
@@ -280,7 +358,7 @@ class CheckpointStore:
                 # the state first: a kill in between leaves a file too many, never a false promise
                 state = _json({**checkpoint.state, "resumable": False})
                 replace_synced(checkpoint.path / _STATE, state)
-                (checkpoint.path / _TRAINING).unlink()
+                _slim(checkpoint.path)
 
     def _delete(self, path: Path) -> None:
         doomed = self._temporary("delete", int(path.name.removeprefix("step-")))
@@ -297,6 +375,34 @@ class CheckpointStore:
         return self.directory / f".temporary-{purpose}-{_name(step)}"
 
 
+def _in_thread(work: Callable[[], None], *, daemon: bool) -> Future[None]:
+    """Work in a thread.
+
+    Args:
+        work: to do.
+        daemon: whether the process may end before, as it must where the work waits for processes
+            that do not answer.
+    """
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    Thread(target=run, name="checkpoints", daemon=daemon).start()
+    return future
+
+
+def _slim(path: Path) -> None:
+    """Remove all tensors of a checkpoint but the weights."""
+    (path / _TRAINING).unlink(missing_ok=True)
+    shutil.rmtree(path / TRAINING_FOLDER, ignore_errors=True)
+
+
 def _copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().clone() for name, tensor in tensors.items()}
 
@@ -305,10 +411,14 @@ def verify(checkpoint: Checkpoint) -> None:
     """Compare the files with the sizes and hashes in `state.json`.
 
     Raises:
-        ValueError: saying which file is missing, cut short or changed.
+        ValueError: saying which file is missing, cut short or changed, or not of the checkpoint.
     """
-    for name, expected in checkpoint.state["files"].items():
-        if name == _TRAINING and not checkpoint.resumable:
+    files = checkpoint.state["files"]
+    for path in checkpoint.path.glob(f"*/*{_SUFFIX}"):  # all of which would be read
+        if (name := path.relative_to(checkpoint.path).as_posix()) not in files:
+            raise _Damaged(f"{name} is not of this checkpoint")
+    for name, expected in files.items():
+        if name.startswith(TRAINING_FOLDER) and not checkpoint.resumable:
             continue
         try:
             with (checkpoint.path / name).open("rb") as file:
@@ -348,10 +458,10 @@ def _read(path: Path) -> Checkpoint:
         raise _Damaged(f"{_STATE} is not JSON") from None
     if not isinstance(state, dict) or not {"step", "resumable", "files"} <= state.keys():
         raise _Damaged(f"{_STATE} is incomplete")
-    if state.get("schema_version") != SCHEMA_VERSION:
+    if state.get("schema_version") not in (SCHEMA_VERSION, SHARDED_VERSION):
         raise RunError(
             f"The checkpoint has schema version {state.get('schema_version')!r}, "
-            f"this program reads {SCHEMA_VERSION}",
+            f"this program reads {SCHEMA_VERSION} and {SHARDED_VERSION}",
             where=str(path),
             remedy="Resume with the version of heedful that wrote it",
         )
@@ -364,70 +474,6 @@ def _name(step: int) -> str:
 
 def _json(values: Mapping[str, Any]) -> bytes:
     return (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode()
-
-
-class MovingAverage:
-    """An exponential moving average of the weights, kept in float32.
-
-    The decay grows to its full value as (1 + step) / (10 + step), so that the random weights of the
-    start are soon forgotten.
-
-    Args:
-        weights: the weights to start from.
-        decay: share of the old average kept at each step.
-    """
-
-    def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
-        self.decay = decay
-        self.tensors = {name: tensor.detach().clone() for name, tensor in weights.items()}
-
-    def update(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Add the weights after a step (from 1) to the average."""
-        decay = min(self.decay, (1 + step) / (10 + step))
-        new = [_here(weights[name].detach()) for name in self.tensors]
-        torch._foreach_lerp_([_here(each) for each in self.tensors.values()], new, 1 - decay)
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore a saved average."""
-        for name, tensor in self.tensors.items():
-            tensor.copy_(tensors[name])
-
-
-def _here(tensor: Tensor) -> Tensor:
-    """The part of a tensor that this process has; all of it, unless it lies in shards."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name; tied ones once."""
-    # Not by the names in a state dict: making one puts tensors in shards together, all of them.
-    buffers = {
-        f"{address}.{name}" if address else name: buffer
-        for address, module in model.named_modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None and name not in module._non_persistent_buffers_set
-    }
-    return {name: tensor.detach() for name, tensor in model.named_parameters()} | buffers
-
-
-def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Copy weights into a model; the names must match exactly."""
-    own = weights_of(model)
-    assert own.keys() == weights.keys(), own.keys() ^ weights.keys()
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(weights[name])
-
-
-@contextmanager
-def using(model: nn.Module, weights: Mapping[str, Tensor]) -> Iterator[None]:
-    """A context in which the model has other weights; leaving it restores its own exactly."""
-    own = {name: tensor.clone() for name, tensor in weights_of(model).items()}
-    load_weights(model, weights)
-    try:
-        yield
-    finally:
-        load_weights(model, own)
 
 
 def average_checkpoints(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:

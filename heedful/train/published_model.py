@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.model_directory import CONFIG_FILE
-from heedful.train.checkpoints import average_checkpoints, using, whole_models
+from heedful.train.checkpoints import average_checkpoints, whole_models
 from heedful.train.lora import ADAPTER_DIRECTORY, Adapter, merged
+from heedful.train.model_weights import using
 from heedful.train.warm_start import initial_origin
 
 if TYPE_CHECKING:

@@ -135,6 +135,11 @@ class CheckpointSettings(Config):
     background: bool = Field(
         False, description="write checkpoints while training goes on, which takes a copy of all"
     )
+    sharded: bool = Field(
+        False,
+        description="every process writes its own part, into a folder that all machines share; "
+        "needs parallel.shard or parallel.tensor",
+    )
     average: Literal["last", "best", "none"] = "last"
     average_count: PositiveInt = 5
     ema_decay: Probability = Field(0.0, description="exponential moving average; 0 keeps none")

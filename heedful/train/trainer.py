@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from heedful.errors import RunError
+from heedful.errors import RunError, UserError
 from heedful.memory import Trimmer, ran_out, reuse_freed
 from heedful.train.optimizers import learning_rate
 from heedful.train.splitting import OneTooLarge, Part
@@ -82,6 +83,10 @@ class Trainer:
         self.events.progress(self.state.step, self.settings.max_steps, "training")
         try:
             return self._fit(stop)
+        except UserError:
+            with suppress(UserError):  # which may follow from this one
+                self.saved.store.finish()  # the thread may not outlive the process
+            raise
         finally:
             self.parts.close()
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from heedful.train.batch_source import Place
-from heedful.train.checkpoints import MovingAverage, load_weights, using, weights_of
+from heedful.train.model_weights import MovingAverage, load_weights, using, weights_of
 from heedful.train.optimizers import export_moments, import_moments
+from heedful.train.saved_tensors import SavedTensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -126,6 +126,7 @@ class SavedState:
         self.store = store
         self.settings = settings
         self.hooks = hooks
+        self.tensors = SavedTensors(self.distribution, team, store)
         decay = settings.ema_decay
         self.average = MovingAverage(weights_of(self.model), decay) if decay else None
         self.step: int | None = None
@@ -161,14 +162,11 @@ class SavedState:
             carried_state: what the last batch of this process handed on.
         """
         state.rollbacks = 0
-        whole = self.distribution.whole
-        weights = whole(weights_of(self.model))
-        training = whole(export_moments(self.updater.optimizer, self.model))
+        training = export_moments(self.updater.optimizer, self.model)
         if self.average is not None:
-            average = whole(self.average.tensors)
+            average = self.average.tensors
             training |= {f"average/{name}": tensor for name, tensor in average.items()}
-        carried = self.team.rows_of_all(carried_state)
-        training |= {f"carried/{name}": tensor for name, tensor in carried.items()}
+        contents = self.tensors.contents(weights_of(self.model), training, carried_state)
         validated = state.validated
         here = validated is not None and validated.step == state.step
         facts = {
@@ -178,7 +176,7 @@ class SavedState:
             "regular": state.step % self.settings.every_steps == 0,
             "scaler": self.updater.scaler.state_dict(),
         }
-        self.team.only_main(lambda: self.store.save(state.step, weights, training, facts))
+        self.team.together(lambda: contents and self.store.save(state.step, contents, facts))
         if self.hooks.validate is None:
             with self.judged() as model:
                 self.team.only_main(lambda: self.hooks.offer(model, state.step, None))
@@ -186,7 +184,7 @@ class SavedState:
 
     def finish(self) -> None:
         """Wait for a checkpoint that is written in the background."""
-        self.team.only_main(self.store.finish)
+        self.team.together(self.store.finish)
 
     def restore(self, checkpoint: Checkpoint | None) -> tuple[TrainingState, CarriedState]:
         """Restore the exact state that the checkpoint was written in.
@@ -197,24 +195,19 @@ class SavedState:
         Returns:
             The counters, and what the batch before handed on.
         """
-        share, placed = self.team.shared_tensors, self.distribution.placed
-        values = json.loads(
-            self.team.shared_text(None if checkpoint is None else json.dumps(checkpoint.state))
-        )
-        weights = share(None if checkpoint is None else checkpoint.model())
-        load_weights(self.model, {name: placed(name, each) for name, each in weights.items()})
+        values, weights, training = self.tensors.read(checkpoint)
+        load_weights(self.model, weights)
         moments: dict[str, Tensor] = {}
         average: dict[str, Tensor] = {}
         carried: dict[str, Tensor] = {}
-        training = share(None if checkpoint is None else checkpoint.training())
         for name, tensor in training.items():
             kind, _, rest = name.partition("/")
             if kind == "average":
-                average[rest] = placed(rest, tensor)
+                average[rest] = tensor
             elif kind == "carried":
                 carried[rest] = tensor
             else:
-                moments[name] = placed(name, tensor)
+                moments[name] = tensor
         import_moments(self.updater.optimizer, self.model, moments)
         if self.average is not None:
             self.average.load(average)

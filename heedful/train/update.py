@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
@@ -66,12 +67,15 @@ class Distribution:
         loss_factor: what to multiply a loss by, so that summed gradients of all processes are those
             of the summed loss.
         may_look: whether a process can pass a batch through the model without the others.
+        rows: of matrices whose rows are kept in another order: by the names of weights [N] int64,
+            the original number of every row.
     """
 
     loss_factor = 1.0
     may_look = True
     team: Team | None = None
     lane: tuple[int, ...] = ()
+    rows: Mapping[str, Tensor] = MappingProxyType({})
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         self.model = model

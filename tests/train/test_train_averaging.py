@@ -9,12 +9,10 @@ from torch import nn
 
 from heedful.train.checkpoints import (
     CheckpointStore,
-    MovingAverage,
+    WholeTensors,
     average_checkpoints,
-    load_weights,
-    using,
-    weights_of,
 )
+from heedful.train.model_weights import MovingAverage, load_weights, using, weights_of
 from heedful.train.run_settings import CheckpointSettings
 
 
@@ -45,7 +43,7 @@ def test_average_of_checkpoints_is_the_mean(tmp_path: Path) -> None:
     points = draw.normal(size=(5, 4)).astype(np.float32)
     for step, point in enumerate(points, start=1):
         tensors = {"w": torch.from_numpy(point), "count": torch.tensor([step])}
-        store.save(step, tensors, {}, {"regular": True, "score": None})
+        store.save(step, WholeTensors(tensors, {}), {"regular": True, "score": None})
     average = average_checkpoints(store.window())
     np.testing.assert_allclose(average["w"].numpy(), points[2:].mean(0), rtol=1e-6)
     assert average["w"].dtype == torch.float32
@@ -57,7 +55,7 @@ def test_best_window_is_chosen_by_score(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path, settings)
     store.open()
     for step, score in enumerate([3.0, 9.0, None, 8.0, 1.0, 2.0], start=1):
-        store.save(step, {"w": torch.zeros(1)}, {}, {"regular": True, "score": score})
+        store.save(step, WholeTensors({"w": torch.zeros(1)}, {}), {"regular": True, "score": score})
     assert [c.step for c in store.window()] == [2, 4]
     assert [c.resumable for c in store.window()] == [False, False]
 

@@ -11,7 +11,7 @@ import torch
 from heedful.errors import RunError, UserError
 from heedful.events import Events, Recorder, Warning
 from heedful.train import checkpoints as module
-from heedful.train.checkpoints import CheckpointStore, whole_models
+from heedful.train.checkpoints import CheckpointStore, WholeTensors, whole_models
 from heedful.train.run_settings import CheckpointSettings
 
 SILENT = Events()
@@ -20,7 +20,7 @@ SILENT = Events()
 def save(store: CheckpointStore, step: int, *, regular: bool = True) -> Path:
     model = {"w": torch.full((3,), float(step))}
     training = {"exp_avg/w": torch.full((3,), -float(step))}
-    return store.save(step, model, training, {"regular": regular, "note": "ü"})
+    return store.save(step, WholeTensors(model, training), {"regular": regular, "note": "ü"})
 
 
 @pytest.fixture

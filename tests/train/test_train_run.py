@@ -16,7 +16,8 @@ from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.events import Events, Note, Recorder
 from heedful.models.checkpoint import load_model
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.train.checkpoints import CheckpointStore, load_weights, using, weights_of
+from heedful.train.checkpoints import CheckpointStore, WholeTensors
+from heedful.train.model_weights import load_weights, using, weights_of
 from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run import run_training
 from heedful.train.run_config import locked
@@ -144,7 +145,7 @@ def test_the_average_takes_the_place_of_a_worse_model(
     weights = {name: tensor.clone() for name, tensor in weights_of(model).items()}
     for step, factor in enumerate((-2.0, 1.0, 4.0), start=1):  # their mean is 1
         scaled = {name: tensor * factor for name, tensor in weights.items()}
-        store.save(step, scaled, {}, {"regular": True, "score": None})
+        store.save(step, WholeTensors(scaled, {}), {"regular": True, "score": None})
     publisher = Publisher(tmp_path / "model", tokenizers)
     validator = Nearness(settings.validation)
     with using(model, {name: tensor * single for name, tensor in weights.items()}):
@@ -249,7 +250,7 @@ HOLD = """
 import sys
 from pathlib import Path
 from heedful.models.checkpoint import load_model
-from heedful.train.checkpoints import using, weights_of
+from heedful.train.model_weights import using, weights_of
 from heedful.train.checkpoints import CheckpointStore
 from heedful.train.published_model import choose_final_model
 from heedful.train.run_config import locked

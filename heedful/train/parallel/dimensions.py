@@ -94,6 +94,14 @@ class Dimensions:
         Raises:
             ConfigError: naming them.
         """
+        if settings.checkpoint.sharded and self.shard == self.tensor == 1:
+            raise ConfigError(
+                "Every process has the whole model (parallel.shard = 1), so there are no parts for "
+                "each to write",
+                where="checkpoint.sharded",
+                remedy="Leave it out (--checkpoint.sharded false), or put the model in shards "
+                "(--processes 2 --parallel.shard 2)",
+            )
         several = [name for name in ("shard", "tensor", "context") if getattr(self, name) > 1]
         if not several:
             return

@@ -4,7 +4,7 @@ The model is built as ever and knows nothing of this. `distribute` changes it in
 PyTorch's own engines: DistributedDataParallel for copies (Li 2020), `fully_shard` for parameters
 that lie in shards (ZeRO: Rajbhandari 2020; FSDP2), DTensor plans for matrices of which each process
 multiplies a part (`tensor_plan.py`). Weights, moments and averages keep their names; `whole` gives
-them in one piece, so a checkpoint is the same file whatever the plan it was written under.
+them in one piece. A checkpoint is read under any plan, whichever wrote it (`saved_tensors.py`).
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from heedful.nn.moe import adds_penalties
-from heedful.train.checkpoints import load_weights
 from heedful.train.context_parallel import check_context, context_parallel
+from heedful.train.model_weights import load_weights
 from heedful.train.objective import Context, LossSum, Objective
+from heedful.train.parallel.pieces import weight_name
 from heedful.train.parallel.shares import Share
 from heedful.train.parallel.team import Team
 from heedful.train.parallel.tensor_plan import RowOrder, only_by_forward, split_matrices
@@ -156,7 +157,7 @@ class Shards(_Together):
         twin: Callable[[], nn.Module],
     ) -> None:
         super().__init__(model, objective, team, context)
-        self._order = order
+        self._order, self.rows = order, order.rows
         self._twin = twin
         self._pass = LossPass(model, objective)
         self._sharded: FSDPModule | None = None
@@ -194,15 +195,15 @@ class Shards(_Together):
         for name, tensor in tensors.items():
             full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
             if self.team.main:
-                result[name] = self._order.restored(_weight_name(name), full).cpu()
+                result[name] = self._order.restored(weight_name(name), full).cpu()
         return result
 
     def placed(self, name: str, whole: Tensor) -> Tensor:
         """See `Distribution.placed`."""
-        like = self._parameters.get(_weight_name(name))
+        like = self._parameters.get(weight_name(name))
         if not isinstance(like, DTensor) or whole.shape != like.shape:
             return whole
-        ordered = self._order.applied(_weight_name(name), whole).to(like.device)
+        ordered = self._order.applied(weight_name(name), whole).to(like.device)
         mesh, placements = like.device_mesh, like.placements
         return distribute_tensor(ordered, mesh, placements, src_data_rank=None)
 
@@ -295,8 +296,3 @@ def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:
 def _loss_sum(returned: Returned) -> LossSum:
     loss_sum, tokens, extras, carried = returned
     return LossSum(loss_sum, tokens, extras, carried)
-
-
-def _weight_name(name: str) -> str:
-    """The name of the weight that a moment belongs to."""
-    return name.rpartition("/")[2]

@@ -255,6 +255,23 @@ class Team:
         self._told(_DONE)
         return result
 
+    def together(self, work: Callable[[], T]) -> T:
+        """Work on every process; all of them go on, or none does.
+
+        Returns:
+            What came of it.
+
+        Raises:
+            UserError: that kept this process from it; `ElsewhereFailed` where it was another.
+        """
+        try:
+            result = work()
+        except UserError as error:
+            self.check(error)
+            raise
+        self.check(None)
+        return result
+
     def show_progress(self) -> None:
         """Show the processes that wait that the work of `only_main` goes on; elsewhere nothing.
 
