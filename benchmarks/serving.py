@@ -1,6 +1,6 @@
 """A server under load: nothing lost, nothing wrong, memory flat, and how fast.
 
-    python benchmarks/serving.py MODEL --data DIR --minutes 10
+    python benchmarks/serving.py MODEL --data DIR --minutes 10 --workers 2
     python benchmarks/serving.py MODEL --data DIR --minutes 1 -- --precision int8 --beam 2
     python benchmarks/serving.py MODEL --data DIR --peer ENV/bin/python --exported EXPORTED
 
@@ -251,7 +251,8 @@ def main() -> None:
         opened = asyncio.run(open_loop(clients["heedful"], texts, rate, seconds, server.pid))
     result = {
         "benchmark": arguments.name,
-        "command": f"python benchmarks/serving.py MODEL --data DIR --minutes {arguments.minutes:g}",
+        "command": f"python benchmarks/serving.py MODEL --data DIR --minutes {arguments.minutes:g} "
+        f"--workers {arguments.workers}",
         "flags": flags,
         "started": started.isoformat(timespec="seconds"),
         "machine": describe_machine(),

@@ -22,6 +22,13 @@ PATIENCE = 60.0
 """Seconds from one answer to the next."""
 
 
+def free_port() -> int:
+    """A port of this machine that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class Processes:
     """Four processes; the first one, two or all of them run a function together.
 

@@ -14,17 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ..process_group import free_port
 from .conftest import FILES, ServerProcess, wait_until
 from .test_serve_process import Clients
 
 DEPLOY = FILES / "deploy"
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture

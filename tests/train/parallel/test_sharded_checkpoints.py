@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from heedful.train.checkpoints import CheckpointStore, verify
 from heedful.train.parallel.dimensions import Dimensions
 from heedful.train.run_settings import CheckpointSettings, RunSettings
 
+from ...process_group import free_port
 from .test_several_processes import check_alike, command, corpus, environment, train
 
 __all__ = ["corpus"]  # a fixture
@@ -35,12 +35,6 @@ def started(words: list[str], rank: int, size: int, port: int) -> subprocess.Pop
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])
 
 
 def test_known_tensors_under_every_plan(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -24,11 +23,7 @@ from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
 from heedful.train.tasks import prepare_task
 
-
-def free_port() -> str:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return str(free.getsockname()[1])
+from ...process_group import free_port
 
 
 def wait_as(rank: int, address: str, folder: str, steps: int, pause: float, shows: bool) -> None:
@@ -73,7 +68,7 @@ def test_work_of_the_first_process(
     tmp_path: Path, steps: int, shows: bool, ends: tuple[str, str]
 ) -> None:
     """Work may last longer than the timeout as long as each step of it does not."""
-    arguments = (free_port(), str(tmp_path), steps, 0.5, shows)
+    arguments = (str(free_port()), str(tmp_path), steps, 0.5, shows)
     torch.multiprocessing.spawn(wait_as, arguments, nprocs=2)
     for rank, expected in enumerate(ends):
         busy, _, ended = (tmp_path / str(rank)).read_text().partition(" ")
@@ -140,7 +135,7 @@ def connect(rank: int, address: str, folder: Path) -> None:
 
 def test_every_group_of_processes_waits_as_long(tmp_path: Path) -> None:
     """But the one for reading data, which shows no progress."""
-    torch.multiprocessing.spawn(connect, (free_port(), tmp_path), nprocs=4)
+    torch.multiprocessing.spawn(connect, (str(free_port()), tmp_path), nprocs=4)
     waits = json.loads((tmp_path / "0" / "waits").read_text())
     assert len(waits) > 4
     assert sorted(set(waits)) == [77, 7200]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
+from ...process_group import free_port
 from .test_several_processes import (
     STEPS,
     alone,
@@ -17,12 +17,6 @@ from .test_several_processes import (
 )
 
 __all__ = ["alone", "corpus"]  # fixtures
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return int(free.getsockname()[1])
 
 
 def train_on_two(corpus: Path, runs: list[Path], *more: list[str], steps: int = STEPS) -> list[str]:
