@@ -35,6 +35,9 @@ _MODULES = {
 _NAME_SHARE = 0.35
 """Share of the terminal's width for the names of flags."""
 
+_BORDERS, _GAP = 4, 2
+"""Characters of a panel's two borders, and between its columns."""
+
 
 def build_app(verb: str) -> App:
     """Build the parser of one verb; this loads the verb's module."""
@@ -117,14 +120,15 @@ def _columns(
     """The columns of a panel, wide enough that no flag is folded and each can be copied."""
     words = [word for entry in entries for label in entry.all_options for word in label.split()]
     longest = max(map(len, words), default=0)
-    width = max(_NAME_SHARE * console.width, min(longest, console.width / 2))
-    names = ColumnSpec(
-        renderer=NameRenderer(max_width=round(width)), style="cyan", max_width=round(width)
-    )
-    description = ColumnSpec(renderer=_description, overflow="fold")
-    if any(entry.required for entry in entries):
-        return AsteriskColumn, names, description
-    return names, description
+    widest = round(max(_NAME_SHARE * console.width, min(longest, console.width / 2)))
+    renderer = NameRenderer(max_width=widest)
+    lines = (line for entry in entries for line in str(renderer(entry)).splitlines())
+    width = min(widest, max(map(len, lines), default=0))
+    asterisk = (AsteriskColumn,) if any(entry.required for entry in entries) else ()
+    # rich would measure every cell of columns without a width, which took a tenth of the time.
+    left = console.width - _BORDERS - len(asterisk) * (1 + _GAP) - width - _GAP
+    names = ColumnSpec(renderer=renderer, style="cyan", width=width)
+    return *asterisk, names, ColumnSpec(renderer=_description, overflow="fold", width=left)
 
 
 def _description(entry: HelpEntry) -> Text:

@@ -243,8 +243,8 @@ class RunSettings(Config):
         "a model, a run or Hugging Face, or a name: of a model at hand, or OWNER/NAME of the hub",
     )
     preset: str | None = None
-    model: TranslatorShape = TranslatorShape()
-    tokenizer: TokenizerSpec = TokenizerSpec()
+    model: TranslatorShape = Field(default_factory=TranslatorShape)
+    tokenizer: TokenizerSpec = Field(default_factory=TokenizerSpec)
     protect: tuple[str, ...] = Field(
         (),
         description="parts of texts that a translator learns to keep as they are: all, or some of "
@@ -261,15 +261,15 @@ class RunSettings(Config):
         "others are chosen every epoch",
     )
     data: DataSpec
-    images: ImageSpec = ImageSpec()
-    augment: AugmentSpec = AugmentSpec()
-    objective: ObjectiveSettings = ObjectiveSettings()
-    optimizer: OptimizerSettings = OptimizerSettings()
-    lora: LoraSettings = LoraSettings()
-    schedule: ScheduleSettings = ScheduleSettings()
-    validation: ValidationSettings = ValidationSettings()
-    checkpoint: CheckpointSettings = CheckpointSettings()
-    parallel: ParallelSettings = ParallelSettings()
+    images: ImageSpec = Field(default_factory=ImageSpec)
+    augment: AugmentSpec = Field(default_factory=AugmentSpec)
+    objective: ObjectiveSettings = Field(default_factory=ObjectiveSettings)
+    optimizer: OptimizerSettings = Field(default_factory=OptimizerSettings)
+    lora: LoraSettings = Field(default_factory=LoraSettings)
+    schedule: ScheduleSettings = Field(default_factory=ScheduleSettings)
+    validation: ValidationSettings = Field(default_factory=ValidationSettings)
+    checkpoint: CheckpointSettings = Field(default_factory=CheckpointSettings)
+    parallel: ParallelSettings = Field(default_factory=ParallelSettings)
     max_steps: PositiveInt = 100_000
     max_minutes: Annotated[float, Field(gt=0)] | None = None
     max_epochs: PositiveInt | None = None
