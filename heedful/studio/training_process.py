@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -19,6 +20,9 @@ from heedful.events import Event, Events, Metric
 
 if TYPE_CHECKING:
     from heedful.data.demo_corpus import DemoCorpus
+
+_TRIES = 200
+"""To remove the folder when the studio is gone, a hundredth of a second apart."""
 
 NICE = 5
 """Added to the priority's number, so that the pages come first."""
@@ -110,7 +114,11 @@ def _leave_with(descriptor: int, folder: Path) -> None:
     """
     while os.read(descriptor, 1024):
         pass
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(_TRIES):  # the training may write a file after its folder was emptied
+        shutil.rmtree(folder, ignore_errors=True)
+        if not folder.exists():
+            break
+        time.sleep(0.01)
     os._exit(1)
 
 

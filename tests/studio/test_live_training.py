@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from heedful.errors import UserError
-from heedful.studio import live_training
+from heedful.studio import live_training, training_process
 from heedful.studio.app import build_app
 from heedful.studio.live_training import FOLDER_PREFIX, LiveTraining
 from heedful.studio.small_translator import VARIANTS, Components
@@ -152,6 +153,31 @@ def test_it_ends_with_the_studio(given: Any, scratch: Path, ending: int) -> None
         studio.send_signal(ending)
     wait_for(lambda: not is_alive(pid), "it goes on")
     wait_for(lambda: not folders(scratch), "files stay")
+
+
+def test_a_file_written_while_its_folder_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The studio is gone, and the training has not noticed yet."""
+    folder = tmp_path / "training"
+    folder.mkdir()
+    remove, left = shutil.rmtree, [3, 2, 1]
+
+    def disturbed(path: Path, **options: Any) -> None:
+        remove(path, **options)
+        if left:
+            path.mkdir()
+            (path / f"late-{left.pop()}").touch()
+
+    monkeypatch.setattr(shutil, "rmtree", disturbed)
+    ended: list[int] = []
+    monkeypatch.setattr(os, "_exit", ended.append)
+    reading, writing = os.pipe()
+    os.close(writing)
+    training_process._leave_with(reading, folder)
+    os.close(reading)
+    assert ended == [1]
+    assert not folder.exists()
 
 
 _STUDIO = """
