@@ -40,10 +40,8 @@ types: $(READY)
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --site-dir build/site
 
-# Three workers for two cores: a third of the time tests wait for processes, servers and limits.
 tests: $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --dist loadfile \
-		-n $$($(BIN)/python -c 'from heedful.device import usable_cores as n; print(min(8, n() * 3 // 2 or 1))')
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n auto --maxprocesses 8 --dist loadfile
 
 bench: $(READY)
 	test -n "$(DATA)" || { echo "Name the folder of the corpora: make bench DATA=DIR" >&2; exit 1; }
