@@ -45,6 +45,7 @@ class SavedTensors:
         self.distribution = distribution
         self.team = team
         self.store = store
+        self._parameters: dict[str, Tensor] = dict(distribution.model.named_parameters())
         self._writers: ProcessGroup | None = None
         if store.settings.sharded:
             try:
@@ -139,10 +140,6 @@ class SavedTensors:
     @property
     def _has_pieces(self) -> bool:
         return any(isinstance(each, DTensor) for each in self._parameters.values())
-
-    @property
-    def _parameters(self) -> dict[str, Tensor]:
-        return dict(self.distribution.model.named_parameters())
 
     def _carried_pieces(self, carried: CarriedState) -> Pieces:
         """Pieces of what the last batch handed on: rows, of tensors with those of all processes."""

@@ -15,16 +15,12 @@ import heedful
 from heedful.cli.main import main
 from heedful.errors import ConfigError
 from heedful.text.protected_spans import reserved_marks
-from tests.learn.toy_settings import TOY_SETTINGS
+from tests.learn.toy_settings import WORD_SETTINGS, WORDS
 
-WORDS = {"ab": "no", "cd": "pq", "ef": "rs", "gh": "tu", "ij": "vw", "kl": "xy"}
-SETTINGS = TOY_SETTINGS | {
-    "model.width": 48,
-    "model.feedforward": 96,
+SETTINGS = WORD_SETTINGS | {
     "tokenizer.kind": "bpe",
     "tokenizer.vocabulary-size": 120,
     "data.batch-tokens": 512,
-    "schedule.warmup-steps": 40,
     "max-steps": 350,
 }
 

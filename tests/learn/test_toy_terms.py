@@ -25,15 +25,11 @@ from heedful.serve.scheduler import Scheduler
 from heedful.serve.served_models import ServedModels, parse_model
 from heedful.serve.service import Service
 from heedful.text.inline_terms import END, SEPARATOR
-from tests.learn.toy_settings import TOY_SETTINGS
+from tests.learn.toy_settings import WORD_SETTINGS, WORDS
 
-WORDS = {"ab": "no", "cd": "pq", "ef": "rs", "gh": "tu", "ij": "vw", "kl": "xy"}
-SETTINGS = TOY_SETTINGS | {
-    "model.width": 48,
-    "model.feedforward": 96,
+SETTINGS = WORD_SETTINGS | {
     "tokenizer.kind": "characters",
     "data.batch-tokens": 768,
-    "schedule.warmup-steps": 40,
     "soft-terms-share": 0.6,
     "max-steps": 500,
 }

@@ -1,4 +1,4 @@
-"""Settings of the small translators that learn toy languages, as flags of `heedful train`."""
+"""The small translators that learn toy languages: their settings, as flags of `heedful train`."""
 
 from __future__ import annotations
 
@@ -17,3 +17,13 @@ TOY_SETTINGS: dict[str, object] = {
     "precision": "fp32",
     "seed": 3,
 }
+
+WORDS = {"ab": "no", "cd": "pq", "ef": "rs", "gh": "tu", "ij": "vw", "kl": "xy"}
+"""A toy language's words, beside which sentences have parts that are new each time."""
+
+WORD_SETTINGS = TOY_SETTINGS | {
+    "model.width": 48,
+    "model.feedforward": 96,
+    "schedule.warmup-steps": 40,
+}
+"""Settings with which these are learned."""

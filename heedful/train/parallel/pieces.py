@@ -51,7 +51,7 @@ def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[Piece]:
             their original order.
 
     Returns:
-        None if the process keeps nothing of it, one or, with `rows`, several.
+        No piece if the process keeps nothing of it, one or, with `rows`, several.
     """
     size = tuple(tensor.shape)
     if not isinstance(tensor, DTensor):

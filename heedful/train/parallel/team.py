@@ -49,7 +49,7 @@ LONGEST_WAIT = timedelta(hours=2)
 """For reading data and making a tokenizer, which show no progress while they run."""
 
 _WORKING, _DONE, _FAILED = 0, 1, 2
-"""What the first process says of the work it does alone."""
+"""States of the work that the first process does alone, as it tells them."""
 
 _SHOWN = 0.1
 """Part of the timeout between two signs of progress: a step may take almost all of it, and a sign
