@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from heedful.errors import ConfigError, ModelError
 from heedful.text.pretokenization import is_of_word
@@ -164,50 +164,59 @@ def read_tokenizer(path: Path) -> TextTokenizer:
 
 
 def _read_protection(path: Path) -> Protection | None:
-    """Read the kinds of parts that a model protects, if it does.
+    """Read the kinds of parts that a model protects, if it does."""
+    problem = "This is no list of the parts of texts that this version of Heedful can protect"
+    content = _read_beside(path, _has_known_kinds, problem)
+    if content is None:
+        return None
+    from heedful.text.protected_spans import Protection
+
+    return Protection(tuple(content["kinds"]))
+
+
+def _has_known_kinds(content: Any) -> bool:
+    from heedful.text.protected_spans import SPAN_KINDS
+
+    return bool(content["kinds"]) and set(content["kinds"]) <= set(SPAN_KINDS)
+
+
+def _read_soft_terms(path: Path) -> bool:
+    """True if a model has learned soft terms."""
+    problem = (
+        "This does not say how the model has learned soft terms, or not to this version of Heedful"
+    )
+    return _read_beside(path, lambda content: True, problem) is not None
+
+
+def _read_beside(path: Path, is_sound: Callable[[Any], bool], problem: str) -> Any:
+    """Read a JSON file beside the tokenizers.
+
+    Args:
+        path: of the file.
+        is_sound: looks at its content; an error of a wrong type or a missing key counts as no.
+        problem: to say if it is not sound.
+
+    Returns:
+        Its content; None if there is no such file.
 
     Raises:
         ModelError: when the file is damaged or of a newer version.
     """
     if not path.exists():
         return None
-    from heedful.text.protected_spans import SPAN_KINDS, Protection
-
+    content: Any = None
     try:
         content = json.loads(read_text(path))
-        version, kinds = content["schema_version"], content["kinds"]
-        sound = version == 1 and bool(kinds) and set(kinds) <= set(SPAN_KINDS)
+        sound = content["schema_version"] == 1 and is_sound(content)
     except (ValueError, TypeError, KeyError, RecursionError):
         sound = False
     if not sound:
         raise ModelError(
-            "This is no list of the parts of texts that this version of Heedful can protect",
+            problem,
             where=str(path),
             remedy="Restore the file from where the model came from, or update Heedful",
         )
-    return Protection(tuple(kinds))
-
-
-def _read_soft_terms(path: Path) -> bool:
-    """True if a model has learned soft terms.
-
-    Raises:
-        ModelError: when the file is damaged or of a newer version.
-    """
-    if not path.exists():
-        return False
-    try:
-        sound = json.loads(read_text(path))["schema_version"] == 1
-    except (ValueError, TypeError, KeyError, RecursionError):
-        sound = False
-    if not sound:
-        raise ModelError(
-            "This does not say how the model has learned soft terms, or not to this version of "
-            "Heedful",
-            where=str(path),
-            remedy="Restore the file from where the model came from, or update Heedful",
-        )
-    return True
+    return content
 
 
 def _is_imported(text: str) -> bool:
