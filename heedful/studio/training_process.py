@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import threading
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -21,8 +20,8 @@ from heedful.events import Event, Events, Metric
 if TYPE_CHECKING:
     from heedful.data.demo_corpus import DemoCorpus
 
-_TRIES = 200
-"""To remove the folder when the studio is gone, a hundredth of a second apart."""
+_REMOVE = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+"""A program that takes the place of this one when the studio is gone."""
 
 NICE = 5
 """Added to the priority's number, so that the pages come first."""
@@ -110,16 +109,13 @@ def _leave_with(descriptor: int, folder: Path) -> None:
     """Wait for the end of the input, then leave nothing behind.
 
     The file is read by its descriptor: a thread that waits in `sys.stdin` would hold a lock that
-    the interpreter wants when it ends.
+    the interpreter wants when it ends. The folder is removed by a program that takes the place of
+    this process: only then has the training's thread stopped for certain, which else may make the
+    folder anew between its removal and the end.
     """
     while os.read(descriptor, 1024):
         pass
-    for _ in range(_TRIES):  # the training may write a file after its folder was emptied
-        shutil.rmtree(folder, ignore_errors=True)
-        if not folder.exists():
-            break
-        time.sleep(0.01)
-    os._exit(1)
+    os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _REMOVE, str(folder)])
 
 
 def main() -> int:

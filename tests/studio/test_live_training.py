@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from heedful.errors import UserError
-from heedful.studio import live_training, training_process
+from heedful.studio import live_training
 from heedful.studio.app import build_app
 from heedful.studio.live_training import FOLDER_PREFIX, LiveTraining
 from heedful.studio.small_translator import VARIANTS, Components
@@ -155,30 +154,33 @@ def test_it_ends_with_the_studio(given: Any, scratch: Path, ending: int) -> None
     wait_for(lambda: not folders(scratch), "files stay")
 
 
-def test_a_file_written_while_its_folder_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The studio is gone, and the training has not noticed yet."""
-    folder = tmp_path / "training"
-    folder.mkdir()
-    remove, left = shutil.rmtree, [3, 2, 1]
+def test_nothing_is_written_after_the_folder_was_removed(tmp_path: Path) -> None:
+    """The studio is gone, and the training's thread has not noticed: it goes on writing."""
+    for number in range(10):
+        folder = tmp_path / f"training-{number}"
+        words = [sys.executable, "-c", _WRITES_ON, str(folder)]
+        with subprocess.Popen(words, stdin=subprocess.PIPE) as process:
+            wait_for(folder.exists, "nothing is written")
+            assert process.stdin is not None
+            process.stdin.close()
+        assert not folder.exists()
 
-    def disturbed(path: Path, **options: Any) -> None:
-        remove(path, **options)
-        if left:
-            path.mkdir()
-            (path / f"late-{left.pop()}").touch()
 
-    monkeypatch.setattr(shutil, "rmtree", disturbed)
-    ended: list[int] = []
-    monkeypatch.setattr(os, "_exit", ended.append)
-    reading, writing = os.pipe()
-    os.close(writing)
-    training_process._leave_with(reading, folder)
-    os.close(reading)
-    assert ended == [1]
-    assert not folder.exists()
+_WRITES_ON = """
+import sys
+import threading
+from pathlib import Path
+from heedful.studio.training_process import _leave_with
 
+folder = Path(sys.argv[1])
+threading.Thread(target=_leave_with, args=(sys.stdin.fileno(), folder), daemon=True).start()
+while True:
+    folder.mkdir(exist_ok=True)
+    try:
+        (folder / "file").touch()
+    except OSError:
+        pass  # the folder was removed
+"""
 
 _STUDIO = """
 import sys
