@@ -136,7 +136,7 @@ def _fresh(value: Any, again: bool) -> Any:
     if isinstance(value, Context) and value.capture is not None and again:
         return replace(value, capture=Capture(value.capture.wanted))
     if isinstance(value, LearnedKeyValues):
-        return value.copy()
+        return replace(value)  # not split yet
     if isinstance(value, tuple | list):
         return tuple(_fresh(each, again) for each in value)
     return value

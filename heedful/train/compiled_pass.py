@@ -26,7 +26,7 @@ import torch
 from torch import nn
 
 from heedful.errors import RunError
-from heedful.nn.attention.cache import KeyValues
+from heedful.nn.attention.cache import LearnedKeyValues
 from heedful.nn.capture import Capture
 from heedful.nn.unpadding import sequences_apart
 from heedful.train.activation_checkpointing import CheckpointedForward, blocks_of
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     """Return states of mixers as nothing but their tensors; other inputs as they are."""
     if not isinstance(value, tuple):
         return value
-    return tuple(each.plain() if isinstance(each, KeyValues) else each for each in value)
+    return tuple(each.plain() if isinstance(each, LearnedKeyValues) else each for each in value)
 
 
 def _looks(given: object) -> bool:

@@ -12,7 +12,9 @@ parts count as batches of their own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +22,7 @@ from heedful.data.batches import positions_in
 from heedful.memory import ran_out, release
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from heedful.train.batch_source import Batch
     from heedful.train.parallel.team import Team
@@ -113,6 +115,73 @@ class OneTooLarge(Exception):
         super().__init__(f"{positions} positions")
         self.index = index
         self.positions = positions
+
+
+class PartialSums:
+    """Gradients of parts summed in an order that several processes can keep, too.
+
+    Sums of floating-point numbers depend on their order. Part after part is added to one sum after
+    the other, in turns; then the first half of the sums is added to the second, until one is left.
+    A process whose parts are every second or every fourth has some of these sums, and an exchange
+    in pairs of processes goes on with them as one process does with all.
+
+    Args:
+        parameters: that learn.
+        most: of the sums, each of which takes the memory of a gradient; a power of two, 1 to add
+            each part to those before it.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], most: int) -> None:
+        self.parameters = parameters
+        self.most = most
+        self.begin(1)
+
+    def begin(self, parts: int) -> None:
+        """Start an update of so many parts."""
+        count = math.gcd(parts, self.most)
+        if count == parts:  # of one part each: the first pairs are added at once
+            count = max(1, count // 2)
+        self._sums: list[list[Tensor | None]] = [[None] * len(self.parameters)] * count
+        self._next = 0
+
+    @contextmanager
+    def adding(self, last: bool) -> Iterator[None]:
+        """A context for the backward pass of the next part.
+
+        Args:
+            last: whether it is the update's last, after which parameters have the whole gradient.
+        """
+        if len(self._sums) == 1:
+            yield
+            return
+        self._give(self._sums[self._next])
+        yield
+        self._sums[self._next] = [parameter.grad for parameter in self.parameters]
+        self._next = (self._next + 1) % len(self._sums)
+        if last:
+            self._give(_in_pairs(self._sums))
+            self.begin(1)
+
+    def _give(self, gradients: Sequence[Tensor | None]) -> None:
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
+            parameter.grad = gradient
+
+
+def _in_pairs(sums: list[list[Tensor | None]]) -> list[Tensor | None]:
+    """The sum of gradients, each the sum of the half before the middle and of the half after."""
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [
+            [_sum(*each) for each in zip(first, second, strict=True)]
+            for first, second in zip(sums[:half], sums[half:], strict=True)
+        ]
+    return sums[0]
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is None or second is None:  # of what a part did not use, such as an expert
+        return second if first is None else first
+    return first.add_(second)
 
 
 class Splitting:

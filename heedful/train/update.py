@@ -20,7 +20,7 @@ from heedful.train.compiled_pass import CompiledPass
 from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
 from heedful.train.objective import CarriedState, Context, HandOver, LossSum, Objective
 from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
-from heedful.train.splitting import Part, Splitting, derive_seed, parts_of
+from heedful.train.splitting import Part, PartialSums, Splitting, derive_seed, parts_of
 
 if TYPE_CHECKING:
     from heedful.device import Precision
@@ -67,12 +67,14 @@ class Distribution:
         loss_factor: what to multiply a loss by, so that summed gradients of all processes are those
             of the summed loss.
         may_look: whether a process can pass a batch through the model without the others.
+        partial_sums: of an update's gradients that are kept apart at most; see `PartialSums`.
         rows: of matrices whose rows are kept in another order: by the names of weights [N] int64,
             the original number of every row.
     """
 
     loss_factor = 1.0
     may_look = True
+    partial_sums = 1
     team: Team | None = None
     lane: tuple[int, ...] = ()
     rows: Mapping[str, Tensor] = MappingProxyType({})
@@ -158,6 +160,7 @@ class Updater:
         self.parameters = tuple(model.parameters())
         self.device = self.parameters[0].device
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
+        self.gradients = PartialSums(self.parameters, self.distribution.partial_sums)
         self.splitting = Splitting(self.distribution.team, alone=self.distribution.may_look)
         self.compiled: CompiledPass | None = None
 
@@ -203,11 +206,12 @@ class Updater:
         tokens = round(self.distribution.sums([sum(part.tokens for part in parts)])[0])
         if not self.model.training:
             self.model.train()
-        sums: dict[str, Tensor] = {}
+        sums: dict[str, list[Tensor]] = {}
         hand_over = HandOver(carried_state or {})
 
         def begin() -> None:
             self.optimizer.zero_grad(set_to_none=True)
+            self.gradients.begin(len(parts))
             sums.clear()
             hand_over.restart()
 
@@ -222,17 +226,19 @@ class Updater:
                 if last:
                     self.splitting.agree()
                 loss = self._weighed(result.loss_sum / tokens, part)
-                self.scaler.scale(loss).backward()
+                with self.gradients.adding(last):
+                    self.scaler.scale(loss).backward()
             for name, value in {"loss": result.loss_sum, **result.extras}.items():
-                counted = value.detach() if part.counts else torch.zeros_like(value)
-                sums[name] = sums.get(name, 0) + counted
+                sums.setdefault(name, []).append(value.detach() * part.counts)
             return True
 
         with self.precision.matmul():
             too_large = self._compiling(step, lambda: self.splitting.run(parts, begin, learn))
         if too_large is None:
             return None
-        totals = self.distribution.sums([float(value) for value in sums.values()])
+        # In float64, where a few numbers of float32 have the same sum in any order.
+        here = [sum(torch.stack(values).tolist()) for values in sums.values()]
+        totals = self.distribution.sums(here)
         values = {name: total / tokens for name, total in zip(sums, totals, strict=True)}
         result = self._apply(values, tokens, learning_rate)
         return replace(result, too_large=too_large, carried_state=hand_over.last())

@@ -1019,16 +1019,18 @@ def test_keys_and_values_are_taken_apart_for_whoever_asks(how):
     assert isinstance(learned, LearnedKeyValues)
     with torch.no_grad():
         plain = layer.read(Memory(memory, layout.positions, layout.rows))
-        assert learned.keys.requires_grad, "kept for all, though the first to ask learns nothing"
+        assert learned.plain().keys.requires_grad, (
+            "kept for all, though the first to ask learns nothing"
+        )
     assert type(plain) is KeyValues
     real = (layout.positions >= 0)[:, None, :, None]
     for name in ("keys", "values"):
-        one, other = getattr(learned, name), getattr(plain, name)
+        one, other = getattr(learned.plain(), name), getattr(plain, name)
         near(one * real, other * real, 5e-6)  # PyTorch multiplies where nothing is learned
-        assert getattr(learned, name) is one
+        assert getattr(learned.plain(), name) is one
     assert learned.reorder(Reordering(torch.zeros(2, 1), torch.tensor([2, 0]))).keys.shape[0] == 2
-    up = torch.randn_like(learned.keys) * real
-    (gradient,) = torch.autograd.grad(learned.keys, memory, up)
+    up = torch.randn_like(learned.plain().keys) * real
+    (gradient,) = torch.autograd.grad(learned.plain().keys, memory, up)
     weight = layer.memory_projection.weight[: 2 * 16].double()
     wanted = up.transpose(1, 2).flatten(2).double() @ weight
     if layout.rows is not None:
@@ -1041,7 +1043,7 @@ def test_a_plain_memory_is_attended_to_one_by_one():
     block = Block(WIDTH, block_of())
     x, context, memory = seen_by("full")
     learned = block.cross_attention.read(Memory(memory, memory))
-    plain = KeyValues(learned.keys, learned.values)
+    plain = learned.plain()
     counts = [calls(block(x, context, (None, each, None))[0]) for each in (learned, plain)]
     assert counts == [3, 2]
     one, other = (block(x, context, (None, each, None))[0] for each in (learned, plain))

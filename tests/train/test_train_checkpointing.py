@@ -320,7 +320,8 @@ class Reader(nn.Module):
     """A block that asks for keys and values of a memory."""
 
     def forward(self, x: Tensor, state: LearnedKeyValues) -> Tensor:
-        return x * state.keys.sum() * state.values.sum()
+        keys_values = state.plain()
+        return x * keys_values.keys.sum() * keys_values.values.sum()
 
 
 @pytest.mark.parametrize("selective", [False, True])

@@ -68,7 +68,8 @@ class KeyValues:
         )
 
 
-class LearnedKeyValues(KeyValues):
+@dataclass(frozen=True, eq=False)
+class LearnedKeyValues:
     """Keys and values in training: left side by side, as a fused sub-layer reads them.
 
     Args:
@@ -76,36 +77,21 @@ class LearnedKeyValues(KeyValues):
         split: makes keys and values of it, when another kernel asks for them.
     """
 
-    def __init__(
-        self, memory: ProjectedMemory, split: Callable[[ProjectedMemory], KeyValues]
-    ) -> None:
-        vars(self).update(memory=memory, _split=split)
-
     memory: ProjectedMemory
-    _split: Callable[[ProjectedMemory], KeyValues]
-
-    def copy(self) -> LearnedKeyValues:
-        """Return the same, not yet split."""
-        return LearnedKeyValues(self.memory, self._split)
+    split: Callable[[ProjectedMemory], KeyValues]
 
     @functools.cached_property
     def _key_values(self) -> KeyValues:
         with torch.enable_grad():  # kept for every later call, which may want gradients
-            return self._split(self.memory)
+            return self.split(self.memory)
 
     def plain(self) -> KeyValues:
         """Return these keys and values as nothing but two tensors."""
         return self._key_values
 
-    @property
-    def keys(self) -> Tensor:
-        """[B, K, Lk, E]."""
-        return self._key_values.keys
-
-    @property
-    def values(self) -> Tensor:
-        """[B, K, Lk, E]."""
-        return self._key_values.values
+    def reorder(self, choice: Reordering) -> KeyValues:
+        """Return those of the chosen sentences; beams of a sentence share them."""
+        return self.plain().reorder(choice)
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.cache import KeyValueCache, KeyValues
+from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues
 from heedful.nn.attention.multi_head import (
     CrossAttention,
     GlobalQueries,
@@ -100,7 +100,7 @@ class GlobalSelfAttention(SelfAttention):
         y: Tensor,
         after: ResidualNorm,
         context: Context,
-        state: KeyValues | None = None,
+        state: KeyValues | LearnedKeyValues | None = None,
     ) -> None:
         """No fused kernel has two projections."""
 

@@ -208,7 +208,7 @@ class Attention(nn.Module):
         y: Tensor,
         after: ResidualNorm,
         context: Context,
-        state: KeyValues | None = None,
+        state: KeyValues | LearnedKeyValues | None = None,
     ) -> tuple[Tensor, Tensor] | None:
         """Attend and do all that follows up to the next sub-layer in one call.
 
@@ -454,7 +454,7 @@ class CrossAttention(Attention):
         self.projection = FusedLinear(width, query, bias=bias, gain=_INPUT_GAIN)
         self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
 
-    def read(self, memory: Memory) -> KeyValues:
+    def read(self, memory: Memory) -> KeyValues | LearnedKeyValues:
         """Return keys and values of a memory."""
         projection = self.memory_projection
         learns = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
@@ -463,7 +463,7 @@ class CrossAttention(Attention):
             return LearnedKeyValues(projected, self._split)
         return self._laid_out(projection(memory.states, memory.rows))
 
-    def step(self, x: Tensor, state: KeyValues, context: Context) -> tuple[Tensor, KeyValues]:
+    def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
         """Attend from x [B, Lq, D] to a memory; see `CrossMixer.step`.
 
         All beams of a sentence may stand side by side in Lq: queries do not see each other here.
@@ -471,7 +471,8 @@ class CrossAttention(Attention):
         """
         (query,) = self.projection(x, context.rows)
         assert context.memory_positions is not None
-        return self._attend(self.queries_of(query), state, context.memory_positions, context), state
+        positions = context.memory_positions
+        return self._attend(self.queries_of(query), state.plain(), positions, context), state
 
     def read_work(self, tokens: int) -> Work:
         """Return the operations of reading a memory of so many tokens."""

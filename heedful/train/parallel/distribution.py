@@ -15,12 +15,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
+from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.moe import adds_penalties
 from heedful.train.context_parallel import check_context, context_parallel
 from heedful.train.model_weights import load_weights
@@ -28,7 +30,7 @@ from heedful.train.objective import Context, LossSum, Objective
 from heedful.train.parallel.pieces import weight_name
 from heedful.train.parallel.shares import Share
 from heedful.train.parallel.team import Team
-from heedful.train.parallel.tensor_plan import RowOrder, only_by_forward, split_matrices
+from heedful.train.parallel.tensor_plan import RowOrder, split_matrices
 from heedful.train.update import Distribution
 
 if TYPE_CHECKING:
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
     from heedful.train.batch_source import Batch
     from heedful.train.run_settings import RunSettings
+
+_COMPARED = 4
+"""Processes whose runs one process can repeat to the last bit: so many, or half of them."""
 
 Returned = tuple[Tensor, int, Mapping[str, Tensor], Mapping[str, Tensor]]
 """A `LossSum` as plain values, in which PyTorch's engines find the tensors to wait for."""
@@ -114,6 +119,11 @@ class Copies(_Together):
             gradient_as_bucket_view=True,
             find_unused_parameters=adds_penalties(model),  # experts that no token chose
         )
+        if device.type == "cpu" and team.process.size > 2:  # two have one way to add
+            group = self._pass.process_group
+            self._pass.register_comm_hook(
+                None, lambda _, bucket: _now(mean_in_pairs(bucket.buffer(), group))
+            )
 
     def loss(self, batch: Batch, context: Context) -> LossSum:
         """The summed loss of a batch; the pass of the last part gets ready to exchange."""
@@ -128,6 +138,33 @@ class Copies(_Together):
             return
         with self._pass.no_sync():
             yield
+
+
+def mean_in_pairs(mine: Tensor, group: dist.ProcessGroup) -> Tensor:
+    """Average gradients over processes in the order of `PartialSums`.
+
+    The ring of gloo adds each piece of a tensor in another order. As many bytes travel here: each
+    process gets its piece from all others, and gives back the mean.
+
+    Args:
+        mine: [N] of this process; changed in place.
+        group: the processes.
+    """
+    size = dist.get_world_size(group)
+    pieces = torch.nn.functional.pad(mine, (0, -len(mine) % size))
+    got = torch.empty_like(pieces)
+    dist.all_to_all_single(got, pieces, group=group)
+    rows = got.view(size, -1)
+    while len(rows) % 2 == 0:
+        rows = rows[: len(rows) // 2] + rows[len(rows) // 2 :]
+    dist.all_gather_into_tensor(pieces, rows.sum(0).div_(size), group=group)
+    return mine.copy_(pieces[: len(mine)])
+
+
+def _now(tensor: Tensor) -> torch.futures.Future[Tensor]:
+    done: torch.futures.Future[Tensor] = torch.futures.Future()
+    done.set_result(tensor)
+    return done
 
 
 class Shards(_Together):
@@ -242,7 +279,10 @@ def distribute(
     size = team.dimensions
     parts = settings.parallel.parts or 1
     if team.alone:
-        return Distribution(model, objective), Share(parts=parts)
+        alone = Distribution(model, objective)
+        if settings.parallel.parts is not None:
+            alone.partial_sums = _COMPARED
+        return alone, Share(parts=parts)
     check_context(model, size.context, settings.objective)
     device = next(model.parameters()).device
     names = ("data", "shard", "context", "tensor")
@@ -250,7 +290,8 @@ def distribute(
     mesh = init_device_mesh(device.type, shape, mesh_dim_names=names)
     team.limit_waits(mesh)
     place = {name: mesh.get_local_rank(name) for name in names}
-    index = place["data"] * size.shard + place["shard"]
+    # Sums over shards come first: those processes are the ones that `PartialSums` adds first.
+    index = place["shard"] * size.data + place["data"]
     share = Share(index, size.learners, parts, (place["context"], size.context))
     context = mesh["context"] if size.context > 1 else None
     if size.shard == size.tensor == 1:
@@ -278,12 +319,10 @@ def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:
     for stack in cast("Mapping[str, Any]", getattr(model, "stacks", dict)()).values():
         for block in stack.blocks:
             for part in block.parts():
-                if hasattr(part, "read"):  # which happens before the block's own pass
-                    for each in part.children():
-                        only_by_forward(each)  # so that keys and values come as plain tensors
-                    fully_shard(part, mesh=mesh)
-                    for method in ("read", "step"):
-                        register_fsdp_forward_method(part, method)
+                if hasattr(part, "memory_projection"):
+                    _shard_by_method(part.memory_projection, ("forward", "fused"), mesh)
+                elif hasattr(part, "read"):
+                    _shard_by_method(part, ("read", "step"), mesh)
             fully_shard(block, mesh=mesh)
     root = fully_shard(loss_pass, mesh=mesh)
     for module in loss_pass.modules():
@@ -291,6 +330,23 @@ def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:
             module.set_gradient_divide_factor(1.0)
             module.set_force_sum_reduction_for_comms(True)
     return root
+
+
+def _shard_by_method(module: nn.Module, methods: Sequence[str], mesh: DeviceMesh) -> None:
+    """Shard what is used before a block's own pass: memories are read first.
+
+    Parameters are gathered around each method; the hooks that gather them around a call are taken
+    away, as kernels pass by modules with hooks.
+    """
+    plain = has_no_hooks(module)
+    fully_shard(module, mesh=mesh)
+    if plain:
+        module._forward_pre_hooks.clear()
+        module._forward_hooks.clear()
+    else:
+        methods = [method for method in methods if method != "forward"]  # by its hooks
+    for method in methods:
+        register_fsdp_forward_method(module, method)
 
 
 def _loss_sum(returned: Returned) -> LossSum:

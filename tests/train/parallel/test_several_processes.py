@@ -79,6 +79,14 @@ def check_alike(run: Path, like: Path) -> None:
             assert each["loss"] == pytest.approx(others_judged[each["step"]], rel=10 * TOLERANCE)
 
 
+def check_same_bits(run: Path, like: Path) -> None:
+    """Learned in the same order of sums: nothing differs at all."""
+    weights = [(each / "model" / "model.safetensors").read_bytes() for each in (run, like)]
+    assert weights[0] == weights[1]
+    losses = [[each["loss"] for each in events(each_run)] for each_run in (run, like)]
+    assert losses[0] == losses[1]
+
+
 @pytest.fixture(scope="module")
 def alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("alone") / "run"
@@ -98,6 +106,7 @@ def test_the_losses_of_one_process(
     more = ("--processes", str(processes), *plan, "--checkpoint.background", "true")
     said = train(corpus, tmp_path / "run", *more)
     check_alike(tmp_path / "run", alone)
+    check_same_bits(tmp_path / "run", alone)
     assert said.count("Done (max_steps") == 1  # one process speaks for all
     assert not list((tmp_path / "run" / "checkpoints").glob(".temporary*"))
 
@@ -119,6 +128,7 @@ def test_resumed_by_other_numbers_of_processes(corpus: Path, tmp_path: Path) -> 
     said = train(corpus, run, *parts, "--resume", "--parallel.shard", "1")
     assert "Resumed from step 6" in said
     check_alike(run, tmp_path / "one")
+    check_same_bits(run, tmp_path / "one")
 
 
 def wait_for(path: Path, lines: int, process: subprocess.Popen[bytes]) -> None:
