@@ -28,7 +28,12 @@ from heedful.train.objective import Context, LossSum, Objective
 from heedful.train.parallel.pieces import weight_name
 from heedful.train.parallel.shares import Share
 from heedful.train.parallel.team import Team
-from heedful.train.parallel.tensor_plan import RowOrder, only_by_forward, split_matrices
+from heedful.train.parallel.tensor_plan import (
+    RowOrder,
+    check_matrices,
+    only_by_forward,
+    split_matrices,
+)
 from heedful.train.update import Distribution
 
 if TYPE_CHECKING:
@@ -243,7 +248,13 @@ def distribute(
     parts = settings.parallel.parts or 1
     if team.alone:
         return Distribution(model, objective), Share(parts=parts)
-    check_context(model, size.context, settings.objective)
+
+
+    def check() -> None:
+        check_context(model, size.context, settings.objective)
+        check_matrices(model, size.tensor)
+
+    team.only_main(check)  # so that it is said once, and none waits for those that are gone
     device = next(model.parameters()).device
     names = ("data", "shard", "context", "tensor")
     shape = (size.data, size.shard, size.context, size.tensor)
