@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
@@ -146,6 +147,7 @@ class Shards(_Together):
         mesh: the processes that learn from different examples, of which those along the last axis
             have a shard each.
         order: of the rows of split matrices.
+        parts: the processes that have parts of the same matrices; None where they are whole.
         twin: makes a model like this one in one piece, with any weights.
     """
 
@@ -159,6 +161,7 @@ class Shards(_Together):
         context: DeviceMesh | None,
         mesh: DeviceMesh | None,
         order: RowOrder,
+        parts: DeviceMesh | None,
         twin: Callable[[], nn.Module],
     ) -> None:
         super().__init__(model, objective, team, context)
@@ -169,6 +172,7 @@ class Shards(_Together):
         if mesh is not None:
             self._sharded = _shard(self._pass, mesh)
         self._parameters: dict[str, Tensor] = dict(model.named_parameters())
+        self._parts = None if parts is None else parts.get_group()
 
     def loss(self, batch: Batch, context: Context) -> LossSum:
         """The summed loss of a batch, for which blocks get their parameters one after the other."""
@@ -184,6 +188,11 @@ class Shards(_Together):
             self._sharded.set_requires_gradient_sync(last)
             self._sharded.set_is_last_backward(last)
         yield
+        for name in self._order.of_heads if last else ():
+            gradient = self._parameters[name].grad
+            if gradient is not None:
+                own = gradient.to_local() if isinstance(gradient, DTensor) else gradient
+                dist.all_reduce(own, group=self._parts)
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """The length of the whole gradient: of each tensor first, wherever its parts lie."""
@@ -245,10 +254,9 @@ def distribute(
         ConfigError: when the model cannot be spread so.
     """
     size = team.dimensions
-    parts = settings.parallel.parts or 1
+    cut = settings.parallel.parts or 1
     if team.alone:
-        return Distribution(model, objective), Share(parts=parts)
-
+        return Distribution(model, objective), Share(parts=cut)
 
     def check() -> None:
         check_context(model, size.context, settings.objective)
@@ -262,22 +270,23 @@ def distribute(
     team.limit_waits(mesh)
     place = {name: mesh.get_local_rank(name) for name in names}
     index = place["data"] * size.shard + place["shard"]
-    share = Share(index, size.learners, parts, (place["context"], size.context))
+    share = Share(index, size.learners, cut, (place["context"], size.context))
     context = mesh["context"] if size.context > 1 else None
     if size.shard == size.tensor == 1:
         return Copies(model, objective, team, context), share
-    order, sharded = RowOrder(), None
+    order, sharded, parts = RowOrder(), None, None
     if size.tensor > 1:
         learners = mesh["data", "shard", "context"]._flatten("learners")
         team.limit_waits(learners)
         team.learners = learners.get_group()
-        order = split_matrices(model, mesh["tensor"])
+        parts = mesh["tensor"]
+        order = split_matrices(model, parts)
     if size.learners * size.context > 1:
         sharded = mesh["shard", "context"]._flatten("shards")
         team.limit_waits(sharded)
         if size.data > 1:
             sharded = DeviceMesh._concatenate([mesh["data"], sharded])
-    return Shards(model, objective, team, context, sharded, order, twin), share
+    return Shards(model, objective, team, context, sharded, order, parts, twin), share
 
 
 def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:

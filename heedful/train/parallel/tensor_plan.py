@@ -40,9 +40,12 @@ class RowOrder:
 
     Args:
         rows: for each of them [N] int64, the original number of every row.
+        of_heads: names of weights that are whole on each process, which uses them for its own heads
+            alone: position biases, norms of queries and keys. Its gradients are parts of a sum.
     """
 
     rows: dict[str, Tensor] = field(default_factory=dict)
+    of_heads: tuple[str, ...] = ()
 
     def applied(self, name: str, tensor: Tensor) -> Tensor:
         """A whole tensor [N, …] in the order that processes keep it in."""
@@ -165,7 +168,19 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
         split = _split_of(part)
         assert split is not None
         split(part, mesh, address, order)
+    order.of_heads = tuple(_of_heads(model))
     return order
+
+
+def _of_heads(model: nn.Module) -> Iterator[str]:
+    """Names of whole weights of attention: in its modules, or shared by those of a stack."""
+    modules: list[Any] = [part for _, part in _parts(model) if isinstance(part, Attention)]
+    for stack in getattr(model, "stacks", dict)().values():
+        modules.extend([] if stack.position_bias is None else [stack.position_bias])
+    theirs = {id(weight) for module in modules for weight in module.parameters()}
+    for name, weight in model.named_parameters():
+        if id(weight) in theirs and not isinstance(weight, DTensor):
+            yield name
 
 
 def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
@@ -212,7 +227,7 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
 
 
 def _split_of(part: nn.Module) -> Callable[[Any, DeviceMesh, str, RowOrder], None] | None:
-    """The way to split the matrices of a part; None where there is none, as of experts."""
+    """The way to split a part's matrices; None for experts, and attention with pruned heads."""
     if isinstance(part, Attention):
-        return _split_attention
+        return _split_attention if part.kept.whole else None
     return _split_feedforward if isinstance(part, FeedForward) else None

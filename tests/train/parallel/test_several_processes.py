@@ -103,8 +103,12 @@ def test_the_losses_of_one_process(
 
 
 def test_matrices_in_parts(corpus: Path, tmp_path: Path) -> None:
-    """Without dropout, of which each process draws its own inside of a sub-layer."""
+    """Without dropout, of which each process draws its own inside of a sub-layer.
+
+    Position biases have a number for each head, vectors of relative values serve all heads.
+    """
     plain = ("--model.dropout", "0", "--checkpoint.ema-decay", "0.9")
+    plain += ("--model.positions", "t5", "--model.relative-values", "4")
     train(corpus, tmp_path / "one", *plain)
     train(corpus, tmp_path / "two", *plain, "--processes", "2", "--parallel.tensor", "2")
     check_alike(tmp_path / "two", tmp_path / "one")
