@@ -46,14 +46,19 @@ def read_devices(words: str, *, width: int) -> tuple[Device, int]:
         from heedful.planning.this_machine import measure_processor
 
         return measure_processor(number, width), number
-    devices = _catalogue()
-    if name not in devices:
+    devices = {_plain(known): device for known, device in _catalogue().items()}
+    if _plain(name) not in devices:
         raise ConfigError(
             f"No device is called {match['name']!r}",
             where="--devices",
             remedy=suggest(name, device_names()),
         )
-    return devices[name], number
+    return devices[_plain(name)], number
+
+
+def _plain(name: str) -> str:
+    """Return a name without what people write between its parts: RTX4090 is rtx-4090."""
+    return name.replace("-", "").replace("_", "")
 
 
 def adapted(

@@ -346,8 +346,10 @@ class _Step:
             gathered += min(_BUCKETS, 2 * mine * FLOAT32)
         positions = round(self.positions)
         predicted = round(positions * costs.predicted)
-        loss = logit_bytes(costs.vocabulary, predicted, self.number_bytes)
-        loss += loss_bytes(costs.width, costs.vocabulary, predicted, self.number_bytes)
+        loss = 0
+        if costs.vocabulary:
+            loss = logit_bytes(costs.vocabulary, predicted, self.number_bytes)
+            loss += loss_bytes(costs.width, costs.vocabulary, predicted, self.number_bytes)
         activations = positions * (self._kept() + costs.embedded + costs.passing)
         model = 4 * FLOAT32 * mine + casts + gathered
         on_cpu = device.name == CPU

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+
+
+def lies_in_parts(tensor: Tensor | None) -> TypeGuard[DTensor]:
+    """True for a tensor of which each process has a part.
+
+    What makes such tensors takes half a second to load; where it is not loaded there is none.
+    """
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
 
 
 class MovingAverage:
@@ -39,7 +52,7 @@ class MovingAverage:
 
 def _here(tensor: Tensor) -> Tensor:
     """The part of a tensor that this process has; all of it, unless it lies in shards."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if lies_in_parts(tensor) else tensor
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:

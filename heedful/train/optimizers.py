@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from heedful.errors import RunError
 if TYPE_CHECKING:
     from heedful.train.run_settings import OptimizerSettings, ScheduleSettings
 
+_WRAPPED = ("add_param_group", "zero_grad")
 _MOMENTS = ("step", "exp_avg", "exp_avg_sq")
 
 
@@ -32,15 +34,28 @@ def build_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.opti
         for parameters, decay in ((decayed, settings.weight_decay), (free, decay_free))
         for together in _of_one_mesh(parameters)
     ]
-    kind = torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam
+    kind: Any = _plain(torch.optim.AdamW if settings.kind == "adamw" else torch.optim.Adam)
     device = next(model.parameters()).device.type
-    return kind(
+    made: torch.optim.Optimizer = kind(
         groups,
         lr=0.0,
         betas=(settings.beta1, settings.beta2),
         eps=settings.epsilon,
         fused=device in ("cpu", "cuda", "mps"),
     )
+    return made
+
+
+def _plain(kind: type[torch.optim.Optimizer]) -> type[torch.optim.Optimizer]:
+    """An optimizer without what keeps a compiler from looking into its methods.
+
+    That loads the compiler at the first call, nearly a second of a training's start, also where
+    nothing is compiled; and no step of ours is.
+    """
+    base = torch.optim.Optimizer
+    methods = {name: inspect.unwrap(getattr(base, name)) for name in _WRAPPED}
+    methods["step"] = torch.no_grad()(inspect.unwrap(kind.step))
+    return type(kind.__name__, (kind,), methods)
 
 
 def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]:

@@ -162,9 +162,8 @@ class ParallelSettings(Config):
     context: PositiveInt = Field(1, description="processes that have a part of each text")
     parts: PositiveInt | None = Field(
         None,
-        description="parts of each batch that draw dropout apart, and whose gradients are summed in "
-        "the order of 2 and 4 processes, also by one; as many as processes need if unset, so that "
-        "none is idle",
+        description="parts of each batch that draw dropout apart, and whose gradients one process "
+        "sums in the order of 2 or 4; as many as processes need if unset, so that none is idle",
     )
     timeout: Annotated[float, Field(gt=0)] = Field(
         300.0, description="seconds without an answer after which a process counts as lost"

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from heedful.errors import ConfigError
 from heedful.train.checkpoints import WholeTensors
+from heedful.train.model_weights import lies_in_parts
 from heedful.train.parallel.pieces import Piece, all_pieces, weight_name
 
 if TYPE_CHECKING:
@@ -133,13 +133,13 @@ class SavedTensors:
     def _allocated(self, name: str, size: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """A tensor of any content, of which this process keeps what it keeps of that name."""
         like = self._parameters.get(weight_name(name))
-        if _is_carried(name) or not isinstance(like, DTensor) or tuple(like.shape) != size:
+        if _is_carried(name) or not lies_in_parts(like) or tuple(like.shape) != size:
             return torch.empty(size, dtype=dtype)
         return torch.empty_like(like, dtype=dtype, requires_grad=False)
 
     @property
     def _has_pieces(self) -> bool:
-        return any(isinstance(each, DTensor) for each in self._parameters.values())
+        return any(lies_in_parts(each) for each in self._parameters.values())
 
     def _carried_pieces(self, carried: CarriedState) -> Pieces:
         """Pieces of what the last batch handed on: rows, of tensors with those of all processes."""

@@ -88,6 +88,12 @@ def test_a_trained_model_is_a_spec(run, model: Path) -> None:
     assert planned(run, model, "--devices", "2xl4")["parameters"] < 50_000
 
 
+def test_a_model_that_predicts_no_tokens(run) -> None:
+    answer = planned(run, "vit-b-16", "--devices", "2xl4", "--hosts", 2)
+    assert answer["chosen"]["memory_bytes"]["loss"] == 0
+    assert answer["batch"]["length"] == 197
+
+
 def test_this_machine_is_a_device(run) -> None:
     answer = planned(run, "tiny", "--devices", "cpu", "--batch-tokens", "4096")
     assert answer["cluster"]["source"] == "measured now"

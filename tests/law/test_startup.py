@@ -118,3 +118,24 @@ def test_one_sentence_touches_few_modules(tmp_path: Path) -> None:
 def test_importing_the_package_loads_no_torch() -> None:
     code = "import heedful, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_training_that_is_not_compiled_loads_no_compiler(tmp_path: Path) -> None:
+    """PyTorch loads its compiler for an optimizer, and its parallelism for the compiler: a second.
+
+    Nor does one process load what several need.
+    """
+    for name in ("a", "b"):
+        (tmp_path / name).write_text("a b c\nb c a\n")
+    code = """
+import sys
+from heedful.cli.main import main
+assert main(sys.argv[1:]) == 0
+assert "torch" in sys.modules
+print([name for name in ("torch._dynamo", "torch.distributed.tensor") if name in sys.modules])
+"""
+    words = ["train", "run", "--preset", "tiny", "--train", "a", "b", "--max-steps", "1"]
+    words += ["--compile", "off", "--precision", "fp32", "--tokenizer.vocabulary-size", "20"]
+    command = [sys.executable, "-c", code, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr

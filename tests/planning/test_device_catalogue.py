@@ -32,6 +32,12 @@ def test_ways_to_write_a_number_of_devices(words: str) -> None:
     assert (device.name, number) == ("h100", 8)
 
 
+@pytest.mark.parametrize("words", ["3xRTX4090", "3xrtx_4090", "3xrtx-4090"])
+def test_a_name_with_or_without_its_hyphen(words: str) -> None:
+    device, number = read_devices(words, width=512)
+    assert (device.name, number) == ("rtx-4090", 3)
+
+
 def test_a_name_alone_is_one_device() -> None:
     assert read_devices("a100", width=512)[1] == 1
 

@@ -74,15 +74,17 @@ class Dimensions:
             for name in named
             if getattr(result, name) > 1 or (getattr(settings, name) is not None and name == "data")
         )
+        if "×" in product:
+            product += f" = {others if settings.data is None else result.processes}"
         started = f"{processes} process{'es are' if processes > 1 else ' is'} started"
         if settings.data is None:
             raise ConfigError(
-                f"{started}, which is no multiple of {product} = {others}",
+                f"{started}, which is no multiple of {product}",
                 where="parallel",
                 remedy=f"Start {others} processes or a multiple (--processes {others})",
             )
         raise ConfigError(
-            f"{started}, but {product} = {result.processes}",
+            f"{started}, but {product}",
             where="parallel",
             remedy=f"Start {result.processes} (--processes {result.processes}), or leave out "
             "parallel.data, which then takes what the others leave",
@@ -114,7 +116,7 @@ class Dimensions:
         for setting, conflict in conflicts.items():
             if conflict:
                 raise ConfigError(
-                    f"{setting} has not been built for models or texts in parts "
+                    "This has not been built for models or texts in parts "
                     f"(parallel.{name} = {getattr(self, name)})",
                     where=setting,
                     remedy="Leave it out, or use copies (parallel.data) alone",

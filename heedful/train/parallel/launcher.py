@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.device import usable_cores
-from heedful.durable import replace_synced
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
 
@@ -170,12 +169,23 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
     except ElsewhereFailed:
         return 0
     except Exception as error:  # it would only happen again
-        status = report(error)
+        failure = error
+        _leave_status(path, lambda: report(failure))
     else:
-        if Process.here().rank:
-            return 0
-    replace_synced(Path(path), json.dumps(status).encode())
+        if not Process.here().rank:
+            _leave_status(path, lambda: status)
     return 0
+
+
+def _leave_status(path: str, status: Callable[[], int]) -> None:
+    """Leave the exit status of the command, unless another process has: all may fail alike.
+
+    Args:
+        path: of the file.
+        status: tells what ended this process, which is told once, and returns the exit status.
+    """
+    with suppress(FileExistsError), open(path, "x", encoding="utf-8") as file:
+        json.dump(status(), file)
 
 
 def _tell_torchrun(error: UserError) -> None:

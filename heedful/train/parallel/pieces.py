@@ -12,7 +12,8 @@ from itertools import pairwise
 from typing import Any, cast
 
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from heedful.train.model_weights import lies_in_parts
 
 MODEL_FOLDER = "model"
 TRAINING_FOLDER = "training"
@@ -54,9 +55,9 @@ def pieces_of(tensor: Tensor, rows: Tensor | None = None) -> list[Piece]:
         No piece if the process keeps nothing of it, one or, with `rows`, several.
     """
     size = tuple(tensor.shape)
-    if not isinstance(tensor, DTensor):
+    if not lies_in_parts(tensor):
         return [Piece(tensor.detach(), (0,) * len(size), size)]
-    local = cast(DTensor, tensor.detach()).to_local()
+    local = cast(Any, tensor.detach()).to_local()
     if not local.numel():  # fewer rows than processes
         return []
     (box,) = cast(Any, tensor).__create_chunk_list__()

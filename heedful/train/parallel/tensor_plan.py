@@ -12,7 +12,7 @@ the first process's heads, queries, keys and values, then the second's. `RowOrde
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -40,9 +40,12 @@ class RowOrder:
 
     Args:
         rows: for each of them [N] int64, the original number of every row.
+        of_heads: names of weights that are whole on each process, which uses them for its own heads
+            alone: position biases, norms of queries and keys. Its gradients are parts of a sum.
     """
 
     rows: dict[str, Tensor] = field(default_factory=dict)
+    of_heads: tuple[str, ...] = ()
 
     def applied(self, name: str, tensor: Tensor) -> Tensor:
         """A whole tensor [N, …] in the order that processes keep it in."""
@@ -123,46 +126,82 @@ def fused_rows(projection: FusedLinear, processes: int) -> Tensor:
     return torch.cat([part[process] for process in range(processes) for part in starts])
 
 
-def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
-    """Split the matrices of a model's blocks over processes, in place.
+def check_matrices(model: nn.Module, processes: int) -> None:
+    """Refuse a model whose matrices processes cannot share.
 
     Args:
-        model: with all of its weights on each process.
-        mesh: the processes, one dimension.
+        model: to be trained, in one piece.
+        processes: that share its matrices; 1 asks for nothing.
 
     Raises:
         ConfigError: when there is a part that cannot be split, or heads or inner units that the
             number of processes does not divide.
     """
-    order, spec = RowOrder(), cast(Any, model).spec
+    if processes == 1:
+        return
+    for address, part in _parts(model):
+        if _split_of(part) is None:
+            raise ConfigError(
+                f"{address} ({type(part).__name__}) cannot be split over processes",
+                where="parallel.tensor",
+                remedy="Use parallel.shard, or attention and plain feed-forward networks",
+            )
+        for name, count in _divided(part).items():
+            if count % processes:
+                raise ConfigError(
+                    f"{address} has {count} {name}, which {processes} processes cannot share "
+                    "equally",
+                    where="parallel.tensor",
+                    remedy=f"Take a number of processes that divides {count}",
+                )
+
+
+def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
+    """Split the matrices of a model's blocks over processes, in place.
+
+    Args:
+        model: with all of its weights on each process, as `check_matrices` lets it pass.
+        mesh: the processes, one dimension.
+    """
+    order = RowOrder()
+    for address, part in _parts(model):
+        split = _split_of(part)
+        assert split is not None
+        split(part, mesh, address, order)
+    order.of_heads = tuple(_of_heads(model))
+    return order
+
+
+def _of_heads(model: nn.Module) -> Iterator[str]:
+    """Names of whole weights of attention: in its modules, or shared by those of a stack."""
+    modules: list[Any] = [part for _, part in _parts(model) if isinstance(part, Attention)]
+    for stack in getattr(model, "stacks", dict)().values():
+        modules.extend([] if stack.position_bias is None else [stack.position_bias])
+    theirs = {id(weight) for module in modules for weight in module.parameters()}
+    for name, weight in model.named_parameters():
+        if id(weight) in theirs and not isinstance(weight, DTensor):
+            yield name
+
+
+def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Address and module of each part of a model's blocks."""
+    spec = cast(Any, model).spec
     for stack in getattr(model, "stacks", dict)().values():
         described = spec.stacks()[stack.name].blocks
         for number, (block, like) in enumerate(zip(stack.blocks, described, strict=True)):
             for sublayer, part in zip(like.sublayers, block.parts(), strict=True):
                 address = f"{stack.name}.blocks.{number}.{sublayer.name}"
-                split = _SPLITS.get(sublayer.part.kind)
-                if split is None:
-                    raise ConfigError(
-                        f"{address} ({sublayer.part.kind}) cannot be split over processes",
-                        where="parallel.tensor",
-                        remedy="Use parallel.shard, or attention and plain feed-forward networks",
-                    )
-                split(part, mesh, address, order)
-    return order
+                yield address, part
 
 
-def _check(counted: dict[str, int], processes: int, address: str) -> None:
-    for name, count in counted.items():
-        if count % processes:
-            raise ConfigError(
-                f"{address} has {count} {name}, which {processes} processes cannot share equally",
-                where="parallel.tensor",
-                remedy=f"Take a number of processes that divides {count}",
-            )
+def _divided(part: Any) -> dict[str, int]:
+    """Numbers that the processes must divide, by their names."""
+    if isinstance(part, FeedForward):
+        return {"inner units": part.up.out_features}
+    return {"heads": part.heads_left, "key/value heads": part.key_heads_left}
 
 
 def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
-    _check({"inner units": part.up.out_features}, mesh.size(), address)
     plan: dict[str, ParallelStyle] = {"up": ColwiseParallel(), "down": _Rows()}
     if part.gate is not None:
         plan["gate"] = ColwiseParallel()
@@ -173,8 +212,6 @@ def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order:
 
 def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
     processes, place = mesh.size(), mesh.get_local_rank()
-    left, keys = part.heads_left, part.key_heads_left
-    _check({"heads": left, "key/value heads": keys}, processes, address)
     fused = {name: each for name, each in part.named_children() if isinstance(each, FusedLinear)}
     for name, projection in fused.items():
         rows = fused_rows(projection, processes)
@@ -189,8 +226,8 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
     part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
 
 
-_SPLITS: dict[str, Callable[[Any, DeviceMesh, str, RowOrder], None]] = {
-    "attention": _split_attention,
-    "feedforward": _split_feedforward,
-}
-"""The kinds of parts whose matrices can be split, and the ways to do it."""
+def _split_of(part: nn.Module) -> Callable[[Any, DeviceMesh, str, RowOrder], None] | None:
+    """The way to split a part's matrices; None for experts, and attention with pruned heads."""
+    if isinstance(part, Attention):
+        return _split_attention if part.kept.whole else None
+    return _split_feedforward if isinstance(part, FeedForward) else None

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from heedful.errors import RunError
-from heedful.train.parallel.launcher import check_restarts
+from heedful.train.parallel.launcher import check_restarts, one_of_many
 
 from .test_several_processes import (
     alone,
@@ -134,6 +134,27 @@ def test_new_starts_by_torchrun_need_a_store_each(monkeypatch: pytest.MonkeyPatc
         check_restarts()
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
     check_restarts()
+
+
+def test_what_two_processes_cannot_do_is_told_by_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    status, told = tmp_path / "status", []
+    monkeypatch.setenv("HEEDFUL_STATUS_FILE", str(status))
+
+    def fails() -> int:
+        raise RunError("There is no such device")
+
+    def fails_later() -> int:
+        assert one_of_many(fails, report) == 0  # the other process
+        raise RunError("There is no such device")
+
+    def report(error: Exception) -> int:
+        told.append(str(error))
+        return 2
+
+    assert one_of_many(fails_later, report) == 0
+    assert (len(told), status.read_text()) == (1, "2")
 
 
 def test_a_process_started_as_its_launcher_ended(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_what_some_parts_do_not_use() -> None:
 
 
 def _mean(group: torch.distributed.ProcessGroup, values: list[Floats]) -> Floats:
-    from heedful.train.parallel.distribution import mean_in_pairs
+    from heedful.train.parallel.copies import mean_in_pairs
 
     mine = torch.from_numpy(values[group.rank()])
     return mean_in_pairs(mine, group).numpy()

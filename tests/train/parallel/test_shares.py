@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from heedful.data.batches import PairBatch
 from heedful.errors import ConfigError
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
 from heedful.train.parallel.dimensions import Dimensions
 from heedful.train.parallel.shares import Share
+from heedful.train.parallel.tensor_plan import check_matrices
 from heedful.train.run_settings import ParallelSettings, RunSettings
 from heedful.train.splitting import stand_in
 
@@ -84,7 +87,7 @@ def test_dimensions_take_what_is_left() -> None:
     ("settings", "processes", "told"),
     [
         ({"shard": 2, "tensor": 2}, 6, "--processes 4"),
-        ({"tensor": 4}, 2, "--processes 4"),
+        ({"tensor": 4}, 2, "no multiple of tensor 4. Start 4"),
         ({"data": 2, "shard": 2}, 8, "--processes 4"),
         ({"data": 4}, 2, "leave out parallel.data"),
     ],
@@ -108,3 +111,24 @@ def test_what_shards_cannot_do(name: str, values: dict[str, object]) -> None:
     Dimensions(data=2).check(settings)
     with pytest.raises(ConfigError, match=name):
         Dimensions(shard=2).check(settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({}, ""),
+        ({"num_kv_heads": 1}, "encoder.blocks.0.self_attention has 1 key/value heads"),
+        ({"feedforward": 33}, "encoder.blocks.0.feedforward has 33 inner units"),
+        ({"num_experts": 4}, "MixtureOfExperts.* cannot be split"),
+    ],
+)
+def test_matrices_that_processes_cannot_share(options: dict[str, int], told: str) -> None:
+    size = {"width": 32, "encoder_layers": 1, "decoder_layers": 1, "num_heads": 4}
+    spec = TranslatorShape(**{**size, "feedforward": 64, **options}).expand(20, 20)
+    model = Translator(spec)
+    check_matrices(model, 1)
+    if not told:
+        check_matrices(model, 2)
+        return
+    with pytest.raises(ConfigError, match=told):
+        check_matrices(model, 2)
