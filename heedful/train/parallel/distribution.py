@@ -113,13 +113,16 @@ class Copies(_Together):
         super().__init__(model, objective, team, context)
         self.loss_factor = float(team.process.size)  # what comes out of the reduction is a mean
         device = next(model.parameters()).device
-        self._pass = DistributedDataParallel(
-            LossPass(model, objective),
-            device_ids=[device] if device.type == "cuda" else None,
-            broadcast_buffers=False,
-            gradient_as_bucket_view=True,
-            find_unused_parameters=adds_penalties(model),  # experts that no token chose
-        )
+        with warnings.catch_warnings():
+            # Its new name, forward_sync_buffers, is not known to PyTorch before 2.13.
+            warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)
+            self._pass = DistributedDataParallel(
+                LossPass(model, objective),
+                device_ids=[device] if device.type == "cuda" else None,
+                broadcast_buffers=False,
+                gradient_as_bucket_view=True,
+                find_unused_parameters=adds_penalties(model),  # experts that no token chose
+            )
 
     def loss(self, batch: Batch, context: Context) -> LossSum:
         """The summed loss of a batch; the pass of the last part gets ready to exchange."""

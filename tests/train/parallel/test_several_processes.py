@@ -58,6 +58,7 @@ def train(corpus: Path, run: Path, *more: str, status: int = 0, steps: int = STE
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
     return done.stderr
 
 
