@@ -168,6 +168,7 @@ def test_asked_to_stop_all_of_them_do(corpus: Path, alone: Path, tmp_path: Path)
     text = (tmp_path / "errors").read_text()
     assert "go on with --resume" in text
     assert "Traceback" not in text
+    assert "torch/" not in text  # what PyTorch says of signals
     train(corpus, run, "--resume", "--processes", "2")
     check_alike(run, alone)
 
