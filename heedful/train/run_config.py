@@ -94,16 +94,19 @@ def settings_of_run(run_dir: Path, overrides: Mapping[str, Any] | None = None) -
     return RunSettings.parse(merge(read_toml(path), dict(overrides or {})), where=str(path))
 
 
-def budget_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
-    """The settings of a resumed run: `auto` is what was picked when it began.
+def with_choices_of_run(run_dir: Path, settings: RunSettings) -> RunSettings:
+    """The settings of a resumed run: what they leave open is what was picked when it began.
 
     Args:
         run_dir: the run.
-        settings: with which it is resumed.
+        settings: with which it is resumed; of processes that start anew those of the command.
     """
-    if settings.data.batch_tokens != "auto":
-        return settings
-    return settings.with_batch_tokens(settings_of_run(run_dir).data.budget)
+    began = settings_of_run(run_dir)
+    if settings.data.batch_tokens == "auto":
+        settings = settings.with_batch_tokens(began.data.budget)
+    if settings.parallel.parts is None and began.parallel.parts is not None:
+        settings = settings.with_parts(began.parallel.parts)
+    return settings
 
 
 def with_pinned_init(run_dir: Path, settings: RunSettings, *, resume: bool) -> RunSettings:

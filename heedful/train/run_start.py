@@ -27,11 +27,11 @@ from heedful.train.compute_plan import Compiling, ComputePlan
 from heedful.train.parallel.team import Dimensions, Process, Team
 from heedful.train.run_config import (
     CONFIG_FILE,
-    budget_of_run,
     check_directory,
     locked,
     recorded,
     saved_tokenizers,
+    with_choices_of_run,
     with_pinned_init,
     write_run,
 )
@@ -144,7 +144,7 @@ def _first(
     events: Events,
 ) -> Start:
     if resume:
-        settings = budget_of_run(run_dir, settings)
+        settings = with_choices_of_run(run_dir, settings)
     settings = with_pinned_init(run_dir, settings, resume=resume)
     settings = _with_parts(settings, team.dimensions, events, resume=resume)
     check_directory(run_dir, settings, resume=resume)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.config import read_toml
+from heedful.config import dump_toml, read_toml
 from heedful.data.batches import (
     FramedBatch,
     PairBatch,
@@ -30,7 +30,7 @@ from heedful.models.translator import Translator
 from heedful.train.objective import Context, LossSum, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
-from heedful.train.run_config import budget_of_run
+from heedful.train.run_config import with_choices_of_run
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.splitting import OneTooLarge
 from heedful.train.training_memory import with_budget
@@ -322,7 +322,15 @@ def test_the_picked_number_is_the_runs_for_good(
     assert picked == 25_000 // 64 * 64
     free[0] = 2**29 + 2**26
     resumed = auto(make_settings, max_steps=2)
-    assert budget_of_run(run, resumed).data.budget == picked
+    assert with_choices_of_run(run, resumed).data.budget == picked
     summary = run_training(run, resumed, resume=True, events=Events())
     assert summary.steps == 2
     assert read_toml(run / "config.toml")["data"]["batch_tokens"] == picked
+
+
+def test_parts_of_batches_are_the_runs_for_good(make_settings: Any, tmp_path: Path) -> None:
+    """Two processes that start anew are told nothing of what they had before."""
+    settings = auto(make_settings).with_batch_tokens(640)
+    (tmp_path / "config.toml").write_text(dump_toml(settings.with_parts(2).plain()))
+    assert with_choices_of_run(tmp_path, settings).parallel.parts == 2
+    assert with_choices_of_run(tmp_path, settings.with_parts(3)).parallel.parts == 3

@@ -70,8 +70,9 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    for name in ("torch.distributed.elastic", "torch.distributed.launcher"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is said below
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(("torch.distributed.elastic", "torch.distributed.launcher")):
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # what matters is said below
     with tempfile.TemporaryDirectory(prefix="heedful-") as folder, _environment(folder, processes):
         config = LaunchConfig(
             min_nodes=1,

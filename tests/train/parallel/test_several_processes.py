@@ -58,6 +58,7 @@ def train(corpus: Path, run: Path, *more: str, status: int = 0, steps: int = STE
     done = subprocess.run(words, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
+    assert "Warning" not in done.stderr
     return done.stderr
 
 
@@ -177,6 +178,7 @@ def test_asked_to_stop_all_of_them_do(corpus: Path, alone: Path, tmp_path: Path)
     text = (tmp_path / "errors").read_text()
     assert "go on with --resume" in text
     assert "Traceback" not in text
+    assert "torch/" not in text  # what PyTorch says of signals
     train(corpus, run, "--resume", "--processes", "2")
     check_alike(run, alone)
 
