@@ -140,13 +140,14 @@ def check_matrices(model: nn.Module, processes: int) -> None:
     if processes == 1:
         return
     for address, part in _parts(model):
-        if _split_of(part) is None:
+        way = _way_of(part)
+        if way is None:
             raise ConfigError(
                 f"{address} ({type(part).__name__}) cannot be split over processes",
                 where="parallel.tensor",
                 remedy="Use parallel.shard, or attention and plain feed-forward networks",
             )
-        for name, count in _divided(part).items():
+        for name, count in way.numbers(part).items():
             if count % processes:
                 raise ConfigError(
                     f"{address} has {count} {name}, which {processes} processes cannot share "
@@ -165,16 +166,16 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
     """
     order = RowOrder()
     for address, part in _parts(model):
-        split = _split_of(part)
-        assert split is not None
-        split(part, mesh, address, order)
+        way = _way_of(part)
+        assert way is not None
+        way.split(part, mesh, address, order)
     order.of_heads = tuple(_of_heads(model))
     return order
 
 
 def _of_heads(model: nn.Module) -> Iterator[str]:
     """Names of whole weights of attention: in its modules, or shared by those of a stack."""
-    modules: list[Any] = [part for _, part in _parts(model) if isinstance(part, Attention)]
+    modules: list[Any] = [part for _, part in _parts(model) if _way_of(part) is _WAYS[Attention]]
     for stack in getattr(model, "stacks", dict)().values():
         modules.extend([] if stack.position_bias is None else [stack.position_bias])
     theirs = {id(weight) for module in modules for weight in module.parameters()}
@@ -192,13 +193,6 @@ def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             for sublayer, part in zip(like.sublayers, block.parts(), strict=True):
                 address = f"{stack.name}.blocks.{number}.{sublayer.name}"
                 yield address, part
-
-
-def _divided(part: Any) -> dict[str, int]:
-    """Numbers that the processes must divide, by their names."""
-    if isinstance(part, FeedForward):
-        return {"inner units": part.up.out_features}
-    return {"heads": part.heads_left, "key/value heads": part.key_heads_left}
 
 
 def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
@@ -226,8 +220,33 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
     part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
 
 
-def _split_of(part: nn.Module) -> Callable[[Any, DeviceMesh, str, RowOrder], None] | None:
+def _numbers_of_heads(part: Attention) -> dict[str, int]:
+    return {"heads": part.heads_left, "key/value heads": part.key_heads_left}
+
+
+@dataclass(frozen=True)
+class _Way:
+    """The way to split a kind of part.
+
+    Args:
+        split: changes a part in place.
+        numbers: that the processes must divide, by their names.
+        serves: whether a part can be split.
+    """
+
+    split: Callable[[Any, DeviceMesh, str, RowOrder], None]
+    numbers: Callable[[Any], dict[str, int]]
+    serves: Callable[[Any], bool] = lambda _: True
+
+
+_WAYS = {
+    # What pruning left are not equally many heads of each process.
+    Attention: _Way(_split_attention, _numbers_of_heads, lambda part: part.kept.whole),
+    FeedForward: _Way(_split_feedforward, lambda part: {"inner units": part.up.out_features}),
+}
+
+
+def _way_of(part: nn.Module) -> _Way | None:
     """The way to split a part's matrices; None for experts, and attention with pruned heads."""
-    if isinstance(part, Attention):
-        return _split_attention if part.kept.whole else None
-    return _split_feedforward if isinstance(part, FeedForward) else None
+    ways = (way for kind, way in _WAYS.items() if isinstance(part, kind))
+    return next((way for way in ways if way.serves(part)), None)
