@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import hashlib
 import json
 import os
 import statistics
@@ -52,6 +53,25 @@ def train(run: Path, data: Path, threads: int, *more: str) -> list[dict[str, Any
     return [each for each in map(json.loads, lines) if "event" not in each]
 
 
+def weights(run: Path) -> str:
+    """A digest of the weights of a run."""
+    return hashlib.sha256((run / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+def table(result: dict[str, Any]) -> str:
+    """The differences of losses as a table of Markdown: a row for each plan."""
+    kinds = list(result)
+    lines = [f"| plan | {' | '.join(kinds)} |", f"|---|{'---|' * len(kinds)}"]
+    for plan in result[kinds[0]]:
+        rows = [result[kind][plan] for kind in kinds]
+        cells = [
+            "0, same weights" if row.get("same weights") else f"{row['largest']:.1e}"
+            for row in rows
+        ]
+        lines.append(f"| {plan} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
 def relative(values: list[dict[str, Any]], others: list[dict[str, Any]]) -> list[float]:
     """The differences of the losses of two runs, as shares of them."""
     pairs = zip(values, others, strict=True)
@@ -64,6 +84,7 @@ def losses(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         *("--preset", "tiny", "--max-steps", str(options.steps), "--optimizer.accumulate", "4"),
         *("--data.batch-tokens", "512", "--data.cache", str(folder / "encoded")),
         *("--tokenizer.vocabulary-size", "2000", "--checkpoint.every-steps", "1000"),
+        *("--parallel.parts", "1"),  # gradients of the four batches are summed in one order
     )
     result: dict[str, Any] = {}
     for name, kind in {
@@ -88,9 +109,13 @@ def losses(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
                 "largest": max(differences),
                 "same tokens": [each["tokens"] for each in found]
                 == [each["tokens"] for each in alone],
+                "same weights": weights(run) == weights(folder / f"{number}-alone"),
             }
             print(name, plan, rows[plan], flush=True)
         result[name] = rows
+    if options.results is not None:
+        options.results.mkdir(parents=True, exist_ok=True)
+        (options.results / "losses.md").write_text(table(result))
     return result
 
 
