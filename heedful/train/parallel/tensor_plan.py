@@ -165,17 +165,20 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
         mesh: the processes, one dimension.
     """
     order = RowOrder()
+    attention: list[nn.Module] = []
     for address, part in _parts(model):
         way = _way_of(part)
         assert way is not None
+        if way is _WAYS[Attention]:
+            attention.append(part)
         way.split(part, mesh, address, order)
-    order.of_heads = tuple(_of_heads(model))
+    order.of_heads = tuple(_of_heads(model, attention))
     return order
 
 
-def _of_heads(model: nn.Module) -> Iterator[str]:
+def _of_heads(model: nn.Module, attention: list[nn.Module]) -> Iterator[str]:
     """Names of whole weights of attention: in its modules, or shared by those of a stack."""
-    modules: list[Any] = [part for _, part in _parts(model) if _way_of(part) is _WAYS[Attention]]
+    modules = list(attention)
     for stack in getattr(model, "stacks", dict)().values():
         modules.extend([] if stack.position_bias is None else [stack.position_bias])
     theirs = {id(weight) for module in modules for weight in module.parameters()}
