@@ -59,7 +59,7 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
         restarts: how often all may be started anew after one was lost.
 
     Returns:
-        The exit status of the command.
+        The exit status of the command; after a signal that came before it trained, 128 and more.
 
     Raises:
         ConfigError: when the settings do not fit so many processes.
@@ -88,8 +88,9 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
         )
         try:
             elastic_launch(config, sys.executable)("-m", "heedful", *arguments)
-        except SignalException:
-            pass  # the processes have saved, and left their status
+        except SignalException as error:
+            status = _status(folder)  # of processes that have saved; none did before they trained
+            return 128 + error.sigval if status is None else status
         except ChildFailedError as error:
             status = _status(folder)
             if status is None:

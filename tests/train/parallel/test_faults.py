@@ -9,11 +9,15 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
+from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.launcher import api
 
 from heedful.errors import RunError
-from heedful.train.parallel.launcher import check_restarts, one_of_many
+from heedful.train.parallel.launcher import check_restarts, launch, one_of_many
+from heedful.train.run_settings import RunSettings
 
 from .test_several_processes import (
     alone,
@@ -134,6 +138,15 @@ def test_new_starts_by_torchrun_need_a_store_each(monkeypatch: pytest.MonkeyPatc
         check_restarts()
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "0")
     check_restarts()
+
+
+def test_interrupted_before_it_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise SignalException("stopped", signal.SIGINT)
+
+    monkeypatch.setattr(api, "elastic_launch", lambda *_: interrupted)
+    settings = RunSettings.parse({"data": {"train": [{"file": "pairs.tsv"}]}}, where="test")
+    assert launch(["train"], settings, 2, 0) == 130
 
 
 def test_what_two_processes_cannot_do_is_told_by_one(
