@@ -71,13 +71,17 @@ class Access:
     ] = "-"
 
     def check(self) -> None:
-        """Refuse a file of keys that cannot be used, and a public address without one.
+        """Refuse files that cannot be used, and a public address without a file of keys.
 
         Raises:
             ConfigError: for both.
         """
         from heedful.listening import is_loopback
+        from heedful.serve.gate import AccessLog
         from heedful.serve.keys import Keys
+
+        if self.access_log not in ("-", "none"):
+            AccessLog.open(self.access_log).close()
 
         if self.keys is not None:
             Keys.read(self.keys)
