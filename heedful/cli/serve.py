@@ -282,9 +282,10 @@ def _plain(value: object) -> object:
 def _limits(load: Load, settings: SearchSettings) -> Limits:
     from heedful.serve.limits import Limits
 
-    width = settings.n_best if settings.sampling else settings.beam
-    beam = max(Limits().beam, width)
-    return Limits(load.max_texts, load.max_characters, load.deadline, beam)
+    # What the server itself is told to do is no request's excess.
+    beam = max(Limits().beam, settings.width)
+    tokens = max(Limits().tokens, settings.min_length, settings.max_length or 0)
+    return Limits(load.max_texts, load.max_characters, load.deadline, beam, tokens)
 
 
 def _gate(access: Access, load: Load) -> GateSettings:

@@ -43,7 +43,7 @@ class TranslationWork:
     @property
     def width(self) -> int:
         """See `Work`."""
-        return self.settings.n_best if self.settings.sampling else self.settings.beam
+        return self.settings.width
 
     def run(self, texts: Sequence[str]) -> Sequence[Translation]:
         """See `Work`."""
@@ -279,15 +279,29 @@ class Service:
                 remedy="Send less at a time",
             )
 
+    def _check_search(self, settings: SearchSettings) -> None:
+        """Refuse a search that would take more than a request's share of time and memory.
+
+        Raises:
+            ConfigError: telling the limit.
+        """
+        limits = self.limits
+        if settings.width > limits.beam:
+            raise ConfigError(
+                f"{settings.width} hypotheses of a text; at most {limits.beam} are taken",
+                where="search",
+                remedy="Ask for a narrower beam, or for fewer samples or alternatives",
+            )
+        for name in ("min_length", "max_length"):
+            if (getattr(settings, name) or 0) > limits.tokens:
+                raise ConfigError(
+                    f"At most {limits.tokens:,} tokens are given", where=f"search.{name}"
+                )
+
     async def _translation_work(
         self, name: str, settings: SearchSettings, alignment: bool
     ) -> TranslationWork:
-        width = settings.n_best if settings.sampling else settings.beam
-        if width > self.limits.beam:
-            raise ConfigError(
-                f"{width} hypotheses of a text; at most {self.limits.beam} are taken",
-                where="n_best" if settings.sampling else "beam",
-            )
+        self._check_search(settings)
         pipeline = await self._translator(name)
         glossary = self.models.find(name).glossary
         return TranslationWork(pipeline, settings, alignment, glossary)
