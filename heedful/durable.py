@@ -36,9 +36,17 @@ def replace_synced(path: Path, content: bytes) -> None:
 def whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file that appears when everything in it is written, or not at all.
 
+    A symbolic link stays one: the file that it points to is replaced. A device or a named pipe is
+    written to as it is, since a file in its place would take it away.
+
     Raises:
         OSError: naming the file, when it cannot be written.
     """
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        with path.open("wb") as stream:
+            yield stream
+        return
+    path = Path(os.path.realpath(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         with partial.open("wb") as file:
