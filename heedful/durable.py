@@ -42,13 +42,14 @@ def whole(path: Path) -> Iterator[BinaryIO]:
     Raises:
         OSError: naming the file, when it cannot be written.
     """
-    if path.exists() and not (path.is_file() or path.is_dir()):
-        with path.open("wb") as stream:
-            yield stream
-        return
-    path = Path(os.path.realpath(path))
+    is_kept = path.exists() and not (path.is_file() or path.is_dir())
+    path = path if is_kept else Path(os.path.realpath(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        if is_kept:
+            with path.open("wb") as file:
+                yield file
+            return
         with partial.open("wb") as file:
             yield file
             file.flush()

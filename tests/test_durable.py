@@ -41,3 +41,9 @@ def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
     reader.join(5)
     assert read == [b"text"]
     assert pipe.is_fifo()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no full device")
+def test_a_full_device_is_named() -> None:
+    with pytest.raises(OSError, match="/dev/full"), whole(Path("/dev/full")) as file:
+        file.write(b"text")
