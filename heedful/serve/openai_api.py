@@ -182,18 +182,17 @@ class OpenAI:
 
     async def _search(self, body: Sampling, prompts: Sequence[str]) -> SearchSettings:
         """Return the settings of a translation: a search, or draws above temperature 0."""
-        changes: dict[str, Any] = {"n_best": body.samples}
+        settings = self.service.search_for(body.samples)
+        changes: dict[str, Any] = {}
         if body.temperature:
-            changes |= {"sampling": True, "temperature": body.temperature}
-            changes |= {"top_p": body.top_p or 1.0, "seed": body.seed or 1}
-        else:
-            changes["beam"] = max(self.service.search.beam, body.samples)
+            changes = {"sampling": True, "temperature": body.temperature, "alternatives": 0}
+            changes |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
         if body.most_tokens is not None:
             # Many clients name a large number; no line comes near it, and none may run on to it.
             read = max(await self.service.lengths(body.model, prompts), default=0)
-            if body.most_tokens < self.service.search.longest(read):
+            if body.most_tokens < settings.longest(read):
                 changes["max_length"] = body.most_tokens
-        return SearchSettings.parse(self.service.search.plain() | changes, where="the request")
+        return SearchSettings.parse(settings.plain() | changes, where="the request")
 
     def _generation(self, body: Sampling) -> GenerationSettings:
         """Return the settings of a continuation: draws, as OpenAI's default is."""
@@ -210,9 +209,8 @@ class OpenAI:
         if temperature == 0 and body.samples == 1:
             return GenerationSettings.parse(values)
         drawn = {"sampling": True, "temperature": temperature, "n_best": body.samples}
-        # Without a seed every request draws anew, as clients expect.
-        seed = uuid.uuid4().int >> 66 if body.seed is None else body.seed
-        return GenerationSettings.parse(values | drawn | {"top_p": body.top_p or 1.0, "seed": seed})
+        drawn |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
+        return GenerationSettings.parse(values | drawn)
 
     async def _usage(
         self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[Answer]]
@@ -347,7 +345,7 @@ def _translated(text: TranslatedText, rank: int, body: Sampling) -> Answer:
     most = math.inf if body.most_tokens is None else body.most_tokens
     counts = accumulate(len(line.tokens) for line in ranked)
     lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
-    whole = "\n".join(lines)
+    whole = text.line_break.join(lines)
     ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
     return Answer(
         whole[: min(ends, default=len(whole))],

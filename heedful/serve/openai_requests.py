@@ -6,6 +6,7 @@ change an answer and is not there is refused, not ignored.
 
 from __future__ import annotations
 
+import uuid
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
@@ -57,6 +58,11 @@ class Sampling(Body):
     def samples(self) -> int:
         """Answers to each prompt."""
         return self.n or 1
+
+    @property
+    def drawn_from(self) -> int:
+        """The seed of draws; without one every request draws anew, as clients expect."""
+        return uuid.uuid4().int >> 66 if self.seed is None else self.seed
 
     @property
     def wants_usage(self) -> bool:

@@ -121,19 +121,23 @@ class TranslatedText:
     Args:
         lines: translations of its lines, empty ones included.
         models: names of the models it went through.
+        line_break: between its lines.
     """
 
     lines: tuple[Translation, ...]
     models: tuple[str, ...]
+    line_break: str = "\n"
 
     @property
     def text(self) -> str:
         """The translation."""
-        return "\n".join(self.lines)
+        return self.line_break.join(self.lines)
 
     def alternative(self, rank: int) -> str:
         """Return the translation made of each line's next-best, from 1."""
-        return "\n".join(line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines)
+        return self.line_break.join(
+            line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines
+        )
 
     @property
     def ranks(self) -> int:
@@ -163,6 +167,23 @@ class Service:
         self.limits = limits
         self.search = search
 
+    def search_for(self, count: int) -> SearchSettings:
+        """Return the server's settings of a search, for so many answers to a text.
+
+        Raises:
+            ConfigError: when they contradict each other.
+        """
+        search = self.search
+        changes: dict[str, Any] = {"n_best": count}
+        if search.alternatives:  # each has a beam of its own
+            beam = max(1, min(search.beam, self.limits.beam // count))
+            changes |= {"alternatives": count, "beam": beam}
+        elif not search.sampling:
+            changes["beam"] = max(search.beam, count)
+        elif search.risk_samples:
+            changes["risk_samples"] = max(search.risk_samples, count)
+        return SearchSettings.parse(search.plain() | changes, where="the request")
+
     async def translate(
         self,
         texts: Sequence[str],
@@ -187,13 +208,17 @@ class Service:
         self.check(texts)
         settings = settings or self.search
         deadline = time.monotonic() + self.limits.seconds
-        lines = [text.split("\n") for text in texts]
+        breaks = ["\r\n" if "\r\n" in text else "\n" for text in texts]
+        lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
         for name in route:
             is_last = name == route[-1]
             used = settings if is_last else settings.model_copy(update={"n_best": 1})
             work = await self._translation_work(name, used, alignment and is_last)
             lines = await self._translate_lines(work, lines, deadline)
-        return [TranslatedText(tuple(map(_translation, each)), tuple(route)) for each in lines]
+        return [
+            TranslatedText(tuple(map(_translation, each)), tuple(route), line_break)
+            for each, line_break in zip(lines, breaks, strict=True)
+        ]
 
     async def generate(
         self, name: str, prompts: Sequence[str], settings: GenerationSettings
