@@ -166,6 +166,7 @@ class Service:
         self.scheduler = scheduler
         self.limits = limits
         self.search = search
+        self._loading: dict[str, asyncio.Task[TranslationPipeline | GenerationPipeline]] = {}
 
     def search_for(self, count: int) -> SearchSettings:
         """Return the server's settings of a search, for so many answers to a text.
@@ -340,7 +341,14 @@ class Service:
     async def _pipeline(self, name: str) -> TranslationPipeline | GenerationPipeline:
         """Return a model; one that is to be loaded first does not hold up other requests."""
         pipeline = self.models.at_hand(name)
-        return pipeline if pipeline is not None else await to_thread.run_sync(self.models.get, name)
+        if pipeline is not None:
+            return pipeline
+        # One thread for all requests that wait for a model: there are 40 for everything else.
+        if name not in self._loading:
+            task = asyncio.ensure_future(to_thread.run_sync(self.models.get, name))
+            task.add_done_callback(lambda done: self._loading.pop(name))
+            self._loading[name] = task
+        return await asyncio.shield(self._loading[name])
 
     async def _translate_lines(
         self, work: TranslationWork, lines: Sequence[Sequence[str]], deadline: float
