@@ -36,11 +36,20 @@ def replace_synced(path: Path, content: bytes) -> None:
 def whole(path: Path) -> Iterator[BinaryIO]:
     """Open a file that appears when everything in it is written, or not at all.
 
+    A symbolic link stays one: the file that it points to is replaced. A device or a named pipe is
+    written to as it is, since a file in its place would take it away.
+
     Raises:
         OSError: naming the file, when it cannot be written.
     """
+    is_kept = path.exists() and not (path.is_file() or path.is_dir())
+    path = path if is_kept else Path(os.path.realpath(path))
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
+        if is_kept:
+            with path.open("wb") as file:
+                yield file
+            return
         with partial.open("wb") as file:
             yield file
             file.flush()

@@ -71,13 +71,17 @@ class Access:
     ] = "-"
 
     def check(self) -> None:
-        """Refuse a file of keys that cannot be used, and a public address without one.
+        """Refuse files that cannot be used, and a public address without a file of keys.
 
         Raises:
             ConfigError: for both.
         """
         from heedful.listening import is_loopback
+        from heedful.serve.gate import AccessLog
         from heedful.serve.keys import Keys
+
+        if self.access_log not in ("-", "none"):
+            AccessLog.open(self.access_log).close()
 
         if self.keys is not None:
             Keys.read(self.keys)
@@ -278,9 +282,10 @@ def _plain(value: object) -> object:
 def _limits(load: Load, settings: SearchSettings) -> Limits:
     from heedful.serve.limits import Limits
 
-    width = settings.n_best if settings.sampling else settings.beam
-    beam = max(Limits().beam, width)
-    return Limits(load.max_texts, load.max_characters, load.deadline, beam)
+    # What the server itself is told to do is no request's excess.
+    beam = max(Limits().beam, settings.width)
+    tokens = max(Limits().tokens, settings.min_length, settings.max_length or 0)
+    return Limits(load.max_texts, load.max_characters, load.deadline, beam, tokens)
 
 
 def _gate(access: Access, load: Load) -> GateSettings:

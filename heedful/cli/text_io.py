@@ -188,6 +188,9 @@ def refuse_missing_folder(path: Path) -> None:
     """
     if path.is_dir():
         raise UserError("This is a directory", where=str(path), remedy="Name a file")
+    if path.exists() and not path.is_file():  # a device or a named pipe, written to as it is
+        return
+    path = Path(os.path.realpath(path))
     if not path.parent.is_dir():
         raise UserError(
             "No such directory", where=str(path.parent), remedy="Make it, or choose another place"

@@ -27,6 +27,10 @@ _LATIN = {"ascii", "iso8859-1"}
 """Names by which pages mean windows-1252 (WHATWG Encoding, 4.2)."""
 
 
+_NO_CHARSETS = {"idna", "punycode", "undefined"}
+"""Codecs of Python that are none of documents: they fail by errors of their own."""
+
+
 @dataclass(frozen=True)
 class Charset:
     """An encoding of a document.
@@ -89,6 +93,8 @@ def decode(data: bytes, where: str, declared: str | None) -> tuple[str, Charset]
     )
     try:
         codec = codecs.lookup(name)
+        if codec.name in _NO_CHARSETS:
+            raise LookupError
         text = data[len(mark) :].decode(name)
     except LookupError:
         raise DataError(

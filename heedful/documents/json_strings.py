@@ -31,7 +31,7 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
         name: of the document.
 
     Raises:
-        DataError: naming the line where it is no JSON, or the keys that no value has.
+        DataError: naming the line where it is no JSON or no text, or the keys that no value has.
     """
     _check(text, name)
     patterns = [(_pattern(key), key) for key in settings.keys]
@@ -43,6 +43,7 @@ def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Pass
             del unused[pattern]
         paths.setdefault(re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
         if not patterns or any(pattern.fullmatch(path) for pattern, _ in patterns):
+            _check_text(text, start, end, name)
             yield from _lines(text, start, end)
     if unused:
         raise DataError(
@@ -74,6 +75,19 @@ def _check(text: str, name: str) -> None:
         ) from None
     except RecursionError:
         raise DataError("The document is nested too deeply", where=name) from None
+
+
+def _check_text(text: str, start: int, end: int, name: str) -> None:
+    """Refuse half a surrogate pair, which JSON can write and text cannot have."""
+    try:
+        json.loads(text[start - 1 : end + 1]).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise DataError(
+            f"A string has half a surrogate pair (U+{ord(half[0]):04X}), which is no character",
+            where=f"{name}, line {text.count(chr(10), 0, start) + 1}",
+            remedy="Mend the document",
+        ) from None
 
 
 def _skip_space(text: str, start: int) -> int:

@@ -83,7 +83,7 @@ def _unpacked(data: bytes, name: str) -> dict[str, bytes]:
                     )
                 # Never more is read of an entry than it says that it has.
                 files[entry.filename] = archive.read(entry)
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, zlib.error) as error:
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, zlib.error) as error:
         raise DataError(
             f"The document is no whole archive: {error}", where=name, remedy="Save it anew"
         ) from None

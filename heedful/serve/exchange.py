@@ -117,6 +117,7 @@ class Endpoint(Generic[B]):
         is_open: answered without a key.
         media_type: of the answer.
         body_type: media type of a request, for the description.
+        no_key: status of a request without a key that is known.
     """
 
     path: str
@@ -129,6 +130,7 @@ class Endpoint(Generic[B]):
     is_open: bool = False
     media_type: str = "application/json"
     body_type: str = "application/json"
+    no_key: int = 403
 
 
 async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) -> Response:
@@ -147,7 +149,7 @@ async def respond(endpoint: Endpoint[Any], request: Request, keys: Keys | None) 
         if keys is not None and not endpoint.is_open:
             owner = keys.owner(given_key(request, values))
             if owner is None:
-                raise Refusal(403, "This server needs an API key that it knows", "key")
+                raise Refusal(endpoint.no_key, "This server needs an API key that it knows", "key")
             request.state.owner = owner
         return await endpoint.answer(request, parse(endpoint.body, values))
     except ClientDisconnect:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, TextIO
 
+from heedful.errors import ConfigError
 from heedful.listening import is_loopback, is_own_host
 from heedful.serve.exchange import HUNG_UP, Refusal
 from heedful.serve.limits import GateSettings
@@ -39,10 +41,33 @@ class AccessLog:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 
+    @classmethod
+    def open(cls, place: str) -> AccessLog:
+        """Open a log.
+
+        Args:
+            place: a file, which is appended to; - for standard error.
+
+        Raises:
+            ConfigError: when the file cannot be written.
+        """
+        try:
+            return cls(sys.stderr if place == "-" else open(place, "a", encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"The log of requests cannot be written: {error.strerror}",
+                where=f"--access-log {place}",
+                remedy="Name a file in a folder that this user may write to",
+            ) from None
+
     def write(self, entry: Mapping[str, Any]) -> None:
         """Write a line."""
         self._stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
         self._stream.flush()
+
+    def close(self) -> None:
+        """End a log in a file."""
+        self._stream.close()
 
 
 class Gate:

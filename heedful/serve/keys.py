@@ -101,8 +101,11 @@ def add_key(path: Path, name: str, key: str) -> None:
             f"There is a key of {name} already", where=str(path), remedy="Delete its line first"
         )
     try:
-        with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "a") as stream:
-            stream.write(f"{name} {key_hash(key)}\n")
+        with open(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "ab+") as stream:
+            # An editor may have left the last line without its end.
+            stream.seek(max(0, stream.seek(0, os.SEEK_END) - 1))
+            begin = "" if stream.read() in (b"", b"\n") else "\n"
+            stream.write(f"{begin}{name} {key_hash(key)}\n".encode())
     except OSError as error:
         raise ConfigError(
             f"The file of keys cannot be written: {error.strerror}", where=str(path)

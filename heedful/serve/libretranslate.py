@@ -177,10 +177,7 @@ class LibreTranslate:
         texts = [body.q] if isinstance(body.q, str) else body.q
         settings = self.service.search
         if body.alternatives:
-            wanted = body.alternatives + 1
-            settings = settings.model_copy(
-                update={"n_best": wanted, "beam": max(settings.beam, wanted)}
-            )
+            settings = self.service.search_for(body.alternatives + 1)
         detected: list[Detected] = []
         sources = [body.source] * len(texts)
         if body.source == "auto":

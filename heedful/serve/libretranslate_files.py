@@ -123,8 +123,10 @@ class FileTranslation:
             ),
         )
         stored = await to_thread.run_sync(self.files.put, translated, name.suffix.lower())
-        address = str(request.url_for("/download_file/{name}", name=stored))
-        return json_response({"translatedFileUrl": address})
+        address = request.url_for("/download_file/{name}", name=stored)
+        if host := request.headers.get("x-forwarded-host"):  # the name that a proxy was asked by
+            address = address.replace(netloc=host)
+        return json_response({"translatedFileUrl": str(address)})
 
     async def download(self, request: Request, body: DownloadBody) -> Response:
         """Answer `/download_file/NAME`."""

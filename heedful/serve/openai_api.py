@@ -1,21 +1,21 @@
 """OpenAI's interface: models, completions and chats, as its clients know them.
 
-A language model continues a prompt; a translator translates it, a chat's last message. Fields and
-shapes are those of https://platform.openai.com/docs/api-reference (completions, chat). What would
-change an answer and is not there is refused, not ignored.
+A language model continues a prompt; a translator translates it, a chat's last message. Shapes are
+those of https://platform.openai.com/docs/api-reference (completions, chat).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
 
-from pydantic import Field, model_validator
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -23,7 +23,6 @@ from heedful.pipelines.text_generation import Generation
 from heedful.pipelines.text_splitting import Translation
 from heedful.search.search_settings import GenerationSettings, SearchSettings
 from heedful.serve.exchange import (
-    Body,
     Endpoint,
     Refusal,
     json_response,
@@ -31,117 +30,8 @@ from heedful.serve.exchange import (
     while_connected,
 )
 from heedful.serve.libretranslate import NoBody
+from heedful.serve.openai_requests import ChatBody, CompletionBody, Sampling
 from heedful.serve.service import Service, TranslatedText
-
-MOST_SAMPLES = 16
-
-_TOKENS_OF_A_COMPLETION = 16
-_TOKENS_OF_A_CHAT = 256
-
-Zero = Annotated[float | None, Field(ge=0, le=0)]
-Texts = str | list[str] | None
-
-
-class Sampling(Body):
-    """Settings that completions and chats share."""
-
-    model: str = Field(min_length=1, description="a name that /v1/models lists")
-    temperature: float | None = Field(
-        None,
-        ge=0,
-        le=2,
-        description="0: the most probable. A translator searches unless it is more than 0",
-    )
-    top_p: float | None = Field(None, gt=0, le=1)
-    n: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="answers to each prompt")
-    stream: bool | None = None
-    stream_options: dict[str, Any] | None = None
-    stop: Texts = Field(None, description="texts that end an answer")
-    seed: int | None = Field(None, ge=0, lt=2**63)
-    presence_penalty: Zero = None
-    frequency_penalty: Zero = None
-    logit_bias: dict[str, float] | None = Field(None, max_length=0)
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The texts that end an answer."""
-        stop = [self.stop] if isinstance(self.stop, str) else self.stop or []
-        return tuple(text for text in stop if text)
-
-    @property
-    def samples(self) -> int:
-        """Answers to each prompt."""
-        return self.n or 1
-
-    @property
-    def wants_usage(self) -> bool:
-        """True if a stream ends with the number of tokens."""
-        return bool((self.stream_options or {}).get("include_usage"))
-
-    @model_validator(mode="after")
-    def _one_stream(self) -> Self:
-        if self.stream and self.samples > 1:
-            raise ValueError("One answer can be streamed: n = 1")
-        return self
-
-
-class CompletionBody(Sampling):
-    """A request for completions."""
-
-    prompt: str | list[str] = Field("", description="text to continue or translate, or several")
-    max_tokens: int | None = Field(None, ge=1)
-    logprobs: int | None = Field(None, ge=0, le=5, description="give those of chosen tokens")
-    echo: bool | None = None
-    best_of: int | None = Field(None, ge=1, le=MOST_SAMPLES)
-    suffix: None = None
-
-    @property
-    def prompts(self) -> list[str]:
-        """The prompts."""
-        return [self.prompt] if isinstance(self.prompt, str) else self.prompt
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if self.stream and len(self.prompts) != 1:
-            raise ValueError("One prompt can be streamed")
-        if self.best_of is not None and self.best_of != self.samples:
-            raise ValueError("best_of: all answers are returned; it must be n")
-        if self.stream and self.echo:
-            raise ValueError("echo: a prompt is not streamed")
-        return self
-
-
-class Part(Body):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(Body):
-    """A message of a chat."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Part] | None = None
-
-    @property
-    def text(self) -> str:
-        """Its words."""
-        if isinstance(self.content, list):
-            return "".join(part.text for part in self.content)
-        return self.content or ""
-
-
-class ChatBody(Sampling):
-    """A request for the answer of a chat."""
-
-    messages: list[Message] = Field(min_length=1)
-    max_tokens: int | None = Field(None, ge=1)
-    max_completion_tokens: int | None = Field(None, ge=1)
-    logprobs: bool | None = None
-    top_logprobs: int | None = Field(None, ge=0, le=0)
-    tools: None = None
-    response_format: None = None
 
 
 @dataclass(frozen=True)
@@ -187,8 +77,11 @@ class OpenAI:
         self.created = int(time.time())
 
     def endpoints(self) -> list[Endpoint[Any]]:
-        """Return the paths of OpenAI that are answered here."""
-        return [
+        """Return the paths of OpenAI that are answered here.
+
+        Its clients know a wrong key by another status than LibreTranslate's.
+        """
+        endpoints: list[Endpoint[Any]] = [
             Endpoint(
                 "/v1/models", "List the models", NoBody, self.models, error_body, method="GET"
             ),
@@ -215,6 +108,7 @@ class OpenAI:
                 error_body,
             ),
         ]
+        return [replace(endpoint, no_key=401) for endpoint in endpoints]
 
     async def models(self, request: Request, body: NoBody) -> Response:
         """Answer `/v1/models`."""
@@ -230,11 +124,10 @@ class OpenAI:
     async def complete(self, request: Request, body: CompletionBody) -> Response:
         """Answer `/v1/completions`."""
         reply = _Reply("text_completion", "cmpl", body.model)
-        longest = body.max_tokens or _TOKENS_OF_A_COMPLETION
         request.state.texts = len(body.prompts)
         if body.stream:
-            return await self._stream(request, body, body.prompts[0], longest, reply)
-        answers = await while_connected(request, self._answers(body, body.prompts, longest))
+            return await self._stream(request, body, body.prompts[0], reply)
+        answers = await while_connected(request, self._answers(body, body.prompts))
         choices: list[dict[str, Any]] = []
         for prompt, several in zip(body.prompts, answers, strict=True):
             before = prompt if body.echo else ""
@@ -248,12 +141,11 @@ class OpenAI:
     async def chat(self, request: Request, body: ChatBody) -> Response:
         """Answer `/v1/chat/completions`."""
         reply = _Reply("chat.completion", "chatcmpl", body.model)
-        longest = body.max_completion_tokens or body.max_tokens or _TOKENS_OF_A_CHAT
         prompt = self._prompt(body)
         request.state.texts = 1
         if body.stream:
-            return await self._stream(request, body, prompt, longest, reply)
-        answers = await while_connected(request, self._answers(body, [prompt], longest))
+            return await self._stream(request, body, prompt, reply)
+        answers = await while_connected(request, self._answers(body, [prompt]))
         choices = [
             {
                 "index": number,
@@ -274,15 +166,13 @@ class OpenAI:
             return body.messages[-1].text
         return "\n".join(message.text for message in body.messages)
 
-    async def _answers(
-        self, body: Sampling, prompts: Sequence[str], longest: int
-    ) -> list[list[Answer]]:
+    async def _answers(self, body: Sampling, prompts: Sequence[str]) -> list[list[Answer]]:
         """Return as many answers to each prompt as are wanted."""
         if self.service.models.find(body.model).is_translator:
-            settings = self._search(body)
+            settings = await self._search(body, prompts)
             texts = await self.service.translate(prompts, [body.model], settings=settings)
             return [[_translated(t, rank, body) for rank in range(body.samples)] for t in texts]
-        settings = self._generation(body, longest)
+        settings = self._generation(body)
         pipeline = await self.service.generator(body.model)
         generations = await self.service.generate(body.model, prompts, settings)
         return [
@@ -290,18 +180,23 @@ class OpenAI:
             for best in generations
         ]
 
-    def _search(self, body: Sampling) -> SearchSettings:
+    async def _search(self, body: Sampling, prompts: Sequence[str]) -> SearchSettings:
         """Return the settings of a translation: a search, or draws above temperature 0."""
-        changes: dict[str, Any] = {"n_best": body.samples}
+        settings = self.service.search_for(body.samples)
+        changes: dict[str, Any] = {}
         if body.temperature:
-            changes |= {"sampling": True, "temperature": body.temperature}
-            changes |= {"top_p": body.top_p or 1.0, "seed": body.seed or 1}
-        else:
-            changes["beam"] = max(self.service.search.beam, body.samples)
-        return SearchSettings.parse(self.service.search.plain() | changes, where="the request")
+            changes = {"sampling": True, "temperature": body.temperature, "alternatives": 0}
+            changes |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
+        if body.most_tokens is not None:
+            # Many clients name a large number; no line comes near it, and none may run on to it.
+            read = max(await self.service.lengths(body.model, prompts), default=0)
+            if body.most_tokens < settings.longest(read):
+                changes["max_length"] = body.most_tokens
+        return SearchSettings.parse(settings.plain() | changes, where="the request")
 
-    def _generation(self, body: Sampling, longest: int) -> GenerationSettings:
+    def _generation(self, body: Sampling) -> GenerationSettings:
         """Return the settings of a continuation: draws, as OpenAI's default is."""
+        longest = body.most_tokens or body.usual_tokens
         if longest > self.service.limits.tokens:
             raise Refusal(
                 400,
@@ -314,9 +209,8 @@ class OpenAI:
         if temperature == 0 and body.samples == 1:
             return GenerationSettings.parse(values)
         drawn = {"sampling": True, "temperature": temperature, "n_best": body.samples}
-        # Without a seed every request draws anew, as clients expect.
-        seed = uuid.uuid4().int >> 66 if body.seed is None else body.seed
-        return GenerationSettings.parse(values | drawn | {"top_p": body.top_p or 1.0, "seed": seed})
+        drawn |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
+        return GenerationSettings.parse(values | drawn)
 
     async def _usage(
         self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[Answer]]
@@ -330,9 +224,9 @@ class OpenAI:
         }
 
     async def _stream(
-        self, request: Request, body: Sampling, prompt: str, longest: int, reply: _Reply
+        self, request: Request, body: Sampling, prompt: str, reply: _Reply
     ) -> Response:
-        pieces = self._pieces(body, prompt, longest)
+        pieces = self._pieces(body, prompt)
         # Before the status is sent, since what is refused has another.
         first = await while_connected(request, anext(pieces))
         events = self._events(body, prompt, first, pieces, reply)
@@ -368,13 +262,13 @@ class OpenAI:
             yield _event(dict(error_body(refusal)))
         yield b"data: [DONE]\n\n"
 
-    async def _pieces(self, body: Sampling, prompt: str, longest: int) -> AsyncIterator[Answer]:
+    async def _pieces(self, body: Sampling, prompt: str) -> AsyncIterator[Answer]:
         """Yield pieces of an answer as they become certain, and at the end its tokens.
 
         A translation comes at once: a beam search changes its mind until the end.
         """
         if self.service.models.find(body.model).is_translator:
-            for answer in (await self._answers(body, [prompt], longest))[0]:
+            for answer in (await self._answers(body, [prompt]))[0]:
                 yield answer
             return
         loop = asyncio.get_running_loop()
@@ -386,7 +280,7 @@ class OpenAI:
                 raise ClientDisconnect
             loop.call_soon_threadsafe(queue.put_nowait, piece)
 
-        settings = self._generation(body, longest)
+        settings = self._generation(body)
         work = asyncio.ensure_future(self.service.stream(body.model, prompt, settings, emit))
         work.add_done_callback(lambda done: queue.put_nowait(None))
         try:
@@ -447,14 +341,17 @@ def _event(content: Mapping[str, Any]) -> bytes:
 
 
 def _translated(text: TranslatedText, rank: int, body: Sampling) -> Answer:
-    lines = [_ranked(line, rank) for line in text.lines]
-    whole = "\n".join(lines)
+    ranked = [_ranked(line, rank) for line in text.lines]
+    most = math.inf if body.most_tokens is None else body.most_tokens
+    counts = accumulate(len(line.tokens) for line in ranked)
+    lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
+    whole = text.line_break.join(lines)
     ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
     return Answer(
         whole[: min(ends, default=len(whole))],
         [piece for line in lines for piece in line.tokens],
         [score for line in lines for score in line.token_scores[: len(line.tokens)]],
-        is_cut=not all(line.finished for line in lines),
+        is_cut=not ends and (len(lines) < len(ranked) or not all(line.finished for line in lines)),
     )
 
 

@@ -10,9 +10,9 @@ import pydantic
 import heedful
 from heedful.serve.exchange import Endpoint
 
+_NO_KEY = "There is no key, or no known one"
 _STATUSES = {
     "400": "The request is wrong",
-    "403": "There is no key, or no known one",
     "413": "The request is too large",
     "429": "There is too much to do; Retry-After says when to ask again",
     "503": "It took too long, or the server stops",
@@ -71,7 +71,7 @@ def _responses(endpoint: Endpoint[Any], schemas: dict[str, Any]) -> dict[str, An
     if "{name}" in endpoint.path or "model" in endpoint.body.model_fields:
         statuses = statuses | {"404": "There is nothing of that name"}
     if not endpoint.is_open:
-        statuses = statuses | {"403": _STATUSES["403"]}
+        statuses = statuses | {str(endpoint.no_key): _NO_KEY}
     return responses | {
         status: {"description": words, "content": wrong} for status, words in statuses.items()
     }

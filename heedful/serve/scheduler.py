@@ -20,7 +20,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from heedful.errors import RunError, UserError
+from heedful.errors import RunError
 from heedful.pipelines.batching import SHORTEST
 
 SECONDS_OF_A_TOKEN = 0.01
@@ -292,17 +292,16 @@ class Scheduler:
         """Compute a batch; where one text fails, the others are computed without it."""
         try:
             results = jobs[0].work.run([job.text for job in jobs])
-        except UserError as error:
+        except Exception as error:  # a person's mistake, or a defect that one text brings out
             if len(jobs) == 1:
                 jobs[0].future.set_exception(error)
                 return
             for job in jobs:
                 self._answer([job])
-        except BaseException as error:  # a defect: nobody may wait for ever because of it
+        except BaseException as error:  # nobody may wait for ever because of it
             for job in jobs:
                 job.future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
+            raise
         else:
             assert len(results) == len(jobs)
             for job, result in zip(jobs, results, strict=True):

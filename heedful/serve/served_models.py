@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -174,7 +175,8 @@ class ServedModels:
         if pipeline is not None:
             return pipeline
         model = self.find(name)
-        with model.loading:
+        # Where memory is limited one is loaded at a time: room for two may be there only once.
+        with model.loading, self._choosing if self.most_bytes is not None else nullcontext():
             if model.pipeline is None:
                 self._make_room(model)
                 model.pipeline = self._load(model)
@@ -287,9 +289,8 @@ class ServedModels:
 
     def _make_room(self, model: ServedModel) -> None:
         """Unload the models used longest ago until another one fits."""
-        with self._choosing:
-            oldest = sorted((m for m in self if m.pipeline is not None), key=lambda m: m.used)
-            for other in oldest:
-                if self._fits(model, ()):
-                    return
-                other.pipeline = None
+        oldest = sorted((m for m in self if m.pipeline is not None), key=lambda m: m.used)
+        for other in oldest:
+            if self._fits(model, ()):
+                return
+            other.pipeline = None

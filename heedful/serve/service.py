@@ -43,7 +43,7 @@ class TranslationWork:
     @property
     def width(self) -> int:
         """See `Work`."""
-        return self.settings.n_best if self.settings.sampling else self.settings.beam
+        return self.settings.width
 
     def run(self, texts: Sequence[str]) -> Sequence[Translation]:
         """See `Work`."""
@@ -121,19 +121,23 @@ class TranslatedText:
     Args:
         lines: translations of its lines, empty ones included.
         models: names of the models it went through.
+        line_break: between its lines.
     """
 
     lines: tuple[Translation, ...]
     models: tuple[str, ...]
+    line_break: str = "\n"
 
     @property
     def text(self) -> str:
         """The translation."""
-        return "\n".join(self.lines)
+        return self.line_break.join(self.lines)
 
     def alternative(self, rank: int) -> str:
         """Return the translation made of each line's next-best, from 1."""
-        return "\n".join(line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines)
+        return self.line_break.join(
+            line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines
+        )
 
     @property
     def ranks(self) -> int:
@@ -162,6 +166,24 @@ class Service:
         self.scheduler = scheduler
         self.limits = limits
         self.search = search
+        self._loading: dict[str, asyncio.Task[TranslationPipeline | GenerationPipeline]] = {}
+
+    def search_for(self, count: int) -> SearchSettings:
+        """Return the server's settings of a search, for so many answers to a text.
+
+        Raises:
+            ConfigError: when they contradict each other.
+        """
+        search = self.search
+        changes: dict[str, Any] = {"n_best": count}
+        if search.alternatives:  # each has a beam of its own
+            beam = max(1, min(search.beam, self.limits.beam // count))
+            changes |= {"alternatives": count, "beam": beam}
+        elif not search.sampling:
+            changes["beam"] = max(search.beam, count)
+        elif search.risk_samples:
+            changes["risk_samples"] = max(search.risk_samples, count)
+        return SearchSettings.parse(search.plain() | changes, where="the request")
 
     async def translate(
         self,
@@ -187,13 +209,17 @@ class Service:
         self.check(texts)
         settings = settings or self.search
         deadline = time.monotonic() + self.limits.seconds
-        lines = [text.split("\n") for text in texts]
+        breaks = ["\r\n" if "\r\n" in text else "\n" for text in texts]
+        lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
         for name in route:
             is_last = name == route[-1]
             used = settings if is_last else settings.model_copy(update={"n_best": 1})
             work = await self._translation_work(name, used, alignment and is_last)
             lines = await self._translate_lines(work, lines, deadline)
-        return [TranslatedText(tuple(map(_translation, each)), tuple(route)) for each in lines]
+        return [
+            TranslatedText(tuple(map(_translation, each)), tuple(route), line_break)
+            for each, line_break in zip(lines, breaks, strict=True)
+        ]
 
     async def generate(
         self, name: str, prompts: Sequence[str], settings: GenerationSettings
@@ -279,15 +305,29 @@ class Service:
                 remedy="Send less at a time",
             )
 
+    def _check_search(self, settings: SearchSettings) -> None:
+        """Refuse a search that would take more than a request's share of time and memory.
+
+        Raises:
+            ConfigError: telling the limit.
+        """
+        limits = self.limits
+        if settings.width > limits.beam:
+            raise ConfigError(
+                f"{settings.width} hypotheses of a text; at most {limits.beam} are taken",
+                where="search",
+                remedy="Ask for a narrower beam, or for fewer samples or alternatives",
+            )
+        for name in ("min_length", "max_length"):
+            if (getattr(settings, name) or 0) > limits.tokens:
+                raise ConfigError(
+                    f"At most {limits.tokens:,} tokens are given", where=f"search.{name}"
+                )
+
     async def _translation_work(
         self, name: str, settings: SearchSettings, alignment: bool
     ) -> TranslationWork:
-        width = settings.n_best if settings.sampling else settings.beam
-        if width > self.limits.beam:
-            raise ConfigError(
-                f"{width} hypotheses of a text; at most {self.limits.beam} are taken",
-                where="n_best" if settings.sampling else "beam",
-            )
+        self._check_search(settings)
         pipeline = await self._translator(name)
         glossary = self.models.find(name).glossary
         return TranslationWork(pipeline, settings, alignment, glossary)
@@ -301,7 +341,14 @@ class Service:
     async def _pipeline(self, name: str) -> TranslationPipeline | GenerationPipeline:
         """Return a model; one that is to be loaded first does not hold up other requests."""
         pipeline = self.models.at_hand(name)
-        return pipeline if pipeline is not None else await to_thread.run_sync(self.models.get, name)
+        if pipeline is not None:
+            return pipeline
+        # One thread for all requests that wait for a model: there are 40 for everything else.
+        if name not in self._loading:
+            task = asyncio.ensure_future(to_thread.run_sync(self.models.get, name))
+            task.add_done_callback(lambda done: self._loading.pop(name))
+            self._loading[name] = task
+        return await asyncio.shield(self._loading[name])
 
     async def _translate_lines(
         self, work: TranslationWork, lines: Sequence[Sequence[str]], deadline: float

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TextIO
-
 import torch
 from starlette.applications import Starlette
 
@@ -57,25 +54,13 @@ def build_worker(settings: ServerSettings) -> Starlette:
         rest=trim,
     )
     metrics.watch(lambda: scheduler.waiting, lambda: scheduler.computing)
-    log = _open_log(settings.access_log)
     return build_app(
         ServerParts(
             service=Service(models, scheduler, settings.limits, settings.search),
             metrics=metrics,
             gate=settings.gate,
             keys=None if settings.keys is None else Keys.read(settings.keys),
-            log=None if log is None else AccessLog(log),
+            log=None if settings.access_log is None else AccessLog.open(settings.access_log),
             files=None if settings.files is None else FileStore(settings.files),
         )
     )
-
-
-def _open_log(place: str | None) -> TextIO | None:
-    """Open the log of requests.
-
-    Args:
-        place: a file, which is appended to; - for standard error; None for no log.
-    """
-    if place is None or place == "-":
-        return sys.stderr if place else None
-    return open(place, "a", encoding="utf-8")

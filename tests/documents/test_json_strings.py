@@ -108,6 +108,7 @@ def test_lines_of_json() -> None:
         ('{"a": "b",\n "c" "d"}', {}, "Line 2, column 6 is no JSON"),
         ('{"a": 1} {"b": 2}', {}, "Extra data"),
         ("", {}, "no JSON"),
+        ('{"a": 1,\n "b": "A c\\ud800at"}', {}, r"line 2: A string has half a .* \(U\+D800\)"),
         ("[" * 100_000, {}, "nested too deeply"),
         (NOTES, {"keys": ["titel"]}, "No string is at titel. There are strings at title, items"),
         ("[1]", {"keys": ["a"]}, "no strings at all"),

@@ -125,8 +125,9 @@ def test_bytes_that_are_no_text_are_named(data: bytes, words: str) -> None:
 def test_an_encoding_may_be_named() -> None:
     data = "Straße\n".encode("iso-8859-1")
     assert echoed(data, "text", encoding="iso-8859-1") == data
-    with pytest.raises(DataError, match="not known"):
-        echoed(data, "text", encoding="klingon")
+    for name in ("klingon", "base64", "undefined", "punycode"):
+        with pytest.raises(DataError, match="not known"):
+            echoed(data, "text", encoding=name)
 
 
 def test_a_character_that_the_encoding_lacks_is_named() -> None:

@@ -169,6 +169,8 @@ def test_bombs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_damage_is_named() -> None:
     with pytest.raises(DataError, match="no whole archive"):
+        echoed(docx(PAGE).replace(b"PK\3\4", b"", 1), "docx")  # the first file is out of its place
+    with pytest.raises(DataError, match="no whole archive"):
         echoed(b"PK\3\4 and no more", "docx")
     with pytest.raises(DataError, match="no whole archive"):
         echoed(docx(PAGE)[:-40], "docx")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 
@@ -74,6 +75,13 @@ def test_behind_nginx_nothing_is_lost_when_a_server_dies_or_stops(
 ) -> None:
     servers = [start("en-de"), start("en-de")]
     address = nginx(*(server.address.removeprefix("http://") for server in servers))
+    with httpx2.Client() as client:
+        for _ in range(4):  # whichever server has the file
+            sent = {"file": ("a.txt", b"A dog runs.")}
+            values = {"source": "en", "target": "de"}
+            answer = client.post(f"{address}/translate_file", files=sent, data=values).json()
+            assert answer["translatedFileUrl"].startswith(f"{address}/download_file/")
+            assert client.get(answer["translatedFileUrl"]).text == "Ein Hund rennt."
     front = ServerProcess(servers[0].process, address, servers[0].errors)
     with Clients(front, 8) as clients:
         wait_until(lambda: clients.right > 40)

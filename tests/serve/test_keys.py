@@ -31,6 +31,14 @@ def test_a_file_has_hashes_and_is_for_its_owner_alone(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+def test_a_key_begins_a_line_where_the_last_one_has_no_end(tmp_path: Path) -> None:
+    file = tmp_path / "keys.txt"
+    file.write_text(f"alice {hashlib.sha256(b'a').hexdigest()}")
+    add_key(file, "bob", "b")
+    keys = Keys.read(file)
+    assert (keys.owner("a"), keys.owner("b")) == ("alice", "bob")
+
+
 def test_comments_and_empty_lines_count_for_nothing(tmp_path: Path) -> None:
     file = tmp_path / "keys.txt"
     file.write_text(f"# ours\n\nalice  {hashlib.sha256(b'k').hexdigest().upper()}\n")

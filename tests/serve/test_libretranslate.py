@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 import heedful
 from heedful.pretrained.catalogue import models_at_hand
+from heedful.search.search_settings import SearchSettings
 from heedful.serve.application import ServerParts
 from heedful.serve.keys import Keys, key_hash
 from heedful.serve.limits import Limits
@@ -55,6 +56,11 @@ def test_lines_stay_lines(client: TestClient, expected: list[str]) -> None:
     assert answer["translatedText"] == f"{expected[0]}\n\n{expected[1]}\n"
 
 
+def test_line_breaks_of_windows_stay(client: TestClient, expected: list[str]) -> None:
+    text = post(client, q=f"{DOG}\r\n\r\n{MAN}\r\n").json()["translatedText"]
+    assert text == f"{expected[0]}\r\n\r\n{expected[1]}\r\n"
+
+
 @pytest.mark.parametrize("way", ["form", "multipart", "query"])
 def test_values_may_come_in_a_form_or_in_the_address(
     client: TestClient, expected: list[str], way: str
@@ -75,6 +81,21 @@ def test_alternatives_differ_and_the_first_stays(client: TestClient, expected: l
     assert len({answer["translatedText"], *answer["alternatives"]}) == 3
     several = post(client, q=[DOG, MAN], alternatives=2).json()
     assert [len(each) for each in several["alternatives"]] == [2, 2]
+
+
+@pytest.mark.parametrize("search", [{"alternatives": 3}, {"risk_samples": 4}])
+def test_a_server_of_another_search_gives_as_many_answers(
+    expected: list[str], search: dict[str, Any]
+) -> None:
+    parts = make_parts("en-de")
+    parts.service.search = SearchSettings.parse(search)
+    with client_of(parts) as client:
+        answer = post(client, q=DOG, alternatives=6)
+        assert answer.status_code == 200, answer.text
+        chat = {"model": "en-de", "messages": [{"role": "user", "content": DOG}]}
+        for values in ({"n": 5}, {"n": 5, "temperature": 0.7}):
+            choices = client.post("/v1/chat/completions", json=chat | values).json()["choices"]
+            assert len(choices) == 5
 
 
 def test_a_language_is_detected(client: TestClient, expected: list[str]) -> None:

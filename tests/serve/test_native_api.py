@@ -75,6 +75,10 @@ def test_texts_alone_are_checked_behind_a_pivot(client: TestClient) -> None:
         ({"texts": [DOG], "model": "en-de", "search": {"beem": 3}}, "beam"),
         ({"texts": [DOG], "model": "en-de", "search": {"beam": 1000}}, "1000"),
         ({"texts": [DOG], "model": "en-de", "search": {"beam": "x"}}, "beam"),
+        ({"texts": [DOG], "model": "en-de", "search": {"risk_samples": 17}}, "17 hypotheses"),
+        ({"texts": [DOG], "model": "en-de", "search": {"alternatives": 5}}, "20 hypotheses"),
+        ({"texts": [DOG], "model": "en-de", "search": {"max_length": 2049}}, "2,048 tokens"),
+        ({"texts": [DOG], "model": "en-de", "search": {"min_length": 2049}}, "2,048 tokens"),
         ({"texts": DOG, "model": "en-de"}, "texts"),
     ],
 )

@@ -111,6 +111,31 @@ def test_a_translator_translates_the_last_message(client: TestClient) -> None:
     assert "".join(deltas) == str(own)
 
 
+def test_a_translation_has_no_more_tokens_than_asked(client: TestClient) -> None:
+    values = {
+        "model": "en-de",
+        "messages": [{"role": "user", "content": f"{DOG}\n{DOG}"}],
+        "tools": [],
+        "response_format": {"type": "text"},
+    }
+
+    def answer(**changes: Any) -> tuple[str, str, int]:
+        answer = client.post("/v1/chat/completions", json=values | changes).json()
+        (choice,) = answer["choices"]
+        tokens = answer["usage"]["completion_tokens"]
+        return choice["message"]["content"], choice["finish_reason"], tokens
+
+    text, reason, tokens = answer()
+    assert reason == "stop"
+    line, _ = text.split("\n")
+    assert answer(max_tokens=4096) == (text, reason, tokens)
+    assert answer(max_tokens=tokens) == (text, reason, tokens)
+    assert answer(max_completion_tokens=tokens - 1) == (line, "length", tokens // 2)
+    start, reason, tokens = answer(max_tokens=2)
+    assert (line.startswith(start.rstrip(".")), reason, tokens) == (True, "length", 2)
+    assert answer(max_tokens=2, stop=start[:3])[:2] == ("", "stop")
+
+
 def test_a_stop_string_ends_an_answer(client: TestClient) -> None:
     text = complete(client).json()["choices"][0]["text"]
     stop = text.split()[2]
@@ -150,6 +175,7 @@ def test_log_probabilities_are_those_of_the_library(client: TestClient, writer: 
         ({"max_tokens": 0}, 400, "max_tokens"),
         ({"max_tokens": 100_000}, 400, "max_tokens"),
         ({"prompt": [1, 2]}, 400, None),
+        ({"logprobs": 0, "stream": True}, 400, None),
     ],
 )
 def test_what_cannot_be_done_is_refused(

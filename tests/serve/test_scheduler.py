@@ -248,15 +248,18 @@ def test_an_error_reaches_its_request_and_the_next_ones_are_served(
     assert right.future.result(10) == "GOOD"
 
 
-def test_a_wrong_text_does_not_spoil_the_others_of_its_batch(scheduler: Scheduler) -> None:
+@pytest.mark.parametrize(("text", "error"), [("bad", DataError), ("defect", ZeroDivisionError)])
+def test_a_wrong_text_does_not_spoil_the_others_of_its_batch(
+    scheduler: Scheduler, text: str, error: type[Exception]
+) -> None:
     blocker, work = hold(scheduler), Echo()
     work.gate.set()
-    jobs = [Job(work, text, 1) for text in ("a", "bad", "b")]
+    jobs = [Job(work, each, 1) for each in ("a", text, "b")]
     scheduler.submit(jobs)
     blocker.gate.set()
     assert jobs[0].future.result(10) == "A"
     assert jobs[2].future.result(10) == "B"
-    with pytest.raises(DataError):
+    with pytest.raises(error):
         jobs[1].future.result(10)
 
 

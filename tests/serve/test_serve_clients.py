@@ -107,5 +107,5 @@ def test_openai(server: ServerProcess, expected: list[str]) -> None:
     with pytest.raises(openai.BadRequestError):
         client.completions.create(prompt="x", model="english", presence_penalty=1)
     wrong = openai.OpenAI(base_url=f"{server.address}/v1", api_key="wrong", max_retries=0)
-    with pytest.raises(openai.PermissionDeniedError):
+    with pytest.raises(openai.AuthenticationError):
         wrong.models.list()

@@ -211,6 +211,7 @@ def test_a_client_that_leaves_is_not_waited_for(start: Start) -> None:
         (["en-de", "en-de"], 2, "Two models have the name"),
         (["en-de", "--host", "0.0.0.0"], 2, "--without-keys"),
         (["en-de", "--keys", "missing.txt"], 2, "missing.txt"),
+        (["en-de", "--access-log", "missing/log"], 2, "cannot be written"),
         (["en-de", "--workers", "0"], 2, "--workers"),
         (["en-de", "--host", "192.0.2.1", "--without-keys"], 2, "Cannot listen"),
         (["en-de", "--beam", "0"], 2, "beam"),
