@@ -37,7 +37,7 @@ from heedful.train.run_config import (
 )
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks import Task, prepare_task
-from heedful.train.training_memory import check_size, with_budget
+from heedful.train.training_memory import check_size, likely_spec, with_budget
 
 if TYPE_CHECKING:
     from torch import nn
@@ -175,8 +175,13 @@ def _first(
 def _with_parts(
     settings: RunSettings, dimensions: Dimensions, events: Events, *, resume: bool
 ) -> RunSettings:
-    """The settings with a number of parts that leaves no process idle; unset, batches are whole."""
-    batches, learners = settings.optimizer.accumulate, dimensions.learners
+    """The settings with a number of parts that leaves no process idle; unset, batches are whole.
+
+    Where texts go on from batch to batch, each process has the same rows of every batch, as it
+    remembers what came before them.
+    """
+    goes_on = settings.task == "causal_lm" and getattr(likely_spec(settings), "memory", None)
+    batches, learners = 1 if goes_on else settings.optimizer.accumulate, dimensions.learners
     given = settings.parallel.parts
     if (given or 1) * batches % learners == 0:
         return settings

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from heedful.data.batches import PairBatch
 from heedful.errors import ConfigError
+from heedful.events import Events
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.train.parallel.dimensions import Dimensions
 from heedful.train.parallel.shares import Share
 from heedful.train.parallel.tensor_plan import check_matrices
 from heedful.train.run_settings import ParallelSettings, RunSettings
+from heedful.train.run_start import _with_parts
 from heedful.train.splitting import stand_in
 
 SETTINGS = {"data": {"train": [{"file": "pairs.tsv"}]}}
@@ -76,6 +78,19 @@ def test_a_stand_in_counts_nothing() -> None:
     part = stand_in(batch(4, 0))
     assert part.tokens == 0
     assert part.examples == 1
+
+
+@pytest.mark.parametrize(("memory", "parts"), [(None, None), (16, 2)])
+def test_rows_that_go_on_stay_with_their_process(memory: int | None, parts: int | None) -> None:
+    """A memory of earlier segments is that of the rows a process learned from before."""
+    model = {"positions": "transformer_xl", "memory": memory} if memory else {}
+    plain = {"task": "causal_lm", "model": model, "optimizer": {"accumulate": 2}}
+    settings = RunSettings.parse({**plain, "data": {"train": [{"source": "texts"}]}})
+    found = _with_parts(settings, Dimensions(data=2), Events([]), resume=False)
+    assert found.parallel.parts == parts
+    if memory:
+        alike = [Share(1, 2, 2).cut(batch(4, 0), micro)[0].batch.indices for micro in (0, 1)]
+        assert alike[0].tolist() == alike[1].tolist() == [2, 3]
 
 
 def test_dimensions_take_what_is_left() -> None:
