@@ -85,7 +85,7 @@ def test_rows_that_go_on_stay_with_their_process(memory: int | None, parts: int 
     """A memory of earlier segments is that of the rows a process learned from before."""
     model = {"positions": "transformer_xl", "memory": memory} if memory else {}
     plain = {"task": "causal_lm", "model": model, "optimizer": {"accumulate": 2}}
-    settings = RunSettings.parse({**plain, "data": {"train": [{"source": "texts"}]}})
+    settings = RunSettings.parse({**plain, "data": {"train": [{"file": "texts"}]}})
     found = _with_parts(settings, Dimensions(data=2), Events([]), resume=False)
     assert found.parallel.parts == parts
     if memory:
