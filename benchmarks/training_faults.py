@@ -1,6 +1,6 @@
 """Faults of training by several processes: how soon they are noticed, and what they change.
 
-    python benchmarks/training_faults.py kills|launcher|hang|cable|disk [--kills 100]
+    python benchmarks/training_faults.py kills|sharded|launcher|hang|cable|disk [--kills 100]
 
 Every mode trains a tiny translator of letters, made here, once undisturbed and then with faults,
 and compares every value of every update and validation, and the published weights, bit for bit.
@@ -8,6 +8,7 @@ and compares every value of every update and validation, and the published weigh
 kills     processes are killed (SIGKILL) at random moments: while they start, train, write a
           checkpoint, validate. Four fifths hit two copies, a fifth four shards. Goes on
           from the kills in RESULTS until there were --kills of them.
+sharded   the same of two shards, each of which writes its own part of every checkpoint.
 launcher  the process that started the others is killed; then the run is resumed.
 hang      one process is stopped (SIGSTOP): each in turn while they train, then the first while it
           validates alone; the others notice and all start anew.
@@ -69,6 +70,12 @@ SMALL_DISK = "40M"
 
 COPIES = ("--processes", "2")
 SHARDS = ("--processes", "4", "--parallel.shard", "2")
+SHARDED = ("--processes", "2", "--parallel.shard", "2", "--checkpoint.sharded", "true")
+KILLED: dict[str, dict[str, tuple[Sequence[str], float]]] = {
+    "kills": {"copies": (COPIES, 0.8), "shards": (SHARDS, 1.0)},
+    "sharded": {"sharded": (SHARDED, 1.0)},
+}
+"""Modes that kill processes: plans by name, each until this share of the kills are done."""
 BACKGROUND = ("--checkpoint.background", "true")
 
 
@@ -253,11 +260,12 @@ def values(run: Path) -> dict[tuple[int, str, int], dict[str, float]]:
     return found
 
 
-def kills(toy: Toy, count: int, done: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def kills(toy: Toy, mode: str, count: int, done: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Kill processes at random moments until there were so many kills.
 
     Args:
         toy: to train.
+        mode: of `KILLED`.
         count: of kills, those done before included.
         done: what came of them.
 
@@ -267,7 +275,8 @@ def kills(toy: Toy, count: int, done: dict[str, Any]) -> Iterator[dict[str, Any]
     records: list[dict[str, Any]] = list(done.get("each", []))
     result = Counter({name: done.get(name, 0) for name in ("runs", "compared", "differences")})
     result.update({name: done.get(name, 0) for name in ("damaged", "tracebacks")})
-    for name, plan, share in (("copies", COPIES, count * 4 // 5), ("shards", SHARDS, count)):
+    for name, (plan, part) in KILLED[mode].items():
+        share = int(count * part)
         like = toy.folder / name
         toy.finish(like, *plan)
         while len(records) < share:
@@ -588,22 +597,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("mode", choices=["kills", *MODES])
+    parser.add_argument("mode", choices=[*KILLED, *MODES])
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
     arguments = parser.parse_args()
     mode, results = arguments.mode, arguments.results / "training-faults"
     results.mkdir(parents=True, exist_ok=True)
-    path = results / "kills.json"
+    path = results / f"{mode}.json"
     with tempfile.TemporaryDirectory() as name:
         toy = Toy(Path(name))
         toy.make()
-        if mode != "kills":
+        if mode in MODES:
             write(results, mode, mode, MODES[mode](toy), toy)
             return
         done = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        for found in kills(toy, arguments.kills, done):
-            write(results, mode, f"kills --kills {found['kills']}", found, toy)
+        for found in kills(toy, mode, arguments.kills, done):
+            write(results, mode, f"{mode} --kills {found['kills']}", found, toy)
 
 
 def write(results: Path, mode: str, command: str, found: dict[str, Any], toy: Toy) -> None:
@@ -635,14 +644,14 @@ def table(folder: Path) -> str:
     return markdown_table(rows)
 
 
+def _recovery(found: dict[str, Any]) -> str:
+    seconds = found["recovery_seconds"]
+    return f"{seconds['median']} to the next update, at most {seconds['largest']}"
+
+
 ROWS: dict[str, tuple[str, str, Callable[[dict[str, Any]], str]]] = {
-    "kills": (
-        "a process is killed",
-        "kills",
-        lambda found: "{median} to the next update, at most {largest}".format(
-            **found["recovery_seconds"]
-        ),
-    ),
+    "kills": ("a process is killed", "kills", _recovery),
+    "sharded": ("a process that writes its part of checkpoints is killed", "kills", _recovery),
     "launcher": (
         "the launcher is killed",
         "kills",
