@@ -188,17 +188,15 @@ def refuse_missing_folder(path: Path) -> None:
     """
     if path.is_dir():
         raise UserError("This is a directory", where=str(path), remedy="Name a file")
-    if path.exists() and not path.is_file():  # a device or a named pipe, written to as it is
-        return
-    path = Path(os.path.realpath(path))
-    if not path.parent.is_dir():
+    folder = (Path(os.path.realpath(path)) if path.is_symlink() else path).parent
+    if not folder.is_dir():
         raise UserError(
-            "No such directory", where=str(path.parent), remedy="Make it, or choose another place"
+            "No such directory", where=str(folder), remedy="Make it, or choose another place"
         )
-    if not os.access(path.parent, os.W_OK):
+    if not os.access(folder, os.W_OK) and (path.is_file() or not path.exists()):  # no pipe
         raise UserError(
             "This directory cannot be written to",
-            where=str(path.parent),
+            where=str(folder),
             remedy="Choose a place you may use, or change its permissions",
         )
 

@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from heedful.errors import ConfigError
@@ -61,9 +62,10 @@ class AccessLog:
             ) from None
 
     def write(self, entry: Mapping[str, Any]) -> None:
-        """Write a line."""
-        self._stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
-        self._stream.flush()
+        """Write a line. A full disk ends the log, and no connection."""
+        with suppress(OSError):
+            self._stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
+            self._stream.flush()
 
     def close(self) -> None:
         """End a log in a file."""

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from heedful.documents.formats import FORMATS, format_of
+from heedful.errors import RunError
 from heedful.serve.document_translation import translate_documents
 from heedful.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
 from heedful.serve.file_store import FileStore
@@ -122,7 +123,10 @@ class FileTranslation:
                 name=name.name,
             ),
         )
-        stored = await to_thread.run_sync(self.files.put, translated, name.suffix.lower())
+        try:
+            stored = await to_thread.run_sync(self.files.put, translated, name.suffix.lower())
+        except OSError as error:
+            raise RunError(f"The translated file cannot be kept: {error.strerror}") from None
         address = request.url_for("/download_file/{name}", name=stored)
         if host := request.headers.get("x-forwarded-host"):  # the name that a proxy was asked by
             address = address.replace(netloc=host)

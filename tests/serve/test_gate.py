@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from starlette.testclient import TestClient
 
+from heedful.serve.application import build_app
 from heedful.serve.gate import AccessLog
 from heedful.serve.limits import GateSettings
 
@@ -84,6 +86,16 @@ def test_the_log_has_no_texts(client: TestClient, log: io.StringIO) -> None:
     assert entries[0]["texts"] == 1
     assert entries[0]["milliseconds"] > 0
     assert "secret" not in log.getvalue()
+
+
+def test_a_log_without_room_ends_no_connection() -> None:
+    class Full(io.StringIO):
+        def flush(self) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    app = build_app(make_parts("en-de", log=AccessLog(Full())))
+    with TestClient(app, base_url="http://127.0.0.1") as client:  # which raises what the app does
+        assert client.get("/health").status_code == 200
 
 
 def test_addresses_and_methods_that_are_not_there(client: TestClient) -> None:

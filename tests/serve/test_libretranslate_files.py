@@ -166,6 +166,14 @@ def test_a_server_without_a_folder_translates_no_files() -> None:
         assert client.get("/frontend/settings").json()["filesTranslation"] is False
 
 
+def test_a_file_that_cannot_be_kept_is_said(tmp_path: Path) -> None:
+    files = FileStore(tmp_path / "gone")
+    with client_of(make_parts("en-de", files=files)) as client:
+        answer = send(client, "a.txt", b"x")
+    assert answer.status_code == 503
+    assert "cannot be kept" in answer.json()["error"]
+
+
 def test_limits_hold_for_pages() -> None:
     with client_of(make_parts("en-de", limits=Limits(texts=2))) as client:
         values = {"source": "en", "target": "de", "format": "html"}
