@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 from heedful.quality.reports import CheckResult, Evidence, counted
 from heedful.text.pretokenization import is_spaceless
@@ -105,10 +106,13 @@ def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
     folded = [word.folded for word in words]
     if len(set(folded)) == len(folded):  # most texts
         return found
+    lettered = [0, *accumulate(any(map(str.isalpha, word)) for word in folded)]
     place = 0
     while place < len(words):
         for length in range(1, (len(words) - place) // 2 + 1):
             if folded[place] != folded[place + length]:
+                continue
+            if lettered[place] == lettered[place + length]:  # figures and marks may follow alike
                 continue
             count = 1
             unit = folded[place : place + length]
@@ -123,14 +127,12 @@ def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
 
 
 def _is_repetition(unit: Sequence[str], count: int) -> bool:
-    """Return True for a phrase that nobody repeats on purpose.
+    """Return True for a phrase with letters that nobody repeats on purpose.
 
     Args:
         unit: its words.
         count: how often it stands there.
     """
-    if not any(character.isalpha() for word in unit for character in word):
-        return False
     # "Nous nous", "die die"; "very, very, very" and "1 + 1 + 1" may be meant.
     if count == 2:
         return len(set(unit)) > 1 and sum(map(len, unit)) >= _SHORTEST_PHRASE

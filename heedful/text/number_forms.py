@@ -48,6 +48,8 @@ HOURS = re.compile(
 _DAYTIME = re.compile(r"\s?(?:a\.?m|p\.?m)\b", re.IGNORECASE)
 _DECADE = re.compile(r"['’]?s\b|er(?:n|s)?\b")
 _HALF_DAY = 12
+_LONGEST = 400
+"""Characters of what has a value; Python refuses to read 4,300 digits, and nobody reads so many."""
 _SMALL_DIGITS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")  # of CO₂; ² is an exponent
 
 
@@ -58,6 +60,9 @@ def find_numbers(text: str) -> list[Number]:
     end = 0
     for match in _TOKEN.finditer(text):
         if match.start() < end:  # minutes of the time before
+            continue
+        if len(match[0]) > _LONGEST:
+            numbers.append(Number(*match.span(), match[0], frozenset({("as it stands", match[0])})))
             continue
         for number in _numbers_at(text, match.start(), match.end()):
             numbers.append(number)

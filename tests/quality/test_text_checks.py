@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
@@ -321,3 +322,18 @@ def test_any_two_texts_get_a_report(source: str, target: str) -> None:
 def test_a_text_beside_itself_keeps_numbers_and_placeholders(text: str) -> None:
     names = failed(text, text, (None, None))
     assert not names & {"numbers", "urls", "placeholders", "quotes", "repetition", "too_long"}
+
+
+def test_a_number_of_thousands_of_digits() -> None:
+    """Python refuses to read so many."""
+    long = "1" * 5000
+    assert "numbers" not in failed(f"see {long} dogs", f"siehe {long} Hunde", EN_DE)
+    assert "numbers" in failed(f"see {long} dogs", f"siehe {long[:-1]}2 Hunde", EN_DE)
+
+
+def test_many_figures_that_are_alike_are_looked_at_once() -> None:
+    """With all phrases of all lengths it took a minute."""
+    text = "1.2,3 " * 1500
+    began = time.process_time()
+    assert "repetition" not in failed(text, text, EN_DE)
+    assert time.process_time() - began < 5
