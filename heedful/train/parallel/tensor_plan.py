@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,9 @@ from heedful.errors import ConfigError
 from heedful.nn.attention.multi_head import Attention, KeptHeads
 from heedful.nn.feedforward import FeedForward, relu
 from heedful.nn.linear_layers import FusedLinear
+
+if TYPE_CHECKING:
+    from heedful.nn.spec import PartSpec
 
 
 @dataclass
@@ -139,14 +142,14 @@ def check_matrices(model: nn.Module, processes: int) -> None:
     """
     if processes == 1:
         return
-    for address, part in _parts(model):
-        if _split_of(part) is None:
+    for address, described, part in _parts(model):
+        if not _can_be_split(described):
             raise ConfigError(
                 f"{address} ({type(part).__name__}) cannot be split over processes",
                 where="parallel.tensor",
                 remedy="Use parallel.shard, or attention and plain feed-forward networks",
             )
-        for name, count in _divided(part).items():
+        for name, count in _SPLITS[described.kind].divided(part).items():
             if count % processes:
                 raise ConfigError(
                     f"{address} has {count} {name}, which {processes} processes cannot share "
@@ -164,17 +167,15 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
         mesh: the processes, one dimension.
     """
     order = RowOrder()
-    for address, part in _parts(model):
-        split = _split_of(part)
-        assert split is not None
-        split(part, mesh, address, order)
+    for address, described, part in _parts(model):
+        _SPLITS[described.kind].split(part, mesh, address, order)
     order.of_heads = tuple(_of_heads(model))
     return order
 
 
 def _of_heads(model: nn.Module) -> Iterator[str]:
     """Names of whole weights of attention: in its modules, or shared by those of a stack."""
-    modules: list[Any] = [part for _, part in _parts(model) if isinstance(part, Attention)]
+    modules: list[Any] = [part for _, like, part in _parts(model) if like.kind == "attention"]
     for stack in getattr(model, "stacks", dict)().values():
         modules.extend([] if stack.position_bias is None else [stack.position_bias])
     theirs = {id(weight) for module in modules for weight in module.parameters()}
@@ -183,22 +184,21 @@ def _of_heads(model: nn.Module) -> Iterator[str]:
             yield name
 
 
-def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Address and module of each part of a model's blocks."""
+def _parts(model: nn.Module) -> Iterator[tuple[str, PartSpec, nn.Module]]:
+    """Address, spec and module of each part of a model's blocks."""
     spec = cast(Any, model).spec
     for stack in getattr(model, "stacks", dict)().values():
         described = spec.stacks()[stack.name].blocks
         for number, (block, like) in enumerate(zip(stack.blocks, described, strict=True)):
             for sublayer, part in zip(like.sublayers, block.parts(), strict=True):
-                address = f"{stack.name}.blocks.{number}.{sublayer.name}"
-                yield address, part
+                yield f"{stack.name}.blocks.{number}.{sublayer.name}", sublayer.part, part
 
 
-def _divided(part: Any) -> dict[str, int]:
-    """Numbers that the processes must divide, by their names."""
-    if isinstance(part, FeedForward):
-        return {"inner units": part.up.out_features}
-    return {"heads": part.heads_left, "key/value heads": part.key_heads_left}
+def _can_be_split(part: PartSpec) -> bool:
+    """Return whether there is a way to split a part: none for experts, nor for pruned heads."""
+    if part.kind == "feedforward":
+        return part.experts is None
+    return part.kind == "attention" and part.kept_heads is None
 
 
 def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
@@ -226,8 +226,23 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
     part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
 
 
-def _split_of(part: nn.Module) -> Callable[[Any, DeviceMesh, str, RowOrder], None] | None:
-    """The way to split a part's matrices; None for experts, and attention with pruned heads."""
-    if isinstance(part, Attention):
-        return _split_attention if part.kept.whole else None
-    return _split_feedforward if isinstance(part, FeedForward) else None
+class _Split(NamedTuple):
+    """A way to split a part.
+
+    Args:
+        divided: numbers that the processes must divide, by their names.
+        split: splits it in place: the part, the processes, its address, and the order to fill.
+    """
+
+    divided: Callable[[Any], dict[str, int]]
+    split: Callable[[Any, DeviceMesh, str, RowOrder], None]
+
+
+_SPLITS: dict[str, _Split] = {
+    "attention": _Split(
+        lambda part: {"heads": part.heads_left, "key/value heads": part.key_heads_left},
+        _split_attention,
+    ),
+    "feedforward": _Split(lambda part: {"inner units": part.up.out_features}, _split_feedforward),
+}
+"""Ways to split the matrices of parts, by their kinds."""
