@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from heedful.data.corpus_spec import DataSpec
+from heedful.errors import DataError
 
 Indices = npt.NDArray[np.int64]
 Sizes = npt.NDArray[np.integer]
@@ -56,6 +57,15 @@ def plan_epoch(
         pool = pool[np.lexsort([key[pool] for key in (*ties, wide)])]
         batches.extend(_cut(pool, wide[pool], batch_tokens))
     return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
+
+
+def nothing_shown() -> DataError:
+    """The error for corpora of which an epoch shows no example."""
+    return DataError(
+        "An epoch shows no example of any corpus",
+        where="data.train",
+        remedy="Raise the weights of the corpora (--weights)",
+    )
 
 
 def tempered(

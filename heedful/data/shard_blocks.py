@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from heedful.data.array_store import Array
-from heedful.data.batch_plan import Indices, plan_epoch, shuffle, tempered
+from heedful.data.batch_plan import Indices, nothing_shown, plan_epoch, shuffle, tempered
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.encoded_pairs import (
     Ids,
@@ -62,7 +62,7 @@ class ShardStream:
         seed: of the run.
 
     Raises:
-        DataError: when a folder cannot be used.
+        DataError: when a folder cannot be used, or weights leave nothing of any.
     """
 
     def __init__(self, specs: Sequence[CorpusSpec], kind: Kind, data: DataSpec, seed: int) -> None:
@@ -78,6 +78,8 @@ class ShardStream:
             shuffle_shards=data.shuffle_shards,
             seed=seed,
         )
+        if not len(self.order):
+            raise nothing_shown()
         self.seed = seed
 
     @property

@@ -9,6 +9,8 @@ from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from torch import Tensor
 
+from heedful.data.batch_plan import nothing_shown
+
 T = TypeVar("T")
 Item = TypeVar("Item")
 
@@ -116,6 +118,8 @@ class EpochBatches(Generic[Item]):
     def _planned(self, epoch: int) -> Sequence[Item]:
         if self._epoch is None or self._epoch[0] != epoch:
             self._epoch = (epoch, self.plan(epoch))
+        if not self._epoch[1]:
+            raise nothing_shown()
         return self._epoch[1]
 
 

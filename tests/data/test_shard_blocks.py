@@ -195,6 +195,12 @@ def test_a_worker_loads_no_torch() -> None:
         assert process.wait(30) == 0
 
 
+def test_weights_that_leave_nothing_are_an_error(data: DataSpec) -> None:
+    few = [spec.model_copy(update={"weight": 1e-9}) for spec in data.train]
+    with pytest.raises(DataError, match="no example of any corpus"):
+        ShardStream(few, "pairs", data, 1)
+
+
 def test_a_block_of_nothing_usable_is_an_error(data: DataSpec) -> None:
     short = data.model_copy(update={"max_length": 2})
     planner = planner_of(short)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heedful.train.batch_source import Place, Prefetched
+from heedful.errors import DataError
+from heedful.train.batch_source import EpochBatches, Place, Prefetched
 
 SIZE = 5
 
@@ -67,3 +68,9 @@ def test_what_goes_wrong_ahead_is_raised_when_it_is_asked_for():
         source.take(place)
     assert source.take(Place(0, 2))[0] == 2
     source.close()
+
+
+def test_weights_that_leave_nothing_are_an_error() -> None:
+    source = EpochBatches(lambda epoch: [], lambda item, epoch: item, str)
+    with pytest.raises(DataError, match=r"no example of any corpus.*--weights"):
+        source.batch(0, 0)

@@ -152,6 +152,9 @@ def one_of_many(work: Callable[[], int], report: Callable[[Exception], int]) -> 
     """
     check_restarts()
     end_with_launcher()
+    if not os.environ.get("HEEDFUL_DEBUG"):
+        # What PyTorch writes of lost processes, forty lines of frames each time, is raised, too.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process
 
     path = os.environ.get(_STATUS)

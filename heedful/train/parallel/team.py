@@ -178,7 +178,7 @@ class Team:
             raise LostProcesses(
                 f"Process {self.process.rank} of {self.process.size} did not find the others: "
                 f"{_first_line(error)}",
-                remedy="Check that all are started, and that MASTER_ADDR can be reached",
+                remedy=_how_to_meet(error),
             ) from error
         try:
             yield
@@ -407,6 +407,19 @@ def _lost(error: Exception, process: Process) -> LostProcesses | None:
         f"Process {process.rank} of {process.size} lost the others: {_first_line(error)}",
         remedy="Look at what the others say; go on with --resume",
     )
+
+
+def _how_to_meet(error: Exception) -> str:
+    """The remedy for processes that did not find each other."""
+    text = str(error)
+    if "EADDRINUSE" in text:
+        return (
+            f"Another program has the port {os.environ.get('MASTER_PORT')}: take another, by "
+            "--master-port or --rdzv-endpoint of torchrun, or by MASTER_PORT"
+        )
+    if "environment variable" in text:
+        return "Start the processes with torchrun or with --processes, which set it"
+    return "Check that all are started, and that MASTER_ADDR can be reached"
 
 
 def _first_line(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -66,3 +67,22 @@ def test_torchrun_ends_with_the_reason(corpus: Path, tmp_path: Path) -> None:
     lines = done.stderr.splitlines()
     reason = next(line for line in lines if str(empty) in line)
     assert f"traceback : {reason}" in lines[-2]
+
+
+def test_a_port_that_another_program_has(corpus: Path, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+        place = dict(zip(names, ("0", "2", "0", "1", "127.0.0.1"), strict=True))
+        done = subprocess.run(
+            command(corpus, tmp_path / "run"),
+            env={**environment(), **place, "MASTER_PORT": port},
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()  # and no frames of PyTorch's C++
+    assert line.startswith("Process 0 of 2 did not find the others")
+    assert f"Another program has the port {port}" in line
