@@ -89,6 +89,16 @@ class LearnedKeyValues:
         """Return these keys and values as nothing but two tensors."""
         return self._key_values
 
+    @property
+    def keys(self) -> Tensor:
+        """[B, K, Lk, E]."""
+        return self._key_values.keys
+
+    @property
+    def values(self) -> Tensor:
+        """[B, K, Lk, E]."""
+        return self._key_values.values
+
     def reorder(self, choice: Reordering) -> KeyValues:
         """Return those of the chosen sentences; beams of a sentence share them."""
         return self.plain().reorder(choice)

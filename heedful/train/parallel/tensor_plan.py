@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,9 @@ from heedful.errors import ConfigError
 from heedful.nn.attention.multi_head import Attention, KeptHeads
 from heedful.nn.feedforward import FeedForward, relu
 from heedful.nn.linear_layers import FusedLinear
+
+if TYPE_CHECKING:
+    from heedful.nn.spec import PartSpec
 
 
 @dataclass
@@ -139,15 +142,14 @@ def check_matrices(model: nn.Module, processes: int) -> None:
     """
     if processes == 1:
         return
-    for address, part in _parts(model):
-        way = _way_of(part)
-        if way is None:
+    for address, described, part in _parts(model):
+        if not _can_be_split(described):
             raise ConfigError(
                 f"{address} ({type(part).__name__}) cannot be split over processes",
                 where="parallel.tensor",
                 remedy="Use parallel.shard, or attention and plain feed-forward networks",
             )
-        for name, count in way.numbers(part).items():
+        for name, count in _SPLITS[described.kind].divided(part).items():
             if count % processes:
                 raise ConfigError(
                     f"{address} has {count} {name}, which {processes} processes cannot share "
@@ -165,20 +167,15 @@ def split_matrices(model: nn.Module, mesh: DeviceMesh) -> RowOrder:
         mesh: the processes, one dimension.
     """
     order = RowOrder()
-    attention: list[nn.Module] = []
-    for address, part in _parts(model):
-        way = _way_of(part)
-        assert way is not None
-        if way is _WAYS[Attention]:
-            attention.append(part)
-        way.split(part, mesh, address, order)
-    order.of_heads = tuple(_of_heads(model, attention))
+    for address, described, part in _parts(model):
+        _SPLITS[described.kind].split(part, mesh, address, order)
+    order.of_heads = tuple(_of_heads(model))
     return order
 
 
-def _of_heads(model: nn.Module, attention: list[nn.Module]) -> Iterator[str]:
+def _of_heads(model: nn.Module) -> Iterator[str]:
     """Names of whole weights of attention: in its modules, or shared by those of a stack."""
-    modules = list(attention)
+    modules: list[Any] = [part for _, like, part in _parts(model) if like.kind == "attention"]
     for stack in getattr(model, "stacks", dict)().values():
         modules.extend([] if stack.position_bias is None else [stack.position_bias])
     theirs = {id(weight) for module in modules for weight in module.parameters()}
@@ -187,15 +184,21 @@ def _of_heads(model: nn.Module, attention: list[nn.Module]) -> Iterator[str]:
             yield name
 
 
-def _parts(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """Address and module of each part of a model's blocks."""
+def _parts(model: nn.Module) -> Iterator[tuple[str, PartSpec, nn.Module]]:
+    """Address, spec and module of each part of a model's blocks."""
     spec = cast(Any, model).spec
     for stack in getattr(model, "stacks", dict)().values():
         described = spec.stacks()[stack.name].blocks
         for number, (block, like) in enumerate(zip(stack.blocks, described, strict=True)):
             for sublayer, part in zip(like.sublayers, block.parts(), strict=True):
-                address = f"{stack.name}.blocks.{number}.{sublayer.name}"
-                yield address, part
+                yield f"{stack.name}.blocks.{number}.{sublayer.name}", sublayer.part, part
+
+
+def _can_be_split(part: PartSpec) -> bool:
+    """Return whether there is a way to split a part: none for experts, nor for pruned heads."""
+    if part.kind == "feedforward":
+        return part.experts is None
+    return part.kind == "attention" and part.kept_heads is None
 
 
 def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order: RowOrder) -> None:
@@ -223,33 +226,23 @@ def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: Row
     part.heads_left, part.key_heads_left = heads, part.num_kv_heads // processes
 
 
-def _numbers_of_heads(part: Attention) -> dict[str, int]:
-    return {"heads": part.heads_left, "key/value heads": part.key_heads_left}
-
-
-@dataclass(frozen=True)
-class _Way:
-    """The way to split a kind of part.
+class _Split(NamedTuple):
+    """A way to split a part.
 
     Args:
-        split: changes a part in place.
-        numbers: that the processes must divide, by their names.
-        serves: whether a part can be split.
+        divided: numbers that the processes must divide, by their names.
+        split: splits it in place: the part, the processes, its address, and the order to fill.
     """
 
+    divided: Callable[[Any], dict[str, int]]
     split: Callable[[Any, DeviceMesh, str, RowOrder], None]
-    numbers: Callable[[Any], dict[str, int]]
-    serves: Callable[[Any], bool] = lambda _: True
 
 
-_WAYS = {
-    # What pruning left are not equally many heads of each process.
-    Attention: _Way(_split_attention, _numbers_of_heads, lambda part: part.kept.whole),
-    FeedForward: _Way(_split_feedforward, lambda part: {"inner units": part.up.out_features}),
+_SPLITS: dict[str, _Split] = {
+    "attention": _Split(
+        lambda part: {"heads": part.heads_left, "key/value heads": part.key_heads_left},
+        _split_attention,
+    ),
+    "feedforward": _Split(lambda part: {"inner units": part.up.out_features}, _split_feedforward),
 }
-
-
-def _way_of(part: nn.Module) -> _Way | None:
-    """The way to split a part's matrices; None for experts, and attention with pruned heads."""
-    ways = (way for kind, way in _WAYS.items() if isinstance(part, kind))
-    return next((way for way in ways if way.serves(part)), None)
+"""Ways to split the matrices of parts, by their kinds."""
