@@ -297,10 +297,10 @@ def test_what_does_not_go_with_packing_is_refused(
 
 
 def test_auto_takes_whole_rows(make_settings: MakeSettings) -> None:
-    settings = make_settings(data=PACKED | {"batch_tokens": "auto", "packed_length": 96})
+    settings = make_settings(data=PACKED | {"batch_tokens": "auto", "packed_length": 100})
     cpu = torch.device("cpu")
     chosen = with_budget(settings, cpu, Events(), available=100_000_000)
-    assert chosen.data.budget % 96 == 0
+    assert chosen.data.budget % 100 == 0
     assert chosen.data.batch_rows >= 1
-    with pytest.raises(RunError, match=r"data\.packed_length = 96"):
+    with pytest.raises(RunError, match=r"data\.packed_length = 100"):
         with_budget(settings, cpu, Events(), available=10_000)
