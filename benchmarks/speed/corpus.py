@@ -67,11 +67,13 @@ class Batches:
         pairs: token ids of source and target without special tokens, [batch][side][sentence].
         spec: of the model.
         tokenizers: made from the corpus.
+        target_positions: of each batch, padding counted.
     """
 
     pairs: list[list[list[list[int]]]]
     spec: TranslatorSpec
     tokenizers: TokenizerPair
+    target_positions: list[int]
 
     def tokens(self, first: int, count: int) -> int:
         """Target tokens of some batches, their end tokens counted, padding not."""
@@ -81,8 +83,7 @@ class Batches:
 
     def positions(self, first: int, count: int) -> int:
         """Target positions of some batches, padding counted."""
-        chosen = self.pairs[first : first + count]
-        return sum(len(targets) * (max(map(len, targets)) + 1) for _, targets in chosen)
+        return sum(self.target_positions[first : first + count])
 
     def operations(self, first: int, count: int) -> int:
         """Floating-point operations to learn from some batches, padding not counted."""
@@ -112,21 +113,27 @@ def first_batches(preset: str, settings: dict[str, Any], run: Path, count: int) 
     task = prepare_task(run, resolved, None, Events())
     assert task.tokenizers is not None
     count = min(count, task.source.count(0))
-    batches = []
+    batches, positions = [], []
     for number in range(count):
         batch: Any = task.source.batch(0, number)
         sides = (
-            (batch.source, batch.source_positions),
-            (batch.target_output, batch.target_positions),
+            (batch.source, batch.source_positions, batch.source_segments),
+            (batch.target_output, batch.target_positions, batch.target_segments),
         )
         batches.append([_ids(*side) for side in sides])
+        positions.append(batch.target_output.numel())
     sizes = task.tokenizers.source.size, task.tokenizers.target.size
-    return Batches(batches, resolved.model.expand(*sizes), task.tokenizers)
+    return Batches(batches, resolved.model.expand(*sizes), task.tokenizers, positions)
 
 
-def _ids(ids: Any, positions: Any) -> list[list[int]]:
-    """Rows without their padding and their end tokens."""
-    return [row[there >= 0].tolist()[:-1] for row, there in zip(ids, positions, strict=True)]
+def _ids(ids: Any, positions: Any, segments: Any) -> list[list[int]]:
+    """Sentences without their padding and their end tokens; those of a packed row one by one."""
+    found: list[list[int]] = []
+    for number, row in enumerate(ids):
+        numbers = segments[number] if segments is not None else (positions[number] >= 0).long() - 1
+        for sentence in range(int(numbers.max()) + 1):
+            found.append(row[numbers == sentence].tolist()[:-1])
+    return found
 
 
 def marian_shape(spec: TranslatorSpec) -> dict[str, Any]:

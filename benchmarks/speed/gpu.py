@@ -7,7 +7,10 @@
 Training in bfloat16 with batches of at most 25,000 padded positions on the longer side, in target
 tokens a second and as a share of the GPU's own rate in a large product of matrices, by plan:
 Heedful and Hugging Face's model uncompiled, both compiled (Heedful's blocks one by one), and
-Heedful with activation checkpointing. The seconds that each takes to begin stand in the results.
+Heedful with activation checkpointing; Heedful with pairs packed into rows of one length, compiled
+for the one shape that all batches then have, or by the kernel `varlen`, which computes no pair of
+tokens that a mask hides and cannot be compiled. The seconds that each takes to begin stand in the
+results.
 Then translating beside Hugging Face and CTranslate2, as translating.py does, and a language model
 of 124 million parameters, as gpt2.py does; these say how. Figures of Hugging Face: training in
 bfloat16 under autocast, `generate` with bfloat16 weights.
@@ -30,8 +33,13 @@ PLANS: dict[str, list[str]] = {
     "selective": ["--set", "compile=off", "--set", "checkpointing=selective", "--no-peers"],
     "full": ["--set", "compile=off", "--set", "checkpointing=full", "--no-peers"],
     "compiled-full": ["--set", "compile=on", "--set", "checkpointing=full", "--no-peers"],
+    "packed": ["--set", "compile=on", "--no-peers"],
+    "packed-varlen": ["--set", "compile=off", "--kernel", "varlen", "--no-peers"],
 }
 """How training is computed, as flags of training.py."""
+
+ROW = {True: 128, False: 512}
+"""Positions of a row of packed pairs, with and without --small."""
 
 
 def main() -> None:
@@ -61,7 +69,12 @@ def main() -> None:
     training = ["training.py", size, "--precisions", "bf16", "--peer-precisions", "bf16"]
     training += ["--batch-tokens", str(arguments.batch_tokens), *data]
     label = f"-{arguments.device}"
-    commands = [[*training, f"--label={label}-{plan}", *PLANS[plan]] for plan in arguments.plans]
+    row = ROW[arguments.small]
+    rows = ["--set", f"data.packed_length={row}", "--set", f"data.max_length={row // 2}"]
+    commands = [
+        [*training, f"--label={label}-{plan}", *PLANS[plan], *rows * plan.startswith("packed")]
+        for plan in arguments.plans
+    ]
     commands.append(["translating.py", size, *data])
     clone = [] if arguments.nanogpt is None else ["--nanogpt", str(arguments.nanogpt.resolve())]
     commands.append(["gpt2.py", *clone])

@@ -92,7 +92,7 @@ class Contest:
             inner = settings
             for table in tables:
                 inner = inner.setdefault(table, {})
-            inner[key] = value
+            inner[key] = int(value) if value.isdecimal() else value
         return settings
 
     def _batches(self) -> Batches:
@@ -120,6 +120,7 @@ class Contest:
             settings=self._settings(precision),
             run=str(self.folder / f"run-{precision}"),
             updates=self.warm_up,
+            kernel=self.arguments.kernel,
         )
         name = f"heedful {precision}"
         self.facts[name] = {
@@ -171,7 +172,8 @@ class Contest:
         expected = self.batches.tokens(self.first(number), self.block)
         assert done["tokens"] == expected, f"{name}: {done['tokens']} tokens, not {expected}"
         facts = self.facts.setdefault(name, {})
-        facts |= {key: done[key] for key in ("peak_memory_mb", "gpu_memory_mb") if key in done}
+        kept = ("peak_memory_mb", "gpu_memory_mb", "calls_of_kernel")
+        facts |= {key: done[key] for key in kept if key in done}
         facts["loss"] = round(done["loss"], 3)
         return float(done["tokens"] / done["seconds"])
 
@@ -248,6 +250,9 @@ def main() -> None:
     parser.add_argument("--label", default="", help="what the folder of results ends in")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of Heedful's run"
+    )
+    parser.add_argument(
+        "--kernel", help="kernel of attention that Heedful takes wherever it serves"
     )
     arguments = parse(parser)
     if arguments.quick:

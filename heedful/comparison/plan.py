@@ -24,7 +24,7 @@ _POINTS = 20
 _MINUTES = 2.0
 """Minutes between checkpoints, which are lost at most when a comparison is killed."""
 
-_FREE_DATA = ("batch_tokens", "pool_batches", "cache")
+_FREE_DATA = ("batch_tokens", "pool_batches", "packed_length", "cache")
 """Settings of data that change the order of training, and not what is learned from or judged on."""
 
 _BUDGETS = ("max_steps", "max_minutes", "max_epochs")

@@ -48,12 +48,10 @@ def plan_epoch(
         The example numbers of every batch, in the order of training.
     """
     bits = np.random.PCG64(np.random.SeedSequence([seed, epoch]))
-    chosen = [_copies(indices, weight, bits) for indices, weight in groups]
-    order = shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
     wide: Indices = sizes.astype(np.int64)
-    assert order.size == 0 or wide[order].max() <= batch_tokens, "an example that no batch holds"
     batches: list[Indices] = []
-    for pool in _pools(order, wide[order], batch_tokens * pool_batches):
+    for pool in shuffled_pools(wide, groups, batch_tokens * pool_batches, bits):
+        assert wide[pool].max() <= batch_tokens, "an example that no batch holds"
         pool = pool[np.lexsort([key[pool] for key in (*ties, wide)])]
         batches.extend(_cut(pool, wide[pool], batch_tokens))
     return [batches[i] for i in shuffle(np.arange(len(batches)), bits)]
@@ -66,6 +64,25 @@ def nothing_shown() -> DataError:
         where="data.train",
         remedy="Raise the weights of the corpora (--weights)",
     )
+
+
+def shuffled_pools(
+    sizes: Indices,
+    groups: Sequence[tuple[Indices, float]],
+    positions: int,
+    bits: np.random.PCG64,
+) -> list[Indices]:
+    """The example numbers of an epoch in random order, in parts of about so many positions.
+
+    Args:
+        sizes: positions of every example [n].
+        groups: example numbers and the weight they are shown with; see `plan_epoch`.
+        positions: of a part.
+        bits: decide the order, and which examples a broken weight shows.
+    """
+    chosen = [_copies(indices, weight, bits) for indices, weight in groups]
+    order = shuffle(np.concatenate(chosen) if chosen else np.empty(0, np.int64), bits)
+    return _pools(order, sizes[order], positions)
 
 
 def tempered(

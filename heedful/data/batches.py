@@ -15,6 +15,7 @@ from torch import Tensor
 from heedful.data.batch_plan import Indices
 from heedful.data.encoded_pairs import Ids
 from heedful.data.pair_corpus import Side
+from heedful.data.pair_packing import NO_PAIR
 from heedful.text.tokenizer import TextTokenizer
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -68,16 +69,19 @@ def positions_in(batch: DataclassInstance) -> int:
 
 @dataclass(frozen=True)
 class PairBatch(ExampleBatch):
-    """Pairs side by side; B pairs, S source positions, T target positions.
+    """Pairs side by side, or rows that hold several; B rows, S source and T target positions.
 
     Args:
         source: source tokens, ending in eos [B, S] int64.
-        source_positions: their positions, −1 for padding [B, S] int64.
+        source_positions: their positions in their sentence, −1 for padding [B, S] int64.
         target_input: bos and the target's tokens [B, T] int64.
         target_output: the target's tokens and eos [B, T] int64.
         target_positions: positions of both, −1 for padding [B, T] int64.
-        indices: numbers of the pairs [B] int64.
+        indices: numbers of the pairs [B] int64; of each row's pairs [B, P], −1 past the last.
         target_tokens: target positions that are not padding.
+        source_segments: the pair of its row that a source token is of, counted from 0 [B, S]
+            int64, −1 for padding; None where each row is one pair.
+        target_segments: the same for target tokens [B, T] int64.
     """
 
     source: Tensor
@@ -87,6 +91,8 @@ class PairBatch(ExampleBatch):
     target_positions: Tensor
     indices: Tensor
     target_tokens: int
+    source_segments: Tensor | None = None
+    target_segments: Tensor | None = None
 
     def part(self, start: int, stop: int) -> Self:
         real = int((self.target_positions[start:stop] >= 0).sum())
@@ -266,6 +272,82 @@ def make_batch(
             ids if other is None else other for ids, other in zip(sources, others, strict=True)
         ]
     return pair_batch(sources, targets, indices, tokenizers, padding_side)
+
+
+def make_rows(pairs: NumberedPairs, rows: Indices, row_length: int) -> PairBatch:
+    """Put several pairs into each row, sources and targets in the same order.
+
+    Args:
+        pairs: the encoded corpora, or a block of a stream.
+        rows: numbers of each row's pairs [R, P], −1 past the last; a row may have none.
+        row_length: positions of a row on either side.
+    """
+    tokenizers = pairs.tokenizers
+    row = np.nonzero(rows != NO_PAIR)[0]
+    numbers = rows[rows != NO_PAIR]
+    shape = len(rows), row_length
+    first, last = tokenizers.source.first, tokenizers.source.last
+    sources = [np.concatenate([first, ids, last]) for ids in pairs.ids_of("source", numbers)]
+    targets = pairs.ids_of("target", numbers)
+    bos, eos = [tokenizers.target.bos], [tokenizers.target.eos]
+    inputs = [np.concatenate([bos, ids]) for ids in targets]
+    outputs = [np.concatenate([ids, eos]) for ids in targets]
+    source_places, target_places = (_places(side, row, shape) for side in (sources, inputs))
+    return PairBatch(
+        source=source_places.put(sources, tokenizers.source.pad),
+        source_positions=source_places.positions,
+        target_input=target_places.put(inputs, tokenizers.target.pad),
+        target_output=target_places.put(outputs, tokenizers.target.pad),
+        target_positions=target_places.positions,
+        indices=torch.from_numpy(rows),
+        target_tokens=sum(map(len, inputs)),
+        source_segments=source_places.segments,
+        target_segments=target_places.segments,
+    )
+
+
+@dataclass(frozen=True)
+class _Places:
+    """The places of sequences that stand one after the other in rows [R, L].
+
+    Args:
+        slots: of all tokens, r · L + l.
+        positions: [R, L] of the tokens in their sequences.
+        segments: [R, L], the number of the sequence in its row.
+    """
+
+    slots: npt.NDArray[np.int64]
+    positions: Tensor
+    segments: Tensor
+
+    def put(self, sequences: Sequences, filler: int) -> Tensor:
+        """Tokens [R, L] int64, with a filler where there are none."""
+        table = torch.full(self.positions.shape, filler)
+        if len(self.slots):
+            tokens = np.concatenate(sequences).astype(np.int64)
+            table.view(-1)[self.slots] = torch.from_numpy(tokens)
+        return table
+
+
+def _places(sequences: Sequences, row: Indices, shape: tuple[int, int]) -> _Places:
+    """Places of sequences by the row of each, ascending, in rows [R, L]."""
+    lengths = np.array([len(each) for each in sequences], np.int64)
+    ends, first = np.cumsum(lengths), np.searchsorted(row, row)
+    begins = ends - lengths
+    offsets = begins - begins[first]  # in the row
+    assert not len(row) or (offsets + lengths).max() <= shape[1], "a row that is too full"
+    position = np.arange(lengths.sum()) - np.repeat(begins, lengths)
+    slots = np.repeat(row * shape[1] + offsets, lengths) + position
+    positions, segments = np.full((2, shape[0] * shape[1]), -1, np.int64)
+    positions[slots] = position
+    segments[slots] = np.repeat(np.arange(len(row)) - first, lengths)
+    tables = (torch.from_numpy(each).view(shape) for each in (positions, segments))
+    return _Places(slots, *tables)
+
+
+def numbers_in(indices: Tensor) -> Tensor:
+    """Numbers of examples [n], out of those of rows [B] or of several in each row [B, P]."""
+    return indices[indices != NO_PAIR]
 
 
 def pair_batch(

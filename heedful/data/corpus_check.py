@@ -22,6 +22,7 @@ from heedful.data.encoded_pairs import (
     select_pairs,
 )
 from heedful.data.pair_corpus import Side
+from heedful.data.pair_packing import NO_PAIR
 from heedful.errors import DataError
 
 MOST_UNKNOWN = 0.5
@@ -93,12 +94,14 @@ class BatchReport:
         pairs: pairs shown.
         positions: source and target positions computed, padding counted.
         padding: share of them that is padding, 0 to 1.
+        shape: rows of a batch and positions of each where pairs are packed; else None.
     """
 
     batches: int
     pairs: int
     positions: int
     padding: float
+    shape: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -120,8 +123,10 @@ class CheckReport:
         """The report for people, a line each."""
         lines = [line for corpus in self.corpora for line in _corpus_lines(corpus)]
         if (batches := self.batches) is not None:
+            shape = batches.shape
+            packed = "" if shape is None else f" in {shape[0]:,} rows of {shape[1]:,} positions"
             lines.append(
-                f"batches: {batches.batches:,} an epoch of {batches.pairs:,} pairs, "
+                f"batches: {batches.batches:,} an epoch of {batches.pairs:,} pairs{packed}, "
                 f"{batches.padding:.1%} of {batches.positions:,} positions are padding"
             )
         return lines
@@ -239,13 +244,15 @@ def _batch_report(
     pairs: EncodedPairs, selection: Selection, spec: DataSpec, seed: int
 ) -> BatchReport:
     batches = epoch_batches(pairs, selection, spec, seed=seed, epoch=0)
-    positions = real = 0
+    positions = real = shown = 0
     for rows in batches:
-        for lengths in (pairs.source_lengths[rows] + 1, pairs.target_lengths[rows] + 1):
-            positions += len(rows) * int(lengths.max())
+        numbers = rows[rows != NO_PAIR]
+        for lengths in (pairs.source_lengths[numbers] + 1, pairs.target_lengths[numbers] + 1):
+            positions += len(rows) * (spec.packed_length or int(lengths.max()))
             real += int(lengths.sum())
-    shown = sum(len(rows) for rows in batches)
-    return BatchReport(len(batches), shown, positions, 1 - real / max(positions, 1))
+        shown += len(numbers)
+    shape = None if spec.packed_length is None else (spec.batch_rows, spec.packed_length)
+    return BatchReport(len(batches), shown, positions, 1 - real / max(positions, 1), shape)
 
 
 def _outliers(pairs: EncodedPairs, kept: Mask) -> Mask:

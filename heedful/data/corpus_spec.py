@@ -61,6 +61,12 @@ class DataSpec(Config):
     pool_batches: PositiveInt = Field(
         100, description="batches in a shuffled pool within which pairs are sorted by length"
     )
+    packed_length: PositiveInt | None = Field(
+        None,
+        description="translation: put several pairs into rows of so many positions on each side, "
+        "so that all batches have one shape, which graphs on a GPU need; if unset, batches hold "
+        "pairs of similar length",
+    )
     stride: PositiveInt | None = Field(
         None,
         description="tag and answer: tokens from the start of one window of a long text to the "
@@ -115,6 +121,12 @@ class DataSpec(Config):
         """The value of `batch_tokens`, once `auto` is resolved."""
         assert not isinstance(self.batch_tokens, str), "auto is resolved before data is read"
         return self.batch_tokens
+
+    @property
+    def batch_rows(self) -> int:
+        """Rows of a batch of packed pairs."""
+        assert self.packed_length is not None
+        return self.budget // self.packed_length
 
 
 class ImageSpec(Config):

@@ -32,6 +32,7 @@ from heedful.data.pair_corpus import (
     corpus_paths,
     line_name,
 )
+from heedful.data.pair_packing import plan_rows
 from heedful.data.text_file import FileFacts
 from heedful.text.tokenizer_pair import TokenizerPair
 
@@ -244,12 +245,12 @@ def _empty(pairs: EncodedPairs, side: Literal["source", "target"]) -> Mask:
 def epoch_batches(
     pairs: EncodedPairs, selection: Selection, spec: DataSpec, *, seed: int, epoch: int
 ) -> list[Indices]:
-    """The pair numbers of every batch of an epoch, in the order of training.
+    """The pair numbers of every batch of an epoch, in the order of training; see `plan_pairs`.
 
     Args:
         pairs: the encoded corpora.
         selection: which of them to use.
-        spec: the token budget, the size of pools and the temperature.
+        spec: how to cut batches, and the temperature.
         seed: of the run.
         epoch: counted from 0.
     """
@@ -263,14 +264,51 @@ def epoch_batches(
         (selection.kept[start:end], weight)
         for weight, start, end in zip(weights, bounds[:-1], bounds[1:], strict=True)
     ]
+    lengths = pairs.source_lengths, pairs.target_lengths
+    return plan_pairs(lengths, groups, spec, pairs.tokenizers, seed=seed, epoch=epoch)
+
+
+def plan_pairs(
+    lengths: tuple[Sizes, Sizes],
+    groups: Sequence[tuple[Indices, float]],
+    spec: DataSpec,
+    tokenizers: TokenizerPair,
+    *,
+    seed: int,
+    epoch: int,
+) -> list[Indices]:
+    """Cut an epoch of pairs into batches of similar lengths [B], or of packed rows [R, P].
+
+    Args:
+        lengths: tokens of the sources and of the targets [n], special tokens not counted.
+        groups: pair numbers and the weight they are shown with; see `plan_epoch`.
+        spec: the token budget, the size of pools and the length of packed rows, if they are.
+        tokenizers: of the pairs.
+        seed: of the run.
+        epoch: counted from 0.
+
+    Raises:
+        ConfigError: for a pair that no packed row holds.
+    """
+    if spec.packed_length is not None:
+        around = len(tokenizers.source.first) + len(tokenizers.source.last)
+        return plan_rows(
+            (lengths[0] + around, lengths[1] + 1),
+            groups,
+            row_length=spec.packed_length,
+            batch_rows=spec.batch_rows,
+            pool_batches=spec.pool_batches,
+            seed=seed,
+            epoch=epoch,
+        )
     return plan_epoch(
-        pair_sizes(pairs.source_lengths, pairs.target_lengths),
+        pair_sizes(*lengths),
         groups,
         batch_tokens=spec.budget,
         pool_batches=spec.pool_batches,
         seed=seed,
         epoch=epoch,
-        ties=(pairs.source_lengths, pairs.target_lengths),
+        ties=lengths,
     )
 
 

@@ -13,17 +13,18 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from heedful.data.array_store import Array
-from heedful.data.batch_plan import Indices, nothing_shown, plan_epoch, shuffle, tempered
+from heedful.data.batch_plan import Indices, nothing_shown, shuffle, tempered
 from heedful.data.corpus_spec import CorpusSpec, DataSpec
 from heedful.data.encoded_pairs import (
     Ids,
     encode_pairs,
     id_dtype,
     ids_of_rows,
-    pair_sizes,
+    plan_pairs,
     select_rows,
 )
 from heedful.data.pair_corpus import SIDES, Side
+from heedful.data.pair_packing import NO_PAIR
 from heedful.data.shard_folder import Kind, ShardFolder, open_shards
 from heedful.data.shard_order import ShardOrder
 from heedful.errors import DataError
@@ -194,7 +195,7 @@ class PairBlock:
         numbers: of the pairs, ascending.
         sides: token ids of the sources and of the targets, in that order.
         texts: the pairs themselves, where they are encoded anew in each epoch.
-        batches: numbers of the pairs of each batch, in the order of training.
+        batches: numbers of the pairs of each batch, as `plan_pairs` has them.
         left_out: pairs that cannot be used by reason, and the first of them.
         unknown: share of unknown tokens on either side.
     """
@@ -205,6 +206,13 @@ class PairBlock:
     batches: list[Indices]
     left_out: dict[str, tuple[int, int]]
     unknown: tuple[float, float]
+
+    @property
+    def real_positions(self) -> int:
+        """Positions of sources and targets in the batches, those of end tokens counted."""
+        shown = np.concatenate([rows[rows != NO_PAIR] for rows in self.batches])
+        places = np.searchsorted(self.numbers, shown)
+        return sum(int((side.lengths[places] + 1).sum()) for side in self.sides)
 
 
 @dataclass(frozen=True)
@@ -280,20 +288,19 @@ class PairPlanner:
         rows_of_chosen = np.searchsorted(numbers, chosen)
         usable = rows_of_chosen[np.isin(rows_of_chosen, selection.kept)]
         epoch, block = place
-        batches = plan_epoch(
-            pair_sizes(*lengths),
+        batches = plan_pairs(
+            lengths,
             [(usable, 1.0)],
-            batch_tokens=self.data.budget,
-            pool_batches=self.data.pool_batches,
+            self.data,
+            self.tokenizers,
             seed=self.stream.seed,
             epoch=epoch * self.stream.order.blocks + block,
-            ties=lengths,
         )
         return PairBlock(
             numbers,
             (source, target),
             texts if self.keeps_texts else None,
-            [numbers[rows] for rows in batches],
+            [np.where(rows == NO_PAIR, NO_PAIR, numbers[rows]) for rows in batches],
             left_out,
             (
                 _share(source.ids, self.tokenizers.source.unk),

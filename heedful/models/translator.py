@@ -89,7 +89,11 @@ class Translator(nn.Module):
         return output if softcap is None else lambda hidden: soft_cap(output(hidden), softcap)
 
     def encode(
-        self, source: Tensor, source_positions: Tensor, capture: Capture | None = None
+        self,
+        source: Tensor,
+        source_positions: Tensor,
+        capture: Capture | None = None,
+        segments: Tensor | None = None,
     ) -> Memory:
         """Run the encoder.
 
@@ -97,10 +101,16 @@ class Translator(nn.Module):
             source: [B, S] int64 ids.
             source_positions: [B, S] int64, counted from 0 at each first token; −1 is padding.
             capture: what to keep on the way, at addresses such as `encoder.0.self.weights`.
+            segments: [B, S] int64, the sentence of each token where a row packs several, which
+                then do not see each other.
+
+        Raises:
+            ModelError: for segments that a mixer cannot tell apart.
         """
         x = self.source_input(source, source_positions, self.source_embedding)
-        context = Context(Positions.of_self(source_positions), capture=capture)
-        return Memory(self.encoder(x, context), source_positions, embedding=x)
+        context = Context(Positions.of_self(source_positions, segments), capture=capture)
+        states = self.encoder(x, context)
+        return Memory(states, source_positions, embedding=x, segments=segments)
 
     def decode(
         self,
@@ -108,6 +118,7 @@ class Translator(nn.Module):
         target: Tensor,
         target_positions: Tensor,
         capture: Capture | None = None,
+        segments: Tensor | None = None,
     ) -> Tensor:
         """Run the decoder over whole targets (teacher forcing).
 
@@ -116,12 +127,17 @@ class Translator(nn.Module):
             target: [B, T] int64 decoder inputs, which start with the begin token.
             target_positions: [B, T] int64; −1 is padding.
             capture: what to keep on the way, at addresses such as `decoder.3.cross.weights`.
+            segments: [B, T] int64, the sentence of the memory's row that each token translates,
+                where a row packs several.
 
         Returns:
             [B, T, D], what `logits` takes; position t predicts target t + 1.
+
+        Raises:
+            ModelError: for segments that a mixer cannot tell apart, or of one side only.
         """
-        read = self.decoder.read(memory)
-        return self._decode(read, memory.positions, target, target_positions, capture)
+        positions = Positions(target_positions, memory.positions, segments, memory.segments)
+        return self._decode(self.decoder.read(memory), positions, target, capture)
 
     def forward(
         self,
@@ -130,10 +146,16 @@ class Translator(nn.Module):
         target: Tensor,
         target_positions: Tensor,
         capture: Capture | None = None,
+        source_segments: Tensor | None = None,
+        target_segments: Tensor | None = None,
     ) -> Tensor:
-        """Decoder states [B, T, D] for sources [B, S] and decoder inputs [B, T]."""
-        memory = self.encode(source, source_positions, capture)
-        return self.decode(memory, target, target_positions, capture)
+        """Decoder states [B, T, D] for sources [B, S] and decoder inputs [B, T].
+
+        Rows of several pairs have segments [B, S] and [B, T], equal for both sides of a pair, and
+        positions that begin anew in each.
+        """
+        memory = self.encode(source, source_positions, capture, source_segments)
+        return self.decode(memory, target, target_positions, capture, target_segments)
 
     def start(self, source: Tensor, source_positions: Tensor) -> TranslatorState:
         """Encode and be ready to decode; one beam per sentence, nothing decoded yet."""
@@ -229,7 +251,8 @@ class Translator(nn.Module):
         capture = Stopping(addresses)
         with suppress(Enough):  # what comes after the last weights is not needed
             read = self.decoder.read_from(state.decoder)
-            self._decode(read, state.memory_positions, target, target_positions, capture)
+            positions = Positions(query=target_positions, key=state.memory_positions)
+            self._decode(read, positions, target, capture)
         return torch.stack([capture.found[address] for address in addresses])
 
     def stacks(self) -> dict[str, Stack]:
@@ -257,18 +280,14 @@ class Translator(nn.Module):
     def _decode(
         self,
         read: Sequence[BlockState],
-        memory_positions: Tensor,
+        positions: Positions,
         target: Tensor,
-        target_positions: Tensor,
         capture: Capture | None,
     ) -> Tensor:
-        x = self.target_input(target, target_positions, self.target_embedding)
-        context = Context(
-            Positions.of_self(target_positions),
-            Positions(query=target_positions, key=memory_positions),
-            capture=capture,
-        )
-        return self._scaled(self.decoder(x, context, read))
+        """Run the decoder; positions are of the target's queries and the memory's keys."""
+        x = self.target_input(target, positions.query, self.target_embedding)
+        own = Positions.of_self(positions.query, positions.query_segment)
+        return self._scaled(self.decoder(x, Context(own, positions, capture=capture), read))
 
     def _scaled(self, hidden: Tensor) -> Tensor:
         scale = self.spec.output_scale

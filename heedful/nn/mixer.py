@@ -84,12 +84,14 @@ class Memory:
         positions: [B, S] int64; −1 is padding.
         rows: the places of the rows, if they come without their padding.
         embedding: [B, S, D], the encoder's input, with its padding; None where there is none.
+        segments: [B, S] int64, the sequence of each token where a row packs several.
     """
 
     states: Tensor
     positions: Tensor
     rows: RealRows | None = None
     embedding: Tensor | None = None
+    segments: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training's pass through a model, compiled by PyTorch for any sizes.
+"""Training's pass through a model, compiled by PyTorch: for any sizes, or for one.
 
 The model's blocks are compiled, with the backward pass of each. Blocks of a stack are alike, so one
 graph serves them all: `transformer-big` takes 46 seconds on an H100's host, and as one whole graph
@@ -46,12 +46,16 @@ class CompiledPass:
         model: the model to train.
         events: receive the number of graphs and the seconds they took.
         asked_for: a failure is an error; else it is a warning, and training goes on without.
+        one_shape: batches have one shape, for which the graphs are made; parts of a batch, where
+            memory runs out, get another that serves any sizes.
 
     Attributes:
         graphs: how many there are.
     """
 
-    def __init__(self, model: nn.Module, events: Events, *, asked_for: bool) -> None:
+    def __init__(
+        self, model: nn.Module, events: Events, *, asked_for: bool, one_shape: bool = False
+    ) -> None:
         self.model = model
         self.events = events
         self.asked_for = asked_for
@@ -59,7 +63,8 @@ class CompiledPass:
         self._reported = 0
         self._parts = blocks_of(model) or [model]
         own = _with_code_of_its_own(self._parts[0])
-        self._compiled = torch.compile(own, dynamic=True, backend=self._compile)
+        dynamic = None if one_shape else True  # None: once sizes differ
+        self._compiled = torch.compile(own, dynamic=dynamic, backend=self._compile)
 
     @contextmanager
     def used(self) -> Iterator[None]:

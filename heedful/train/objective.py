@@ -97,7 +97,12 @@ class TranslationObjective:
             return self._r_drop(model, batch, target_input)
         real = batch.target_positions >= 0
         states, added = with_penalty(
-            model, batch.source, batch.source_positions, target_input, batch.target_positions
+            model,
+            batch.source,
+            batch.source_positions,
+            target_input,
+            batch.target_positions,
+            **segments_of(batch),
         )
         smoothing = self.settings.label_smoothing if model.training else 0.0
         return _token_loss(
@@ -114,6 +119,7 @@ class TranslationObjective:
             double.source_positions,
             torch.cat([target_input, target_input]),
             double.target_positions,
+            **segments_of(double),
         )
         hidden = states[real]
         tokens = int(hidden.shape[0]) // 2
@@ -248,15 +254,26 @@ class LabelObjective:
         return LossSum(loss + count * added, count, {"nll": nll})
 
 
-def with_penalty(model: nn.Module, *inputs: Tensor | None) -> tuple[Tensor, Tensor | float]:
+def segments_of(batch: PairBatch) -> dict[str, Tensor]:
+    """The segments of a batch of packed pairs, as a translator's `forward` takes them."""
+    source, target = batch.source_segments, batch.target_segments
+    if source is None or target is None:
+        return {}
+    return {"source_segments": source, "target_segments": target}
+
+
+def with_penalty(
+    model: nn.Module, *inputs: Tensor | None, **more: Tensor
+) -> tuple[Tensor, Tensor | float]:
     """A model's states, and what its layers add to the mean loss of a token in training.
 
     Args:
         model: any whose `forward` takes a `capture`.
         *inputs: of the pass.
+        **more: inputs by name.
     """
     capture = _penalties_of(model)
-    states: Tensor = model(*inputs, capture=capture)
+    states: Tensor = model(*inputs, capture=capture, **more)
     return states, 0.0 if capture is None else penalty(capture)
 
 
@@ -326,7 +343,11 @@ def mix_in_guesses(model: Translator, batch: PairBatch, share: float) -> Tensor:
     before[:, :-1] = chosen[:, 1:]
     with torch.no_grad():
         hidden = model(
-            batch.source, batch.source_positions, batch.target_input, batch.target_positions
+            batch.source,
+            batch.source_positions,
+            batch.target_input,
+            batch.target_positions,
+            **segments_of(batch),
         )
         guesses = model.logits(hidden[before]).argmax(-1)
     mixed = batch.target_input.clone()

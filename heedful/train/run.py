@@ -161,8 +161,11 @@ class _Run:
         started = time.monotonic()
         checkpoint = self.start.checkpoint
         batch, step = self.task.source.batch(0, 0), 0 if checkpoint is None else checkpoint.step
-        updater, asked_for = trainer.updater, compiling.asked_for
-        if not updater.compile(batch, step, self.events, asked_for=asked_for):
+        how = {
+            "asked_for": compiling.asked_for,
+            "one_shape": self.settings.data.packed_length is not None,
+        }
+        if not trainer.updater.compile(batch, step, self.events, **how):
             failed = Compiling(False, "compiling failed when training began")
             self.plan = dataclasses.replace(self.plan, compiling=failed)
         return time.monotonic() - started

@@ -443,7 +443,12 @@ _OWNERS: dict[str, dict[str, tuple[Task, ...]]] = {
         "sentinels": ("span_corruption",),
         "permute_sentences": ("denoising",),
     },
-    "data": {"stride": ("tag", "answer"), "word_column": ("tag",), "tag_column": ("tag",)},
+    "data": {
+        "packed_length": ("translation",),
+        "stride": ("tag", "answer"),
+        "word_column": ("tag",),
+        "tag_column": ("tag",),
+    },
     "images": dict.fromkeys(ImageSpec.model_fields, ("images",)),
     "augment": dict.fromkeys(AugmentSpec.model_fields, ("images",)),
 }

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from heedful.data.batches import positions_in
+from heedful.data.batches import numbers_in, positions_in
 from heedful.memory import ran_out, release
 
 if TYPE_CHECKING:
@@ -74,6 +74,11 @@ class Part:
     def examples(self) -> int:
         return len(self.batch.indices)
 
+    def numbers(self, rows: Sequence[int] = ()) -> Tensor:
+        """Numbers [n] of the examples of some rows; of all if none are given."""
+        indices = self.batch.indices
+        return numbers_in(indices[list(rows)] if rows else indices)
+
     def halves(self) -> list[Part]:
         micro, start, *_ = (*self.place, 0)
         middle, end = self.examples // 2, self.examples
@@ -107,13 +112,13 @@ class OneTooLarge(Exception):
     """There is not enough memory for a single example.
 
     Args:
-        index: [1], its number.
+        numbers: [1], its number; those of the pairs [P] of a packed row.
         positions: of it.
     """
 
-    def __init__(self, index: Tensor, positions: int) -> None:
+    def __init__(self, numbers: Tensor, positions: int) -> None:
         super().__init__(f"{positions} positions")
-        self.index = index
+        self.numbers = numbers
         self.positions = positions
 
 
@@ -253,7 +258,7 @@ class Splitting:
         too_large = None
         if isinstance(stuck, Part):
             if stuck.examples == 1:
-                too_large = OneTooLarge(stuck.batch.indices, stuck.positions)
+                too_large = OneTooLarge(stuck.numbers(), stuck.positions)
             failed.append((stuck.positions, stuck.examples))
             self.most = round(_TRIED * stuck.positions)
         if self.team is not None:

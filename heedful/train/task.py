@@ -192,3 +192,45 @@ def check_forms(settings: RunSettings) -> None:
             where=f"data.temperature = {data.temperature:g}",
             remedy="Leave it out, or make shards of the files: heedful data shard",
         )
+
+
+def check_packing(settings: RunSettings) -> None:
+    """Refuse packed pairs with what changes their lengths, and rows that hold no pair.
+
+    Raises:
+        ConfigError: naming the settings.
+    """
+    data, row_length = settings.data, settings.data.packed_length
+    if row_length is None:
+        return
+    lengthening = {
+        "objective.bpe_dropout": settings.objective.bpe_dropout,
+        "soft_terms": settings.soft_terms,
+    }
+    for name, is_set in lengthening.items():
+        if is_set:
+            raise ConfigError(
+                f"{name} makes texts longer in each epoch, past the rows they are packed into",
+                where=f"{name} and data.packed_length",
+                remedy="Leave out one of them",
+            )
+    if settings.parallel.context > 1:
+        raise ConfigError(
+            "Rows of packed pairs are not divided along their length",
+            where="parallel.context and data.packed_length",
+            remedy="Set parallel.context = 1, or leave out data.packed_length",
+        )
+    longest = data.max_length + 1
+    if row_length < longest:
+        raise ConfigError(
+            f"Rows of {row_length} positions have no room for a pair of data.max_length = "
+            f"{data.max_length} tokens and its end",
+            where="data.packed_length",
+            remedy=f"Raise it to {longest} or more, or lower data.max_length",
+        )
+    if data.budget < row_length:
+        raise ConfigError(
+            f"A batch of {data.budget} positions has no room for a row of {row_length}",
+            where="data.packed_length",
+            remedy="Raise data.batch_tokens, or lower data.packed_length and data.max_length",
+        )

@@ -201,11 +201,13 @@ class Trainer:
                 parts, step, rate, cancelled=lambda: bool(stop), carried_state=self.carried_state
             )
         except OneTooLarge as error:
-            (line,) = self.parts.lines(error.index.tolist())
+            lines = self.parts.lines(error.numbers.tolist())
+            packed = self.settings.data.packed_length is not None
+            what, name = ("row", "packed_length") if packed else ("example", "max_length")
             raise self._given_up(
-                f"There is not enough memory for one example of {error.positions} positions "
-                f"({line}) at step {step}",
-                "Lower data.max_length or take a smaller model",
+                f"There is not enough memory for one {what} of {error.positions} positions "
+                f"({', '.join(lines[:1])}{' …' if lines[1:] else ''}) at step {step}",
+                f"Lower data.{name} or take a smaller model",
             ) from error
         except (MemoryError, RuntimeError) as error:
             if not ran_out(error):

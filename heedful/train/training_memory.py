@@ -104,9 +104,10 @@ def with_budget(
     usable = round(available * (1 - MARGIN))
 
     memory = getattr(spec, "memory", None) or 0
+    packed = settings.data.packed_length
 
     def needed(tokens: int) -> int:
-        length = min(settings.data.max_length, tokens)
+        length = min(packed or settings.data.max_length, tokens)
         return training_peak(
             spec,
             tokens + tokens // length * memory,  # of which each row makes keys and values too
@@ -120,16 +121,18 @@ def with_budget(
         ).needed
 
     picked = largest(lambda tokens: needed(tokens) <= usable, LARGEST_TRAINING)
-    picked = picked // _STEP * _STEP or picked
-    longest = settings.data.max_length + 1
+    step = packed or _STEP
+    picked = picked // step * step or picked
+    longest = packed or settings.data.max_length + 1
     if picked < longest:
+        name = "max_length" if packed is None else "packed_length"
         raise RunError(
             f"Training needs {human_bytes(needed(longest))} for a batch with one text of "
-            f"data.max_length = {settings.data.max_length}, and {human_bytes(available)} are free",
+            f"data.{name} = {getattr(settings.data, name)}, and {human_bytes(available)} are free",
             where="data.batch_tokens = auto",
-            remedy="Free memory, lower data.max_length, or take a smaller model",
+            remedy=f"Free memory, lower data.{name}, or take a smaller model",
         )
-    most = " (the most that auto takes)" if needed(picked + _STEP) <= usable else ""
+    most = " (the most that auto takes)" if needed(picked + step) <= usable else ""
     events.note(
         f"Batches of {picked:,} positions{most}: training needs about "
         f"{human_bytes(needed(picked))} at {precision.name}, and {human_bytes(available)} are free "

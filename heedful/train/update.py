@@ -248,7 +248,15 @@ class Updater:
         factor = self.distribution.loss_factor * part.counts
         return loss if factor == 1.0 else loss * factor
 
-    def compile(self, batch: Batch, step: int, events: Events, *, asked_for: bool) -> bool:
+    def compile(
+        self,
+        batch: Batch,
+        step: int,
+        events: Events,
+        *,
+        asked_for: bool,
+        one_shape: bool = False,
+    ) -> bool:
         """Compile the pass before anything is learned, so that a failure costs nothing.
 
         Args:
@@ -256,11 +264,12 @@ class Updater:
             step: that training stands at.
             events: receive the number of graphs and the seconds they took.
             asked_for: a failure is an error.
+            one_shape: all batches have the shape of this one.
 
         Returns:
             False if it failed.
         """
-        self.compiled = CompiledPass(self.model, events, asked_for=asked_for)
+        self.compiled = CompiledPass(self.model, events, asked_for=asked_for, one_shape=one_shape)
         return self.warm_up(batch, step)
 
     def warm_up(self, batch: Batch, step: int) -> bool:
@@ -315,9 +324,8 @@ class Updater:
 
                 result = find_nonfinite(self.model, again, part.examples)
                 if result is not None:
-                    rows = list(result.rows) or list(range(part.examples))
-                    return result, part.batch.indices[rows]
-        return NOWHERE, torch.cat([part.batch.indices for part in parts_of(batches)])
+                    return result, part.numbers(result.rows)
+        return NOWHERE, torch.cat([part.numbers() for part in parts_of(batches)])
 
     def origin(
         self,

@@ -48,11 +48,20 @@ def write_corpus(folder: Path, language: Callable[[str], str], held_out: int) ->
     return paths
 
 
-@pytest.mark.parametrize("name", ["copy", "reverse", "sort"])
-def test_language_is_learned(name: str, tmp_path: Path) -> None:
+PACKED = {"data.packed-length": 64, "data.max-length": 31, "max-steps": 300}
+"""Batches of six rows, each of some eleven pairs."""
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [("copy", {}), ("reverse", {}), ("sort", {}), ("reverse", PACKED)],
+    ids=["copy", "reverse", "sort", "reverse-packed"],
+)
+def test_language_is_learned(name: str, changes: dict[str, object], tmp_path: Path) -> None:
     train_source, train_target, source, reference = write_corpus(tmp_path, LANGUAGES[name], 300)
     run, output = tmp_path / "run", tmp_path / "output"
-    flags = [word for key, value in SETTINGS.items() for word in (f"--{key}", str(value))]
+    settings = SETTINGS | changes
+    flags = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
     corpora = ["--train", str(train_source), str(train_target)]
     assert main(["train", str(run), *corpora, *flags]) == 0
     command = ["translate", str(run), "-i", str(source), "-o", str(output), "--beam", "1"]

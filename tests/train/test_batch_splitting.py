@@ -174,7 +174,7 @@ def test_one_example_that_is_too_large_is_named_and_nothing_is_left() -> None:
     with pytest.raises(OneTooLarge) as caught:
         updater.update([pairs(5)], 1, 0.01)
     assert caught.value.positions == 4
-    assert caught.value.index.tolist() == [0]
+    assert caught.value.numbers.tolist() == [0]
     assert all(p.grad is None for p in model.parameters())
 
 

@@ -11,6 +11,7 @@ import serve
 import torch
 
 from heedful.events import Event, Events, Metric, Note
+from heedful.nn.attention import attend
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 
@@ -26,6 +27,7 @@ class Hold:
         self.left = updates
         self.tokens = 0
         self.notes: list[str] = []
+        self.facts: dict[str, int] = {}
         self.began = time.perf_counter()
 
     def handle(self, event: Event) -> None:
@@ -42,7 +44,11 @@ class Hold:
             torch.cuda.synchronize()
         seconds = time.perf_counter() - self.began
         serve.answer(
-            seconds=seconds, tokens=self.tokens, loss=event.values["loss"], notes=self.notes
+            seconds=seconds,
+            tokens=self.tokens,
+            loss=event.values["loss"],
+            notes=self.notes,
+            **self.facts,
         )
         request = serve.read()
         if request is None:
@@ -54,13 +60,35 @@ class Hold:
         """Nothing to finish."""
 
 
+def prefer(name: str, facts: dict[str, int]) -> None:
+    """Take a kernel of attention wherever it serves, and count how often it does.
+
+    Args:
+        name: of the kernel.
+        facts: receive the number of its calls.
+    """
+    kernel, ranking = attend.KERNELS[name], attend._ranking
+    run = kernel.run
+    facts["calls_of_kernel"] = 0
+
+    def counted(request: Any) -> Any:
+        facts["calls_of_kernel"] += 1
+        return run(request)
+
+    kernel.run = counted  # type: ignore[method-assign]
+    attend._ranking = lambda request: [(name, "it is measured"), *ranking(request)]
+
+
 def main() -> None:
     """Begin the run that the first request describes."""
     request: dict[str, Any] | None = serve.read()
     assert request is not None
     try:
         settings = resolve_settings(request["preset"], None, request["settings"])
-        run_training(Path(request["run"]), settings, events=Events([Hold(request["updates"])]))
+        hold = Hold(request["updates"])
+        if request.get("kernel") is not None:
+            prefer(request["kernel"], hold.facts)
+        run_training(Path(request["run"]), settings, events=Events([hold]))
     except Exception as error:
         serve.refuse(error)
 

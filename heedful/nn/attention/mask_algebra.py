@@ -1,4 +1,4 @@
-"""The protocol of attention masks, the two of every Transformer, and how masks combine.
+"""The protocol of attention masks, the three of every Transformer, and how masks combine.
 
 A mask says where its pairs can be, in three ways of growing precision: `bounds` are ranges of key
 positions; `reaches` tells single keys apart, for patterns with gaps; `passes` divides a pattern
@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeAlias
 
 from torch import Tensor
 
+from heedful.errors import ModelError
 from heedful.nn.positions import Positions
 
 FAR = 2**62
@@ -125,6 +126,14 @@ class Mask(ABC):
         """True where a query sees its own segment alone."""
         return False
 
+    def within_segments(self, positions: Positions) -> Mask:
+        """Return a mask under which sequences that share a row do not see each other.
+
+        It is the mask itself where each row is one sequence, or where it tells them apart already.
+        """
+        packed = positions.query_segment is not None or positions.key_segment is not None
+        return self & SameSegment() if packed and not self.parts_segments else self
+
     @abstractmethod
     def describe(self) -> str:
         """Return the end of a sentence about a query: "keys at or before its own position"."""
@@ -174,6 +183,37 @@ class Causal(Mask):
 
     def describe(self) -> str:
         return "keys at or before its own position"
+
+
+@dataclass(frozen=True)
+class SameSegment(Mask):
+    """Keys of the query's own segment are visible: several sequences packed into one row.
+
+    Positions without segments are one single segment.
+    """
+
+    def sees(self, query: Place, key: Place) -> Tensor:
+        if query.segment is None and key.segment is None:
+            return Everything().sees(query, key)
+        if query.segment is None or key.segment is None:
+            raise ModelError(
+                "A segment mask needs the segments of both queries and keys, or of neither",
+                remedy="Give query_segment and key_segment",
+            )
+        return query.segment == key.segment
+
+    def bounds(self, lo: int, hi: int) -> Intervals:
+        return ((0, FAR),)
+
+    def band(self) -> Band:
+        return -1, -1
+
+    @property
+    def parts_segments(self) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return "keys of its own segment"
 
 
 @dataclass(frozen=True)

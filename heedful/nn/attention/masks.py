@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from heedful.errors import ModelError
 from heedful.nn.attention import sparse_masks as sparse
 from heedful.nn.attention.mask_algebra import (
     FAR,
@@ -25,6 +24,7 @@ from heedful.nn.attention.mask_algebra import (
     Intervals,
     Mask,
     Place,
+    SameSegment,
 )
 from heedful.nn.mask_spec import MaskSpec
 from heedful.nn.positions import Positions
@@ -88,37 +88,6 @@ class Prefix(Mask):
 
     def describe(self) -> str:
         return f"the first {self.length} positions"
-
-
-@dataclass(frozen=True)
-class SameSegment(Mask):
-    """Keys of the query's own segment are visible: several sequences packed into one row.
-
-    Positions without segments are one single segment.
-    """
-
-    def sees(self, query: Place, key: Place) -> Tensor:
-        if query.segment is None and key.segment is None:
-            return Everything().sees(query, key)
-        if query.segment is None or key.segment is None:
-            raise ModelError(
-                "A segment mask needs the segments of both queries and keys, or of neither",
-                remedy="Give query_segment and key_segment",
-            )
-        return query.segment == key.segment
-
-    def bounds(self, lo: int, hi: int) -> Intervals:
-        return ((0, FAR),)
-
-    def band(self) -> Band:
-        return -1, -1
-
-    @property
-    def parts_segments(self) -> bool:
-        return True
-
-    def describe(self) -> str:
-        return "keys of its own segment"
 
 
 def build_mask(spec: MaskSpec) -> Mask:

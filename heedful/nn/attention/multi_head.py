@@ -240,7 +240,7 @@ class Attention(nn.Module):
             self.key_heads_left,
             self.scale,
             positions,
-            self.mask,
+            self.mask.within_segments(positions),
             context.rows,
             memory,
         )
@@ -314,7 +314,8 @@ class Attention(nn.Module):
     def _mix(
         self, q: Tensor, memory: KeyValues, positions: Positions, biases: Sequence[Bias]
     ) -> Tensor:
-        heads = (q, memory.keys, memory.values, positions, self.mask, biases, self.scale)
+        mask = self.mask.within_segments(positions)
+        heads = (q, memory.keys, memory.values, positions, mask, biases, self.scale)
         dropout = self.dropout if self.training else 0.0
         more = self.relative_values
         return attend(*heads, softcap=self.softcap, dropout=dropout, relative_values=more)
@@ -337,7 +338,7 @@ class Attention(nn.Module):
         if not wanted:
             return
         request = other = None
-        args = (self.mask, biases, self.scale, self.softcap)
+        args = (self.mask.within_segments(positions), biases, self.scale, self.softcap)
         if self.heads_left:  # else all heads were pruned
             request = make_request(q, memory.keys, memory.values, positions, *args)
         if others is not None:

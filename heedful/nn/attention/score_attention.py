@@ -13,10 +13,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from heedful.errors import ModelError
 from heedful.nn.dropout import dropout
 from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.mixer_spec import ScoreAttentionSpec
+from heedful.nn.positions import Positions
 from heedful.nn.work import Saved, Work, weight_work
 
 
@@ -45,6 +47,22 @@ class ScoreKeys:
 def padded_memory(memory: Memory) -> Tensor:
     """Return the states of a memory as [B, S, D], also where they come without their padding."""
     return memory.states if memory.rows is None else memory.rows.unpack(memory.states)
+
+
+def one_memory(context: Context) -> Positions:
+    """Return the positions of queries and of a memory that is one sequence in each row.
+
+    Raises:
+        ModelError: for rows of several, which these attentions cannot tell apart.
+    """
+    positions = context.memory_positions
+    assert positions is not None
+    if positions.query_segment is not None or positions.key_segment is not None:
+        raise ModelError(
+            "A recurrent or score-function decoder cannot tell packed sources apart",
+            remedy="Use one pair in each row, or attention of several heads over the source",
+        )
+    return positions
 
 
 class ScoreFunction(nn.Module):
@@ -197,8 +215,7 @@ class ScoreAttention(nn.Module):
         query = x if rows is None else rows.unpack(x)
         if embedding is not None and rows is not None:
             embedding = rows.unpack(embedding)
-        assert context.memory_positions is not None
-        mixed, weights = self.function(query, state, context.memory_positions.key, embedding)
+        mixed, weights = self.function(query, state, one_memory(context).key, embedding)
         offer_weights(context, weights)
         context.offer("context", mixed[:, None])
         mixed = mixed if rows is None else rows.pack(mixed)

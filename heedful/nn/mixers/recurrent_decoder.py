@@ -22,6 +22,7 @@ from heedful.nn.attention.score_attention import (
     ScoreFunction,
     ScoreKeys,
     offer_weights,
+    one_memory,
     padded_memory,
 )
 from heedful.nn.dropout import dropout
@@ -135,6 +136,7 @@ class RecurrentDecoder(nn.Module):
             state: from `read`, `step` or `reorder`.
             context: positions of the tokens and of the memory.
         """
+        one_memory(context)
         rows = context.rows
         padded = x if rows is None else rows.unpack(x)
         with torch.autocast(x.device.type, enabled=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from heedful.train.task import Setup, Task, check_forms
+from heedful.train.task import Setup, Task, check_forms, check_packing
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -53,4 +53,5 @@ def prepare_task(
     }
     settings.check_for_task()
     check_forms(settings)
+    check_packing(settings)
     return prepare[settings.task](Setup(run_dir, settings, tokenizers, events))

@@ -13,7 +13,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from heedful.data.batch_plan import Indices
-from heedful.data.batches import BpeDropout, NumberedPairs, OtherSource, PairBatch, make_batch
+from heedful.data.batches import (
+    BpeDropout,
+    NumberedPairs,
+    OtherSource,
+    PairBatch,
+    make_batch,
+    make_rows,
+)
 from heedful.data.encoded_pairs import EncodedPairs, epoch_batches, select_pairs
 from heedful.errors import ConfigError, DataError
 from heedful.pipelines.glossary import Glossary
@@ -50,6 +57,8 @@ def encoded_pairs(
         setup.events.note(terms.describe(map(pairs.text_of, sample), pairs.tokenizers))
 
     def make(indices: Indices, epoch: int) -> PairBatch:
+        if data.packed_length is not None:
+            return make_rows(pairs, indices, data.packed_length)
         dropout = BpeDropout(probability, seed, epoch, longest) if probability else None
         other = None if terms is None else terms.sources(pairs, epoch, longest)
         return make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)

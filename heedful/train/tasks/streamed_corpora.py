@@ -6,12 +6,13 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 
 import torch
 
 from heedful.data.batch_plan import Indices
-from heedful.data.batches import BpeDropout, PairBatch, WindowBatch, make_batch
+from heedful.data.batches import BpeDropout, PairBatch, WindowBatch, make_batch, make_rows
 from heedful.data.corpus_check import refuse_unknown
 from heedful.data.encoded_texts import EncodedTexts, make_windows
 from heedful.data.pair_corpus import SIDES, CorpusTexts, Side
@@ -152,7 +153,7 @@ def streamed_pairs(
         if place == (0, 0):
             for side, share in zip(SIDES, block.unknown, strict=True):
                 refuse_unknown(share, side, str(stream.folders[0].path))
-            _note_first(setup, stream, block.batches, block.unknown)
+            _note_first(setup, stream, block.batches, block.unknown, _packing(block, setup))
         for reason, (count, number) in block.left_out.items():
             left_out[reason] += count
             first.setdefault(reason, stream.line_of(number))
@@ -161,8 +162,10 @@ def streamed_pairs(
                 f"{left_out[reason]:,} {reason} ({first[reason]} …)" for reason in first
             )
             setup.events.note(f"Pairs left out until now: {so_far}")
-        dropout = BpeDropout(probability, seed, place.epoch, longest) if probability else None
         pairs = PairsOfBlock(block, tokenizers)
+        if data.packed_length is not None:
+            return partial(make_rows, pairs, row_length=data.packed_length)
+        dropout = BpeDropout(probability, seed, place.epoch, longest) if probability else None
         other = None if terms is None else terms.sources(pairs, place.epoch, longest)
         return lambda indices: make_batch(pairs, indices, bpe_dropout=dropout, other_source=other)
 
@@ -197,11 +200,29 @@ def streamed_texts(
     return StreamedBatches(planner, blocks, opened, stream.line_of, workers=data.workers)
 
 
+def _packing(block: PairBlock, setup: Setup) -> str:
+    """The shape of a block's batches and its padding, as what follows their number."""
+    data = setup.settings.data
+    if data.packed_length is None:
+        return ""
+    rows = data.batch_rows * len(block.batches)
+    padding = 1 - block.real_positions / (2 * rows * data.packed_length)
+    return (
+        f" of {data.batch_rows:,} rows of {data.packed_length:,} positions, "
+        f"{padding:.1%} of which are padding,"
+    )
+
+
 def _note_first(
-    setup: Setup, stream: ShardStream, batches: list[Indices], unknown: tuple[float, ...]
+    setup: Setup,
+    stream: ShardStream,
+    batches: list[Indices],
+    unknown: tuple[float, ...],
+    packing: str = "",
 ) -> None:
     blocks, kind = stream.order.blocks, stream.folders[0].index.kind
     setup.events.note(
         f"{plural(blocks, 'block')} an epoch of about {len(stream.order) / blocks:,.0f} {kind} "
-        f"each; the first has {len(batches):,} batches and {max(unknown):.2%} unknown tokens"
+        f"each; the first has {len(batches):,} batches{packing} and {max(unknown):.2%} unknown "
+        "tokens"
     )
