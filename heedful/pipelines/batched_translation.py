@@ -246,11 +246,11 @@ class BatchedTranslation:
 
 
 def _by_beam(items: Sequence[SearchItem], settings: SearchSettings) -> list[tuple[int, list[int]]]:
-    """Numbers of the items by the beam that their phrases need, those without phrases first.
+    """Beams, and the numbers of the items that are searched by them: those without phrases first.
 
     Searched apart, these take the plain, faster selection, and no item depends on another's beam.
     """
-    groups: dict[int, list[int]] = {settings.width: []}
+    groups: dict[tuple[bool, int], list[int]] = {(False, settings.width): []}
     for number, item in enumerate(items):
-        groups.setdefault(item.beam(settings), []).append(number)
-    return sorted(groups.items())
+        groups.setdefault((bool(item.phrases), item.beam(settings)), []).append(number)
+    return [(beam, numbers) for (_, beam), numbers in sorted(groups.items())]

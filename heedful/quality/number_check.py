@@ -40,7 +40,34 @@ def check_numbers(
     evidence += [_at(number, "target", "added") for number in found.added]
     evidence += [_at(number, "source", "missing") for number in _half_told(left, right, paired)]
     evidence += [_at(number, "target", "added") for number in _half_told(right, left, paired)]
+    evidence += _lone_units(left, right) + _lone_units(right, left)
     return counted("numbers", evidence + _different_words(left, right, paired))
+
+
+_UNIT = re.compile(
+    r"(?<=[^\s'\"‘’“”«])\s{0,2}(%)(?![\w(%-])"
+    r"|(?<=[^\W\d])[ \u00a0\u202f](k?g|[km]m|cm)(?![\w'’.+-])"
+    r"|\b((?:um|bis|ab|gegen|von) Uhr)\b"
+)
+"""Signs and units that need a number before them, or "Uhr" after a word that no number follows."""
+
+_LONE = "without a number"
+_SIGN_ALONE = re.compile(r"(?<![\d \u00a0\u202f])[ \u00a0\u202f]?%|^\s*%")
+
+
+def _lone_units(own: NumberSide, other: NumberSide) -> list[Evidence]:
+    """Return units of which the number is gone, as in "( %)" and "um Uhr"; the other has none."""
+    if own.language is None:
+        return []
+    units = list(_UNIT.finditer(own.text))
+    if not units or _SIGN_ALONE.search(other.text):
+        return []
+    ends = {each.end for each in (*own.numbers, *own.spoken)}
+    return [
+        Evidence(own.side, *match.span(match.lastindex or 0), match[match.lastindex or 0], _LONE)
+        for match in units
+        if match.start() not in ends and not own.text[match.start() - 1].isdigit()
+    ]
 
 
 class NumberComparison(NamedTuple):
@@ -174,7 +201,7 @@ def _different_words(left: NumberSide, right: NumberSide, paired: set[int]) -> l
         if not _is_told(number, other, paired) and not other.tells_otherwise(number, side.text)
         if not _is_repeated(number, side)
     ]
-    if left.has_clock_words or right.has_clock_words:
+    if left.has_times_in_words or right.has_times_in_words:
         # "Half past two" is 2:30 and "halb drei".
         alone = [
             (side, number)

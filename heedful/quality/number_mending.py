@@ -15,6 +15,7 @@ from heedful.errors import ConfigError
 from heedful.quality.kept_parts import blanked, protected_spans
 from heedful.quality.number_check import compare_numbers
 from heedful.quality.number_side import NumberSide
+from heedful.quality.number_words import parts_of_an_hour
 from heedful.search.alignment import Alignment
 from heedful.text.number_forms import Number
 from heedful.text.pretokenization import word_spans
@@ -186,7 +187,12 @@ def _in_words(told: Sequence[Number], right: NumberSide) -> list[tuple[Number, S
     """Return numbers of the source that are words in the translation, and those words."""
     if right.has_clock_words:  # "halb drei" is no 3
         return []
-    words = [each for each in right.spoken if each.is_certain]
+    of_hours = parts_of_an_hour(right.language).values() if right.language else ()
+    words = [
+        each
+        for each in right.spoken
+        if each.is_certain and not any(part.fullmatch(each.text) for part in of_hours)
+    ]
     found = []
     for number in told:
         same = [each for each in words if each.readings & number.readings]

@@ -25,6 +25,7 @@ _ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
 _BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
 _AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
 _CENTURY = re.compile(r"\W*(?:th|st|nd|rd|e|er)?\W*(?:centur|Jahrhundert|siècle)")
+_VERBS = {("may", "en"), ("march", "en")}
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 
 
@@ -99,28 +100,29 @@ class NumberSide:
                 and all(isinstance(v, int) and self.says(v) for v in reading)
             ):
                 return True
-        return self._tells_time(number) or self.tells_otherwise(number, other.text)
+        return self._tells_time(number) or self.tells_otherwise(number, other.text, before)
 
-    def tells_otherwise(self, number: Number, text: str) -> bool:
+    def tells_otherwise(self, number: Number, text: str, before: int = 0) -> bool:
         """Return True for numbers that other words stand for here: bases, centuries, months.
 
         Args:
             number: in figures or in words.
             text: the other text, which has it.
+            before: numbers of the same value that were told already.
         """
-        before, after = text[: number.start], text[number.end :]
+        left, right = text[: number.start], text[number.end :]
         for value in (r[0] for r in number.readings if len(r) == 1 and isinstance(r[0], int)):
-            base = base_word(value) if _AFTER_BASE.search(before) else None
-            if base is not None and _bases(self.text) < _bases(text):
-                return re.search(rf"\b{base}", self.text, re.IGNORECASE) is not None
-            if _CENTURY.match(after) and any(
+            base = base_word(value) if _AFTER_BASE.search(left) else None
+            if base is not None and _bases(text) - _bases(self.text) > before:
+                return len(re.findall(rf"\b{base}", self.text, re.IGNORECASE)) > before
+            if _CENTURY.match(right) and any(
                 (value - 1) * 100 <= year < value * 100
                 for each in self.numbers
                 for year in (r[0] for r in each.readings if len(r) == 1)
                 if isinstance(year, int)
             ):
                 return True  # "the 1880s", "in den achtziger Jahren des 19. Jahrhunderts"
-            if (before[-1:] == "/" or after[:1] == "/") and self.says_month(value):
+            if (left[-1:] == "/" or right[:1] == "/") and self.says_month(value):
                 return True  # 9/11
         return False
 
@@ -145,19 +147,39 @@ class NumberSide:
         spoken = sum((value,) in number.readings for number in self.spoken)
         named = count_number_words(value, self.language, self._unspoken)
         pattern = collective(value, self.language)
-        others = len(pattern.findall(self.text)) if pattern is not None else 0
+        others = 0
+        if pattern is not None:  # "second" is said once, though it is in both lists
+            places = [(each.start, each.end) for each in self.spoken]
+            others = sum(
+                not any(start < match.end() and match.start() < end for start, end in places)
+                for match in pattern.finditer(self.text)
+            )
         return roman + spoken + named + others
 
     def says_month(self, value: int) -> bool:
         """Return True if the text names a month of this number."""
         names = months(self.language) if self.language is not None and value <= 12 else {}
-        return any(names.get(word) == value for word in self.normalised.split())
+        words = re.findall(r"[^\W_]+", self.text)
+        return any(
+            names.get(word.casefold()) == value and (word, self.language) not in _VERBS
+            for word in words
+        )
 
     @property
     def has_clock_words(self) -> bool:
         """True if minutes may be told without their number: "a quarter past"."""
         pattern = clock_words(self.language) if self.language else None
         return pattern is not None and pattern.search(self.text) is not None
+
+    @property
+    def has_times_in_words(self) -> bool:
+        """True if it has clock words that are no part of an hour: "half past", "halb drei"."""
+        pattern = clock_words(self.language) if self.language else None
+        places = [(each.start, each.end) for each in self.spoken]
+        return pattern is not None and any(
+            not any(start <= match.start() < end for start, end in places)
+            for match in pattern.finditer(self.text)
+        )
 
     @property
     def may_mean_two(self) -> bool:

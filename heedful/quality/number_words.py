@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from heedful.errors import ConfigError
@@ -39,6 +39,7 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         14: "fortnights?",
         15: "quarters?",
         30: "half",
+        45: "quarters",
         100: "century|centuries",
     },
     "de": {
@@ -67,6 +68,7 @@ _COLLECTIVES: dict[str, dict[int, str]] = {
         20: "vingtaines?",
         30: "trentaines?|demie?",
         40: "quarantaines?",
+        45: "quarts",
         50: "cinquantaines?",
         60: "soixantaines?",
         100: "centaines?|siècles?",
@@ -84,7 +86,7 @@ _BASES = {2: "bin[aä]r", 8: "o[ck]tal", 10: "d[eé][cz]imal", 16: "hexad[eé][c
 # Numbers at the beginning or the end of these count nothing.
 _IDIOMS = {
     "en": r"cloud nine|eleventh hour|five o['’]clock shadow|six feet under|third part(?:y|ies)"
-    r"|in two|two of (?:a kind|us)",
+    r"|in two(?! \w+s\b)|two of (?:a kind|us)",
     "de": (
         r"vier augen|siebt\w+ himmel|wolke sieben|fünf fingern?|tausend stücke"
         r"|\b(?:gi?[ea]?b|hab)\w*\b[^.!?]*\bacht(?=\s*(?:[,.;:!?]|$|auf\b|dass\b))"
@@ -94,8 +96,22 @@ _IDIOMS = {
         r"quatre à quatre|quatre pattes|quatre vérités|un de ces quatre"
         r"|(?:coup|mett|mis)\w*\b[^.!?]*\ben quatre|(?:mon|ton|son|leur) trente[- ]et[- ]un"
         r"|trois fois rien|(?:un|le) mille\b|deux[ -]points|deux pas|deux bouts|moins de deux"
-        r"|(?:tous|toutes|les|nous|vous) deux\b"
+        r"|(?:tous|toutes|les|nous|vous) deux\b(?! (?:heures|jours|semaines|mois|ans)\b)"
     ),
+}
+# Parts of an hour, as minutes.
+_OF_AN_HOUR = {
+    "en": {
+        15: r"(?<!three )(?<!three-)quarter of an hour|quarter-hour",
+        30: r"half an hour|(?<!and a )half[- ]hour",
+        45: r"three[- ]quarters of an hour",
+    },
+    "de": {15: r"viertelstunden?", 30: r"halbe[nr]? stunde|halbstunde", 45: r"dreiviertelstunden?"},
+    "fr": {
+        15: r"(?<!trois )(?<!sale )(?<!mauvais )quarts? d['’]heure",
+        30: r"demie?[- ]heure",
+        45: r"trois quarts d['’]heure",
+    },
 }
 _CLOCK = {
     "en": "half|quarters?",
@@ -136,7 +152,9 @@ def spellings(value: int, language: str) -> tuple[str, ...]:
     # "zweitausendundzwölf", "zwei Million".
     words += [re.sub(r"(hundert|tausend)(?=[a-zäöü])", r"\1und", word) for word in words]
     words += [word.removesuffix("en") for word in words if word.endswith("millionen")]
-    stems = [word[:-1] for word in words if word.endswith("e") and len(word) > 4]
+    # Not of English, where "thread" would begin with three.
+    has_endings = not language.startswith("en")
+    stems = [w[:-1] for w in words if has_endings and w.endswith("e") and len(w) > 4]
     stems += [f"{word[:-1]}ies" for word in words if word.endswith("y")]  # the thirties
     return tuple(dict.fromkeys(filter(None, [*words, *stems])))
 
@@ -230,6 +248,13 @@ def idioms(language: str) -> re.Pattern[str] | None:
     """Return a pattern of phrases that begin or end with a number which counts nothing."""
     phrases = _IDIOMS.get(language[:2])
     return re.compile(rf"\b(?:{phrases})", re.IGNORECASE) if phrases else None
+
+
+@functools.cache
+def parts_of_an_hour(language: str) -> Mapping[int, re.Pattern[str]]:
+    """Return patterns of the phrases for a part of an hour, by its minutes: "half an hour"."""
+    phrases = _OF_AN_HOUR.get(language[:2], {})
+    return {n: re.compile(rf"\b(?:{words})\b", re.IGNORECASE) for n, words in phrases.items()}
 
 
 @functools.cache

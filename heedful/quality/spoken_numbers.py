@@ -19,6 +19,7 @@ from heedful.quality.number_words import (
     ordinal_endings,
     ordinals,
     other_meanings,
+    parts_of_an_hour,
     spellings,
 )
 from heedful.text.number_forms import HOURS, Number, Reading
@@ -91,7 +92,22 @@ def find_spoken_numbers(text: str, language: str) -> list[SpokenNumber]:
                 continue
             found += [half] if half is not None else []
             place += 1
-    return _without_idioms(text, found, language) if found else found
+    found = _without_idioms(text, found, language) if found else found
+    of_hours = _parts_of_hours(text, language)
+    if not of_hours:
+        return found
+    taken = [(each.start, each.end) for each in of_hours]
+    apart = [n for n in found if not any(n.start < end and start < n.end for start, end in taken)]
+    return sorted(apart + of_hours, key=lambda number: number.start)
+
+
+def _parts_of_hours(text: str, language: str) -> list[SpokenNumber]:
+    """Return "half an hour" as 30 and so on: minutes that a translation may have in figures."""
+    return [
+        SpokenNumber(*match.span(), match[0], frozenset({(minutes,)}))
+        for minutes, pattern in parts_of_an_hour(language).items()
+        for match in pattern.finditer(text)
+    ]
 
 
 def _without_idioms(text: str, found: Sequence[SpokenNumber], language: str) -> list[SpokenNumber]:

@@ -199,34 +199,36 @@ class _Automaton:
                     self.last.append(token)
                 state = self.children[state][token]
         self.suffix = [self._root(token) for token in self.last]
-        self.order: list[int] = []
-        waiting = deque(self.children[0].values())
-        while waiting:
-            state = waiting.popleft()
-            self.order.append(state)
-            for token, child in self.children[state].items():
-                self.suffix[child] = self.next(self.suffix[state], token)
-                waiting.append(child)
+        self.next: list[dict[int, int]] = [{} for _ in self.children]
+        self._add_transitions()
 
     def _root(self, token: int) -> int:
         return int(token in self.final)
 
-    def next(self, state: int, token: int) -> int:
-        """The state after one more token of the alphabet."""
-        while state >= _ROOTS and token not in self.children[state]:
-            state = self.suffix[state]
-        if state == 1 and token not in self.internal:
-            state = 0  # a word begins
-        return self.children[state].get(token, self._root(token))
+    def _add_transitions(self) -> None:
+        """Find the suffix of each state, and the state after each token of the alphabet."""
+        children, suffix, following = self.children, self.suffix, self.next
+        following[0] = {token: children[0].get(token, self._root(token)) for token in self.alphabet}
+        following[1] = {
+            token: self._root(token) if token in self.internal else state
+            for token, state in following[0].items()  # unless a word begins
+        }
+        self.order: list[int] = []
+        waiting = deque(children[0].values())
+        while waiting:
+            state = waiting.popleft()
+            self.order.append(state)
+            after_suffix = following[suffix[state]]
+            following[state] = {**after_suffix, **children[state]}
+            for token, child in children[state].items():
+                suffix[child] = after_suffix[token]
+                waiting.append(child)
 
     def tables(self) -> PhraseTables:
         """The tables of this sentence, without the dimension of the batch."""
         states, phrases = len(self.children), len(self.phrases)
-        following = [
-            [0, 1, *(self.next(state, token) for token in self.alphabet)] for state in range(states)
-        ]
-        ending, depth = torch.zeros((2, states, phrases), dtype=torch.int64)
-        capped = torch.zeros((len(self.alphabet), phrases), dtype=torch.bool)
+        ending, depth = ([[0] * phrases for _ in range(states)] for _ in range(2))
+        capped = [[False] * phrases for _ in self.alphabet]
         worth = [max(map(len, phrase.alternatives)) for phrase in self.phrases]
         for number, phrase in enumerate(self.phrases):
             for ids in phrase.alternatives:
@@ -235,24 +237,26 @@ class _Automaton:
                     state = self.children[state][token]
                     # What is left to go counts, so that all alternatives end at the same worth.
                     value = worth[number] - (len(ids) - count)
-                    depth[state, number] = max(int(depth[state, number]), value)
+                    depth[state][number] = max(depth[state][number], value)
                 state = self.children[state][ids[-1]]
-                ending[state, number] = len(ids)  # of this state, all have as many
+                ending[state][number] = len(ids)  # of this state, all have as many
                 if phrase.at_most:
-                    capped[self.alphabet.index(ids[0]), number] = True
+                    capped[self.alphabet.index(ids[0])][number] = True
         for state in self.order:  # after its suffix, which is shorter
-            suffix = self.suffix[state]
-            depth[state] = torch.maximum(depth[state], depth[suffix])
-            ending[state] = torch.where(ending[suffix] > 0, ending[suffix], ending[state])
+            shorter = self.suffix[state]
+            depth[state] = list(map(max, depth[state], depth[shorter]))
+            ending[state] = [
+                short or own for short, own in zip(ending[shorter], ending[state], strict=True)
+            ]
         return PhraseTables(
             torch.tensor(self.alphabet, dtype=torch.int64),
-            torch.tensor(following, dtype=torch.int64),
+            torch.tensor([[0, 1, *after.values()] for after in self.next]),
             torch.tensor([state == 1 or self.last[state] in self.final for state in range(states)]),
-            ending,
-            depth,
+            torch.tensor(ending, dtype=torch.int64),
+            torch.tensor(depth, dtype=torch.int64),
             torch.tensor(worth, dtype=torch.int64),
             torch.tensor([phrase.times for phrase in self.phrases], dtype=torch.int64),
-            capped,
+            torch.tensor(capped, dtype=torch.bool).reshape(len(self.alphabet), phrases),
         )
 
 

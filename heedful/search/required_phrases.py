@@ -1,12 +1,16 @@
 """Phrases that a translation must contain, in a beam search (lexical constraints).
 
 Vectorised dynamic beam allocation (Post and Vilar 2018, Hu et al. 2019): hypotheses compete with
-those that have met as much of their phrases as they have, in a bank, and the beam is dealt out to
-the banks in turn. Every hypothesis offers its best continuations and the tokens that begin a
-phrase or go on with one. A hypothesis that ends ranks below all that lack fewer phrases.
+those that have met as much of their phrases as they have, in a bank. Every hypothesis offers its
+best continuations and the tokens that begin a phrase or go on with one. A hypothesis that ends
+ranks below all that lack fewer phrases.
 
 The papers follow one phrase at a time. Here an automaton follows all of a sentence at once
-(`phrase_automaton`).
+(`phrase_automaton`). The papers deal the whole beam out to the banks, so that it must grow with the
+phrases. Here half of it goes to the best hypotheses of all banks, where a token that is still to be
+said counts as much less of log-probability; only the other half is dealt out. The beam then need
+not grow, and finds no worse translations than one that does: of 183 captions with terms 19.4 BLEU
+in 1.9 s, beside 19.1 in 5.1 s (Multi30k's validation part, the bundled `en-de`).
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from heedful.search.beam_selection import Beam, looked_at
 from heedful.search.constraints import Moment
@@ -31,25 +36,24 @@ from heedful.search.restricted_vocabulary import RestrictedVocabulary
 from heedful.search.search_settings import Hypothesis, length_norm
 from heedful.search.step_model import Candidates, best_candidates
 
-# BLEU and seconds of 340 Tatoeba sentences with right terms, by `en-de` (49.0 and 1.5 without):
-# 0: 48.6, 1.5; 1: 50.3, 2.4; 2: 49.7, 3.2; 3: 50.0, 3.7.
-_PLACES_PER_TOKEN = 1
+# A beam with fewer places would follow hardly any hypothesis but those that say the phrases first.
+_FEWEST = 4
+# Log-probability that a token of a phrase is expected to cost. BLEU of captions and of Tatoeba: 0:
+# 19.1, 40.1; 1: 19.4, 40.2; 1.5: 19.3, 40.1; 2: 18.7, 40.3.
+_EXPECTED = 1.0
 # More than any difference of normalised scores, and small enough to leave float64 their digits.
 _MISSING = 1e6
+_LAST = torch.iinfo(torch.int64).max
 
 
 def widened_beam(beam: int, phrases: Sequence[RequiredPhrase]) -> int:
     """Return the beam that a sentence's phrases need.
 
-    There is a bank for each token of the phrases, and one for hypotheses without any: a beam with
-    fewer places would follow only those that say the phrases first of all.
-
     Args:
         beam: without phrases.
         phrases: of the sentence.
     """
-    tokens = sum(phrase.times * max(map(len, phrase.alternatives)) for phrase in phrases)
-    return beam + _PLACES_PER_TOKEN * tokens
+    return max(beam, _FEWEST) if phrases else beam
 
 
 @dataclass(frozen=True)
@@ -202,20 +206,18 @@ class PhraseSelection:
         lacking = missing.gather(1, candidates.parent)
         # Those that end too soon take no place from those of their bank that live on.
         bank = torch.where(ends & (lacking > 0), -lacking, bank)
-        own = candidates.total.shape[1] - totals.shape[1] * self.tables.alphabet.shape[1]
+        own = totals.shape[1] * self._offered
         forced = torch.arange(candidates.total.shape[1], device=logits.device) >= own
-        allowed = ~forced | (bank > bank_before.gather(1, candidates.parent))
+        gains = bank > bank_before.gather(1, candidates.parent)
+        allowed = ~forced | gains | (ends & (lacking == 0))
         total = candidates.total.masked_fill(~allowed, -math.inf)
         candidates = candidates._replace(total=total)
-        rank = _rank_within(bank, total)
+        rank, dominated = _rank_within(bank, total)
         considered = (rank < looked_at(self.width)) & (total > -math.inf)
-        # In turn the best of each bank, the fullest bank first; then the second best of each.
-        turn = rank * (self.tables.times * self.tables.worth).sum(-1).add(1).amax() - bank
-        last = torch.iinfo(turn.dtype).max
-        order = turn.masked_fill(~considered | ends, last).argsort(dim=1, stable=True)
-        chosen = order[:, : self.width]
-        alive = (considered & ~ends).gather(1, chosen)
-        live_total = total.gather(1, chosen).masked_fill(~alive, -math.inf)
+        may_live = considered & ~ends
+        order = self._order(bank, total, rank, dominated | ~may_live)
+        chosen = order.masked_fill(~may_live, _LAST).argsort(dim=1, stable=True)[:, : self.width]
+        live_total = total.gather(1, chosen).masked_fill(~may_live.gather(1, chosen), -math.inf)
         chosen = chosen.gather(1, live_total.argsort(dim=1, descending=True, stable=True))
         live = Candidates(*(values.gather(1, chosen) for values in candidates))
         live = live._replace(total=live_total.sort(dim=1, descending=True, stable=True).values)
@@ -250,18 +252,30 @@ class PhraseSelection:
         barrier = torch.where(full > 0, -math.inf, math.inf).to(logits.dtype)
         logits.scatter_reduce_(2, tokens, barrier, "amin")
 
+    @property
+    def _offered(self) -> int:
+        """The number of a hypothesis's best continuations that are looked at.
+
+        One hypothesis's own may all be the best, and one more of them may be the end.
+        """
+        return looked_at(self.width) + 1
+
     def _candidates(self, logits: Tensor, excess: Tensor, totals: Tensor) -> Candidates:
-        """The best continuations of each hypothesis, then all tokens of its phrases [B, C]."""
+        """The best continuations of each hypothesis, then all tokens of its phrases and the end.
+
+        The end is there for hypotheses that have all: each of their best continuations may go
+        on in the word of a phrase, and undo it. Returns [B, C].
+        """
         count, width, _ = logits.shape
-        # One hypothesis's own may all be the best, and one more of them may be the end.
-        each = looked_at(self.width) + 1
+        each = self._offered
         rows = best_candidates(
             logits.flatten(0, 1)[:, None], excess.reshape(-1, 1), totals.reshape(-1, 1), each
         )
         parent = torch.arange(width, device=logits.device).repeat_interleave(each)
         own = Candidates(*(values.reshape(count, -1) for values in rows))
         own = own._replace(parent=parent.expand(count, -1))
-        tokens = self.tables.alphabet[:, None].expand(-1, width, -1)
+        tokens = functional.pad(self.tables.alphabet, (0, 1), value=self.eos)
+        tokens = tokens[:, None].expand(-1, width, -1)
         values = logits.gather(2, tokens.clamp(min=0)).double() - excess[..., None]
         known = (tokens[..., None] == rows.token.view(count, width, 1, each)).any(-1)
         sums = (totals[..., None] + values).masked_fill(known | (tokens < 0), -math.inf)
@@ -290,6 +304,24 @@ class PhraseSelection:
         pending = (ending > 0) & (step + 1 - ending >= free_from)
         return _Progress(state, parents.counts + confirmed, pending, free_from)
 
+    def _order(self, bank: Tensor, total: Tensor, rank: Tensor, is_worse: Tensor) -> Tensor:
+        """Return the places of candidates [B, C] in the order in which they may live on.
+
+        Args:
+            bank: tokens of phrases that each has.
+            total: summed log-probabilities.
+            rank: of each within its bank, from 0.
+            is_worse: True for those that a better one dominates, or that may not live on.
+        """
+        # In turn the best of each bank, the fullest first; then the second best of each.
+        banks = int((self.tables.times * self.tables.worth).sum(-1).amax()) + 1
+        order = rank * banks - bank + is_worse * (banks * bank.shape[1])
+        # Before them half of a beam by what they have, and by what they are still to say.
+        promise = (total + _EXPECTED * bank).masked_fill(is_worse, -math.inf)
+        best = promise.topk(min(self.width // 2, bank.shape[1]), dim=1)
+        first = torch.where(best.values > -math.inf, -banks, order.gather(1, best.indices))
+        return order.scatter(1, best.indices, first)
+
     def _bank(self, progress: _Progress) -> Tensor:
         """Count the tokens of their phrases that hypotheses hold [B, W]."""
         tables = self.tables
@@ -302,16 +334,22 @@ class PhraseSelection:
         return (held * tables.worth[:, None]).sum(-1) + begun
 
 
-def _rank_within(bank: Tensor, total: Tensor) -> Tensor:
-    """Rank candidates [B, C] by total within their bank, from 0; of equals the first."""
+def _rank_within(bank: Tensor, total: Tensor) -> tuple[Tensor, Tensor]:
+    """Rank candidates [B, C] by total within their bank, from 0; of equals the first.
+
+    Returns:
+        The ranks, and True for those that a candidate of a fuller bank exceeds.
+    """
     by_total = total.argsort(dim=1, descending=True, stable=True)
     ranked = bank.gather(1, by_total)
+    dominated = ranked.cummax(1).values > ranked
     by_bank = ranked.argsort(dim=1, stable=True)
     grouped = ranked.gather(1, by_bank)
     places = torch.arange(bank.shape[1], device=bank.device).expand_as(bank)
     begins = torch.ones_like(bank, dtype=torch.bool)
     begins[:, 1:] = grouped[:, 1:] != grouped[:, :-1]
     first = torch.where(begins, places, 0).cummax(1).values
-    return torch.empty_like(places.contiguous()).scatter_(
+    ranks = torch.empty_like(places.contiguous()).scatter_(
         1, by_total.gather(1, by_bank), places - first
     )
+    return ranks, torch.empty_like(dominated).scatter_(1, by_total, dominated)

@@ -13,6 +13,7 @@ from heedful.errors import ConfigError, DataError, ModelError
 from heedful.pipelines.glossary import Glossary, Term, spellings
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.lexical_shortlist import make_shortlist
+from heedful.search.required_phrases import PhraseSelection
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +145,20 @@ def test_terms_are_in_the_translations(translator, options):
         (alone,) = translator.translate([text], glossary=TERMS, **options)
         assert alone == result
         assert alone.score == pytest.approx(result.score, abs=1e-4)
+
+
+def test_sentences_with_terms_are_one_batch_whatever_their_terms(translator, monkeypatch):
+    batches = []
+    build = PhraseSelection.of
+
+    def record(requirements, width, *rest):
+        batches.append((width, len(requirements.phrases), all(requirements.phrases)))
+        return build(requirements, width, *rest)
+
+    monkeypatch.setattr(PhraseSelection, "of", record)
+    translator.translate(SENTENCES, glossary=TERMS)
+    translator.translate(SENTENCES, glossary=TERMS, beam=1)
+    assert batches == [(4, 4, True)] * 2
 
 
 @pytest.mark.parametrize("reduced", ["int8", "shortlist"])

@@ -55,6 +55,13 @@ def test_forms(source, target, kept, localized):
     assert mended(source, target, "localize") == (localized or target)
 
 
+def test_half_an_hour_is_no_word_for_30():
+    form = NumberForm("keep", ("en", "fr"))
+    found = mend_numbers("for 30 minutes", "pendant une demi-heure", form)
+    assert (found.edits, found.wrong) == ([], 0)
+    assert mend_numbers("for 30 days", "pendant trente jours", form).edits == [(8, 14, "30")]
+
+
 def test_several_are_put_right_by_alignment_alone():
     source, target = "12 men and 14 dogs", "13 Leute und 15 Hunde"
     aligned = one_to_one(source, target)

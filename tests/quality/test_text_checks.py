@@ -86,6 +86,10 @@ def failed(source: str, target: str, languages: tuple[str | None, str | None] = 
         # Two that is not said as such.
         ("Both of them sing.", "Die zwei singen."),
         ("every other day", "alle zwei Tage"),
+        # Minutes without their number, and a unit after a number in words.
+        ("for half an hour", "30 Minuten lang"),
+        ("sixty % of it", "sechzig % davon"),
+        ("%-style formatting", "Formatierung im Stil von %"),
     ],
 )
 def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
@@ -135,6 +139,14 @@ def test_numbers_agree_across_their_forms(source: str, target: str) -> None:
         ("since the 's", "seit den Neunzehnhundertsiebzigern", ["Neunzehnhundertsiebzigern"]),
         ("World War II", "der Weltkrieg", ["II"]),
         ("a fourth of July picnic", "ein Picknick im Juli", ["fourth"]),
+        ("for half an hour", "Minuten lang", ["half an hour"]),
+        ("for minutes", "eine Viertelstunde lang", ["Viertelstunde"]),
+        ("within two years", "in Jahren", ["two"]),
+        ("in two years", "in Jahren", ["two"]),
+        # Units whose number is gone, though the source has none in figures.
+        ("eggs and a cup of sugar", "Eier mit g Zucker", ["g"]),
+        ("at noon", "um Uhr zu Mittag", ["um Uhr"]),
+        ("It is 60%.", "Es sind sechzig Prozent ( %).", ["%"]),
         # One of two equal numbers, thousands that are no 3, a version whose 1s and 0s are said.
         ("six years, below 6%", "Jahre, unter 6 %", ["six"]),
         ("three of 3,000", "eines von 3.000", ["three"]),
@@ -182,6 +194,17 @@ def test_numbers_that_differ_are_named(source: str, target: str, found: list[str
         ("two weeks ago", "il y a semaines", ("en", "fr"), True),
         ("1.0.1 is no longer there", "1.0.0 et 1.0.1 ne sont plus là", ("en", "fr"), True),
         ("Neither is true.", "Aucun des deux n'est vrai.", ("en", "fr"), False),
+        # A thread is no three, "second" one number, "may" no month, one "decimal" one base.
+        ("ways to handle a thread", "trois façons de gérer un fil", ("en", "fr"), True),
+        ("the step, the second one", "l'étape 2, la deuxième", ("en", "fr"), True),
+        ("As of Java one may say", "À partir de Java 1.5. On peut dire", ("en", "fr"), True),
+        ("in base 10, as a base 10 fraction", "en base, en fraction décimale", ("en", "fr"), True),
+        ("it happens every day", "cela arrive tous les deux jours", ("en", "fr"), True),
+        ("It takes half an hour.", "Cela prend une demi-heure.", ("en", "fr"), False),
+        ("It takes minutes.", "Cela prend une demi-heure.", ("en", "fr"), True),
+        ("You'll have a rough time.", "Tu vas passer un sale quart d'heure.", ("en", "fr"), False),
+        ("in g++ and %-style", "avec g++ et le style de %", ("en", "fr"), False),
+        ("the sign '%'", "le signe ``%``", ("en", "fr"), False),
     ],
 )  # fmt: skip
 def test_numbers_in_other_languages_and_in_code(
