@@ -314,10 +314,9 @@ class Attention(nn.Module):
     def _mix(
         self, q: Tensor, memory: KeyValues, positions: Positions, biases: Sequence[Bias]
     ) -> Tensor:
-        mask = self.mask.within_segments(positions)
+        mask, more = self.mask.within_segments(positions), self.relative_values
         heads = (q, memory.keys, memory.values, positions, mask, biases, self.scale)
         dropout = self.dropout if self.training else 0.0
-        more = self.relative_values
         return attend(*heads, softcap=self.softcap, dropout=dropout, relative_values=more)
 
     def _show(
