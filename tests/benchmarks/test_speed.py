@@ -52,6 +52,11 @@ def load(name: str):
     return module
 
 
+# Half a minute and more for programs that measure; what they measure has tests of its own.
+full = pytest.mark.skipif(
+    not os.environ.get("HEEDFUL_FULL_TESTS"),
+    reason="a benchmark in little, a minute for all; set HEEDFUL_FULL_TESTS=1",
+)
 turns = load("turns")
 harness = load("harness")
 
@@ -206,6 +211,7 @@ def test_limits_and_ratios_are_shown():
     assert " ".join(line.split()) == shown
 
 
+@full
 def test_checkpointing_at_equal_losses(tmp_path, run_here):
     words = ["--quick", "--threads", "1", "--only", "dropout", "--precision", "fp32"]
     done = run_here("checkpointing", *words, "--work", str(tmp_path), "--results", str(tmp_path))
@@ -228,6 +234,7 @@ def pairs_of_words(tmp_path_factory):
     return folder
 
 
+@full
 def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):
     words = ["--data", str(pairs_of_words), "--device", "cpu", "--small", "--no-peers"]
     words += ["--plans", "packed-varlen", "--work", str(tmp_path), "--threads", "1"]
@@ -243,6 +250,7 @@ def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):
     assert result["rows"][-1]["work"].endswith("share of the bf16 matmul rate")
 
 
+@full
 def test_a_language_model_beside_the_recipe_of_nanogpt(tmp_path, run_here):
     words = ["--device", "cpu", "--quick", "--threads", "1", "--work", str(tmp_path)]
     done = run_here("gpt2", *words, "--results", str(tmp_path / "results"))

@@ -64,9 +64,9 @@ def pairs(count: int, seed: int = 0, padding_side: Any = "right") -> PairBatch:
 def rows(batch: PairBatch, chosen: list[int]) -> PairBatch:
     """Some rows of a batch, still padded as wide as all of it."""
     tensors = {
-        f.name: getattr(batch, f.name)[chosen]
+        f.name: value[chosen]
         for f in dataclasses.fields(batch)
-        if f.name != "target_tokens"
+        if isinstance(value := getattr(batch, f.name), torch.Tensor)
     }
     tokens = int((tensors["target_positions"] >= 0).sum())
     return PairBatch(**tensors, target_tokens=tokens)
