@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from heedful.config import merge
+from heedful.events import Event, Metric
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 
@@ -104,6 +105,24 @@ def short_run(
         "precision": "fp32",
     }
     return resolve_settings(None, None, values | changes)
+
+
+class Crash(Exception):
+    """Stands for a kill: nothing gets a chance to be saved."""
+
+
+class CrashAt:
+    """A sink that crashes at the metrics of a step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Metric) and event.kind == "train" and event.step == self.step:
+            raise Crash
+
+    def close(self) -> None:
+        pass
 
 
 def noted_losses(run: Path) -> list[tuple[int, float]]:

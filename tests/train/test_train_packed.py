@@ -18,7 +18,7 @@ from heedful.data.encoded_pairs import encode_corpora
 from heedful.data.shard_writer import write_shards
 from heedful.device import Precision
 from heedful.errors import ConfigError, RunError
-from heedful.events import Events, Metric, Note, Recorder
+from heedful.events import Events, Note, Recorder
 from heedful.models.translator import Translator
 from heedful.train.batch_source import Place
 from heedful.train.compiled_pass import CompiledPass
@@ -32,7 +32,7 @@ from heedful.train.tasks import Task, prepare_task
 from heedful.train.training_memory import with_budget
 from heedful.train.update import Updater
 
-from .conftest import MakeSettings, noted_losses, write_reversed
+from .conftest import Crash, CrashAt, MakeSettings, noted_losses, write_reversed
 
 PACKED = {"packed_length": 32, "max_length": 20, "batch_tokens": 128}
 ROWS = 4
@@ -210,22 +210,6 @@ def test_one_graph_for_each_stack_serves_all_batches(
     assert work.compiled is not None
     assert work.compiled.graphs == 2
     assert losses[1] == pytest.approx(losses[0], rel=1e-5)
-
-
-class Crash(Exception):
-    """Stands for a kill."""
-
-
-class CrashAt:
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def handle(self, event: Any) -> None:
-        if isinstance(event, Metric) and event.kind == "train" and event.step == self.step:
-            raise Crash
-
-    def close(self) -> None:
-        pass
 
 
 def test_a_killed_and_resumed_run_is_the_same_to_the_bit(

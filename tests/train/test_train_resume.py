@@ -23,6 +23,8 @@ from heedful.train.run import run_training
 from heedful.train.run_config import settings_of_run
 from heedful.train.run_settings import RunSettings
 
+from .conftest import Crash
+
 TIMES = {"tokens_per_second", "seconds", "peak_memory_bytes", "precision"}
 
 EVERYTHING: dict[str, Any] = {
@@ -32,10 +34,6 @@ EVERYTHING: dict[str, Any] = {
     "validation": {"every_steps": 6, "patience": 100},
     "max_steps": 24,
 }
-
-
-class Crash(Exception):
-    """Stands for a kill: nothing gets a chance to be saved."""
 
 
 class At:

@@ -18,7 +18,7 @@ from heedful.data.text_corpus import DocumentReader
 from heedful.data.text_streams import Streams, make_segments
 from heedful.device import Precision
 from heedful.errors import ConfigError
-from heedful.events import Events, Metric
+from heedful.events import Events
 from heedful.models.build import build_model
 from heedful.models.causal_lm import CausalLM
 from heedful.models.shape import TranslatorShape
@@ -34,7 +34,7 @@ from heedful.train.training_memory import with_budget
 from heedful.train.update import Updater
 from heedful.train.validation import Validator
 
-from .conftest import write_text
+from .conftest import Crash, CrashAt, write_text
 
 SHAPE: dict[str, Any] = {
     "width": 16,
@@ -201,22 +201,6 @@ def settings(files: dict[str, Any], **changes: Any) -> RunSettings:
         "precision": "fp32",
     }
     return resolve_settings(None, None, values | changes)
-
-
-class Crash(Exception):
-    """Stands for a kill."""
-
-
-class CrashAt:
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def handle(self, event: Any) -> None:
-        if isinstance(event, Metric) and event.kind == "train" and event.step == self.step:
-            raise Crash
-
-    def close(self) -> None:
-        pass
 
 
 def outcome(run: Path) -> tuple[list[Any], dict[str, bytes]]:

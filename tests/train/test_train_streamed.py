@@ -18,13 +18,13 @@ import pytest
 from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.shard_writer import write_shards
 from heedful.errors import ConfigError, DataError
-from heedful.events import Event, Events, Metric, Note, Recorder
+from heedful.events import Events, Note, Recorder
 from heedful.train.batch_source import Batch, Place, Source
 from heedful.train.run import run_training
 from heedful.train.run_settings import RunSettings
 from heedful.train.tasks import Task, prepare_task
 
-from .conftest import MakeSettings, write_reversed, write_text
+from .conftest import Crash, CrashAt, MakeSettings, write_reversed, write_text
 
 TIMES = {"tokens_per_second", "seconds", "peak_memory_bytes", "precision"}
 STREAM = {"block_mb": 0.002, "shuffle_shards": 3, "batch_tokens": 60}
@@ -130,24 +130,6 @@ def test_lines_are_those_of_the_shards(
             assert 1 <= int(number) <= 32
         assert len(list(source.sample(3))) >= 3
         assert source.count(0) > 5
-
-
-class Crash(Exception):
-    """Stands for a kill."""
-
-
-class CrashAt:
-    """A sink that crashes at the metrics of a step."""
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def handle(self, event: Event) -> None:
-        if isinstance(event, Metric) and event.kind == "train" and event.step == self.step:
-            raise Crash
-
-    def close(self) -> None:
-        pass
 
 
 def end_state(run: Path) -> list[Any]:

@@ -84,4 +84,4 @@ def distribute(
         return Copies(model, objective, team, context), share
     from heedful.train.parallel.shards import split_over  # half a second to load
 
-    return split_over(model, objective, team, mesh, twin), share
+    return split_over(model, objective, team, mesh, context, twin), share

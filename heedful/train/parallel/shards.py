@@ -128,6 +128,7 @@ def split_over(
     objective: Objective,
     team: Team,
     mesh: DeviceMesh,
+    context: DeviceMesh | None,
     twin: Callable[[], nn.Module],
 ) -> Shards:
     """Spread the parameters of a model over processes, in place.
@@ -137,10 +138,10 @@ def split_over(
         objective: its loss.
         team: the processes.
         mesh: the same along `data`, `shard`, `context` and `tensor`.
+        context: those that have a part of each text; None where texts are whole.
         twin: makes a model like this one.
     """
     size = team.dimensions
-    context = mesh["context"] if size.context > 1 else None
     order, sharded, parts = RowOrder(), None, None
     if size.tensor > 1:
         learners = mesh["data", "shard", "context"]._flatten("learners")
