@@ -209,7 +209,7 @@ def decode(case: Case, model: Any, steps: int) -> int:
     import torch
 
     from heedful.device import Precision
-    from heedful.engines.prepare import precision_of, prepare
+    from heedful.engines.inference.prepare import precision_of, prepare
     from heedful.pipelines.batching import batches_at_once, in_threads
     from heedful.search.dispatch import search
     from heedful.search.search_settings import SearchSettings, Specials

@@ -76,7 +76,7 @@ def _machine() -> dict[str, Any]:
 
 def _precision(width: int) -> dict[str, Any]:
     from heedful.device import measure_matmul, resolve_device, resolve_precision
-    from heedful.engines.packed_linear import measure_int8
+    from heedful.engines.inference.packed_linear import measure_int8
     from heedful.train.compute_plan import measure_products
 
     rates = measure_matmul(width)

@@ -1,1 +1,1 @@
-"""Engines: ways to run a finished model fast, beside its definition."""
+"""Engines beside the definition: one wing for inference, one for training."""

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import torch
 
 from heedful.device import Precision
-from heedful.engines.cpu_model import is_untouched, share_weights
-from heedful.engines.lowering import Unsupported
+from heedful.engines.inference.cpu_model import is_untouched, share_weights
+from heedful.engines.inference.lowering import Unsupported
 from heedful.models.translator import Translator
 from heedful.pipelines.batching import (
     BatchQueue,

@@ -8,7 +8,7 @@ from typing import Protocol, Unpack, cast
 
 from heedful.data.corruption import gap_tokens
 from heedful.device import RunningPrecision, resolve_device
-from heedful.engines.prepare import precision_of, prepare
+from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.translator import Translator

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from heedful.data.image_files import from_array, read_image, to_square
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.prepare import precision_of, prepare
+from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ConfigError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model
 from heedful.models.vision import VisionModel

@@ -19,8 +19,15 @@ from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
-from heedful.engines.lowering import FileWeights, Floats, Unsupported, address, empty, workspace
-from heedful.engines.numpy_translator import NumpyTranslator
+from heedful.engines.inference.lowering import (
+    FileWeights,
+    Floats,
+    Unsupported,
+    address,
+    empty,
+    workspace,
+)
+from heedful.engines.inference.numpy_translator import NumpyTranslator
 from heedful.errors import UserError
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.models.model_directory import (

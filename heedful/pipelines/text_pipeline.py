@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Self, TypeVar, cast
 import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.prepare import precision_of, prepare
+from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.checkpoint import ReadModel, load_model

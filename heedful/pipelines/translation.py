@@ -10,7 +10,7 @@ from typing import Self, Unpack
 import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_device
-from heedful.engines.prepare import precision_of, prepare
+from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.models.checkpoint import ReadModel, load_model, load_translator
 from heedful.models.translator import Translator

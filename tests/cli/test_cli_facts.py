@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 import heedful
 from heedful.cli.main import VERBS
-from heedful.engines.packed_linear import int8_linear
+from heedful.engines.inference.packed_linear import int8_linear
 from heedful.models.preset_files import preset_names
 
 

@@ -123,8 +123,52 @@ TRAININGS: dict[str, list[object]] = {
 }
 """Arguments of each training, beside precision and what all have in common."""
 
-BOTH_PRECISIONS = ("post-norm", "pre-norm-rotary", "t5-experts", "causal", "masked", "images")
-TRANSLATORS = ("post-norm", "pre-norm-rotary", "t5-experts", "window-alibi", "relative-keys")
+MIXERS = ("linear_attention", "average_attention", "ssru", "s4d", "mamba", "rwkv")
+TRAININGS |= {
+    each: [*PAIRS, *SMALL, *VOCABULARY, "--model.mixer", each, "--model.positions", "none"]
+    for each in MIXERS
+}
+SMALL_LSTM = ["--model.width", 64, "--model.encoder-layers", 2, "--model.decoder-layers", 2]
+TRAININGS |= {
+    "linformer": [*PAIRS, *SMALL, *VOCABULARY, "--model.encoder-mixer", "linformer"],
+    "recurrent": [
+        *[*PAIRS, *SMALL_LSTM, *VOCABULARY, "--model.recurrent.attention", "additive"],
+        *["--model.recurrent.feeding", "context", "--model.positions", "none"],
+    ],
+    "convolution": [
+        *[*PAIRS, *SMALL_LSTM, *VOCABULARY, "--model.convolution.kernel-width", 3],
+        *["--model.positions", "learned", "--model.max-length", 64],
+    ],
+    "wide": [  # products of kernels in C, and whole sub-layers by them
+        *[*PAIRS, *VOCABULARY, "--model.width", 512, "--model.num-heads", 8],
+        *["--model.encoder-layers", 1, "--model.decoder-layers", 1],
+    ],
+    "wide-pre-norm": [
+        *[*PAIRS, *VOCABULARY, "--model.width", 512, "--model.num-heads", 8],
+        *["--model.encoder-layers", 1, "--model.decoder-layers", 1, "--model.norm-placement"],
+        *["pre", "--model.activation", "gelu", "--model.feedforward-dropout", 0.1],
+        *["--checkpointing", "selective"],
+    ],
+    "global-tokens": [
+        *[*TEXTS, *SMALL, *VOCABULARY, "--task", "masked_lm", "--model.global-tokens", 2],
+        *["--model.window", 4, "--checkpointing", "full"],
+    ],
+    "packed": [*PAIRS, *SMALL, *VOCABULARY, "--data.packed-length", 64],
+    "memory": [
+        *[*TEXTS, *SMALL, *VOCABULARY, "--task", "causal_lm", "--data.max-length", 32],
+        *["--model.positions", "transformer_xl", "--model.memory", 16],
+    ],
+    "adapted": [*PAIRS, *SMALL, *VOCABULARY, "--lora.rank", 4],
+}
+
+BOTH_PRECISIONS = (
+    *("post-norm", "pre-norm-rotary", "t5-experts", "causal", "masked", "images"),
+    *("wide", "wide-pre-norm"),
+)
+TRANSLATORS = (
+    *("post-norm", "pre-norm-rotary", "t5-experts", "window-alibi", "relative-keys"),
+    *(*MIXERS, "recurrent", "convolution", "packed"),
+)
 
 
 def main() -> int:

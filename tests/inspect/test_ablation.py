@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from heedful import inspect
 from heedful.device import Precision
-from heedful.engines.prepare import prepare
+from heedful.engines.inference.prepare import prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.evaluate.bootstrap import paired_ratios
 from heedful.models.block import Block

@@ -14,8 +14,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from heedful.device import Precision
-from heedful.engines.packed_linear import NativeLinear
-from heedful.engines.prepare import prepare
+from heedful.engines.inference.packed_linear import NativeLinear
+from heedful.engines.inference.prepare import prepare
 from heedful.inspect import ablated
 from heedful.kernels import library, topk
 from heedful.models.head_pruning import without_heads

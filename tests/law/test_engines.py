@@ -17,10 +17,10 @@ import torch
 
 from heedful.config import Config
 from heedful.device import Precision
-from heedful.engines import support
-from heedful.engines.cpu_model import is_untouched, share_weights
-from heedful.engines.prepare import prepare
-from heedful.engines.support import cpu_refusals, explain, sentence_refusals
+from heedful.engines.inference import support
+from heedful.engines.inference.cpu_model import is_untouched, share_weights
+from heedful.engines.inference.prepare import prepare
+from heedful.engines.inference.support import cpu_refusals, explain, sentence_refusals
 from heedful.errors import ModelError
 from heedful.kernels.library import kernels
 from heedful.models.build import build_model

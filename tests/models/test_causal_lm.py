@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from heedful.config import read_toml_text
 from heedful.data.batches import WindowBatch
 from heedful.device import Precision
-from heedful.engines.prepare import prepare
+from heedful.engines.inference.prepare import prepare
 from heedful.errors import ModelError
 from heedful.models import preset_files as sizes
 from heedful.models.causal_lm import CausalLM

@@ -11,8 +11,8 @@ import torch
 
 from heedful.config import Config
 from heedful.device import Precision
-from heedful.engines.prepare import prepare
-from heedful.engines.support import cpu_refusals
+from heedful.engines.inference.prepare import prepare
+from heedful.engines.inference.support import cpu_refusals
 from heedful.errors import ConfigError
 from heedful.models.cost import count_parameters, parameter_table, training_cost
 from heedful.models.cost_memory import training_memory

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.data.batches import pad
-from heedful.engines.prepare import prepare
-from heedful.engines.support import explain
+from heedful.engines.inference.prepare import prepare
+from heedful.engines.inference.support import explain
 from heedful.errors import ModelError, UserError
 from heedful.models import cost, cost_memory
 from heedful.models.build import build_model

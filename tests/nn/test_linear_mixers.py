@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.engines.prepare import prepare
+from heedful.engines.inference.prepare import prepare
 from heedful.errors import ConfigError
 from heedful.models import cost
 from heedful.models.causal_lm import CausalLM

@@ -16,8 +16,8 @@ from safetensors.numpy import load_file, save_file
 import heedful
 from heedful.data.batches import pad
 from heedful.device import Precision
-from heedful.engines.packed_linear import int8_linear
-from heedful.engines.prepare import precision_of, prepare
+from heedful.engines.inference.packed_linear import int8_linear
+from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ModelError
 from heedful.models.checkpoint import save_model
 from heedful.models.shape import TranslatorShape

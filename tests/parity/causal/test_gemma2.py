@@ -7,8 +7,8 @@ import torch
 from safetensors.torch import load_file
 
 from heedful.device import Precision
-from heedful.engines.prepare import prepare
-from heedful.engines.support import cpu_refusals
+from heedful.engines.inference.prepare import prepare
+from heedful.engines.inference.support import cpu_refusals
 from heedful.errors import ModelError
 from heedful.interop.architectures.gemma2 import ARCHITECTURE as gemma2
 from heedful.interop.architectures.llama import ARCHITECTURE as llama

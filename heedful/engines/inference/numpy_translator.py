@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from heedful.engines.lowering import (
+from heedful.engines.inference.lowering import (
     Floats,
     Integers,
     StackProgram,
@@ -33,7 +33,7 @@ from heedful.engines.lowering import (
     stack_rotary,
     workspace,
 )
-from heedful.engines.support import sentence_refusals
+from heedful.engines.inference.support import sentence_refusals
 from heedful.kernels.library import kernels
 from heedful.kernels.structs import AttentionArgs, Norm, StackArgs
 from heedful.models.model_spec import TranslatorSpec

@@ -13,9 +13,9 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from heedful.engines.cpu_attention import AttentionCall, rotary_table, set_positions
-from heedful.engines.lowering import RotaryAngles, StackProgram, WeightSource
-from heedful.engines.packed_linear import workspace
+from heedful.engines.inference.cpu_attention import AttentionCall, rotary_table, set_positions
+from heedful.engines.inference.lowering import RotaryAngles, StackProgram, WeightSource
+from heedful.engines.inference.packed_linear import workspace
 from heedful.kernels.library import HeadAddresses, address, kernels
 from heedful.kernels.structs import AttentionArgs, Layer, StackArgs
 from heedful.models.block import Block, BlockState

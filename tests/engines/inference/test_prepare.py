@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 import heedful
 from heedful.device import MatmulRates, Precision, resolve_precision
-from heedful.engines.packed_linear import (
+from heedful.engines.inference.packed_linear import (
     NativeLinear,
     PackedLinear,
     PackedProjection,
     int8_linear,
     packs,
 )
-from heedful.engines.prepare import precision_of, prepare
+from heedful.engines.inference.prepare import precision_of, prepare
 from heedful.errors import ConfigError
 from heedful.kernels import library, topk
 from heedful.models.checkpoint import save_model
@@ -101,7 +101,9 @@ def test_bfloat16_where_nothing_multiplies_it(monkeypatch):
     targets = plain.translate(TEXTS, max_length=12, beam=2)
     exact = plain.score(TEXTS, targets)
     usual = furthest(exact, running("bf16").score(TEXTS, targets))
-    monkeypatch.setattr("heedful.engines.prepare.packs", lambda dtype: dtype != torch.bfloat16)
+    monkeypatch.setattr(
+        "heedful.engines.inference.prepare.packs", lambda dtype: dtype != torch.bfloat16
+    )
     low = running("bf16")
     assert isinstance(low.models[0].output_projection.packed, NativeLinear)
     assert "products are of float32" in low.precision.describe()

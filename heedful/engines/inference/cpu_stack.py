@@ -8,17 +8,23 @@ from typing import Self, cast
 
 from torch import Tensor
 
-from heedful.engines.cpu_block import SHOWN, AttentionBlock, CpuBlock, CpuPass, RecurrentBlock
-from heedful.engines.cpu_embedding import norm_rows
-from heedful.engines.engine_parts import EnginePart, become
-from heedful.engines.lowering import (
+from heedful.engines.inference.cpu_block import (
+    SHOWN,
+    AttentionBlock,
+    CpuBlock,
+    CpuPass,
+    RecurrentBlock,
+)
+from heedful.engines.inference.cpu_embedding import norm_rows
+from heedful.engines.inference.engine_parts import EnginePart, become
+from heedful.engines.inference.lowering import (
     StackProgram,
     WeightSource,
     lower_block,
     lower_rotary,
     stack_rotary,
 )
-from heedful.engines.support import block_refusals, one_call_refusals
+from heedful.engines.inference.support import block_refusals, one_call_refusals
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.engines.packed_linear import (
+from heedful.engines.inference.packed_linear import (
     Int8Linear,
     PackedLinear,
     pack_linear,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, TypeVar, cast
 import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_precision
-from heedful.engines.cpu_model import use_kernels
-from heedful.engines.cuda_graphs import GraphedStack, record_on_gpu
-from heedful.engines.engine_parts import copy_model, replace_module
-from heedful.engines.mapped_weights import map_weights
-from heedful.engines.packed_linear import (
+from heedful.engines.inference.cpu_model import use_kernels
+from heedful.engines.inference.cuda_graphs import GraphedStack, record_on_gpu
+from heedful.engines.inference.engine_parts import copy_model, replace_module
+from heedful.engines.inference.mapped_weights import map_weights
+from heedful.engines.inference.packed_linear import (
     Int8NativeLinear,
     MakeLayer,
     NativeLinear,

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import heedful
-from heedful.engines.cpu_model import share_weights
-from heedful.engines.lowering import PackedWeight
-from heedful.engines.numpy_translator import sinusoids
-from heedful.engines.packed_linear import NativeLinear
+from heedful.engines.inference.cpu_model import share_weights
+from heedful.engines.inference.lowering import PackedWeight
+from heedful.engines.inference.numpy_translator import sinusoids
+from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.errors import ConfigError, ModelError, UserError
 from heedful.inspect import ablated
 from heedful.kernels.library import has_int8_kernels, kernels

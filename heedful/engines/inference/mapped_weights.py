@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from heedful.engines.lowering import PackedWeight
+from heedful.engines.inference.lowering import PackedWeight
 from heedful.errors import RunError
 from heedful.memory import trim
 

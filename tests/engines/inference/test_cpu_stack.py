@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.device import Precision
-from heedful.engines.cpu_attention import set_positions
-from heedful.engines.cpu_embedding import CpuInputEmbedding
-from heedful.engines.engine_parts import become
-from heedful.engines.prepare import prepare
+from heedful.engines.inference.cpu_attention import set_positions
+from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
+from heedful.engines.inference.engine_parts import become
+from heedful.engines.inference.prepare import prepare
 from heedful.errors import ModelError
 from heedful.inspect import ablated
 from heedful.kernels import library

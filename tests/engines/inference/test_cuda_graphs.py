@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from heedful.engines.cuda_graphs import MOST_GRAPHS, GraphedStack, Shape
+from heedful.engines.inference.cuda_graphs import MOST_GRAPHS, GraphedStack, Shape
 from heedful.models.causal_lm import CausalLM
 from heedful.models.head_pruning import without_heads
 from heedful.models.shape import TranslatorShape

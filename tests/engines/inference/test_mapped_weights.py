@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from heedful.engines.mapped_weights import SMALLEST
+from heedful.engines.inference.mapped_weights import SMALLEST
 from heedful.errors import RunError
 from heedful.kernels.library import kernels
 from heedful.pipelines.text_generation import GenerationPipeline

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from heedful.config import Config
-from heedful.engines.lowering import head_counts
+from heedful.engines.inference.lowering import head_counts
 from heedful.kernels.library import ACTIVATIONS, MIXERS, kernels
 from heedful.models.model_spec import ModelSpec, TranslatorSpec
 from heedful.models.stack_spec import BlockSpec, StackSpec, SubLayerSpec

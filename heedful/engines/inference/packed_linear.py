@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.device import best_seconds, measured_width
-from heedful.engines.lowering import Floats, PackedWeight
+from heedful.engines.inference.lowering import Floats, PackedWeight
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.kernels.structs import Linear as LinearStruct
 from heedful.nn.embeddings import TokenEmbedding

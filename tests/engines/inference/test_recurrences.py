@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from heedful.device import Precision
-from heedful.engines.cpu_model import share_weights
-from heedful.engines.engine_parts import computed_by_definition
-from heedful.engines.lowering import Unsupported
-from heedful.engines.prepare import prepare
+from heedful.engines.inference.cpu_model import share_weights
+from heedful.engines.inference.engine_parts import computed_by_definition
+from heedful.engines.inference.lowering import Unsupported
+from heedful.engines.inference.prepare import prepare
 from heedful.inspect import ablated
 from heedful.kernels import library
 from heedful.models.causal_lm import CausalLM

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from heedful.engines.lowering import RotaryAngles
+from heedful.engines.inference.lowering import RotaryAngles
 from heedful.kernels.library import address, contiguous_vectors, kernels
 from heedful.kernels.structs import AttentionArgs, RotaryTable
 from heedful.nn.attention.attend import make_request

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from heedful.engines.lowering import RotaryAngles
+from heedful.engines.inference.lowering import RotaryAngles
 from heedful.errors import ConfigError
 from heedful.kernels.library import kernels
 from heedful.nn.spec import RotarySpec

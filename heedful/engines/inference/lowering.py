@@ -2,8 +2,8 @@
 
 The kernels take addresses, so PyTorch's tensors and NumPy's arrays are lowered alike: a source of
 weights says where each stands; `FileWeights` is the one without PyTorch. Batches, the single
-sentence of a loaded model and the cold start run programs made here. `heedful.engines.support` says
-which specs can be lowered.
+sentence of a loaded model and the cold start run programs made here; `support` beside this file
+says which specs can be lowered.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def lower_block(weights: WeightSource, name: str, spec: BlockSpec, width: int) -
     Args:
         weights: by name.
         name: of the block, such as `encoder.blocks.0`.
-        spec: of the block, which `heedful.engines.support` does not refuse.
+        spec: of the block, which `heedful.engines.inference.support` does not refuse.
         width: D.
     """
     layer = Layer()

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from heedful.engines.cpu_embedding import CpuInputEmbedding
-from heedful.engines.cpu_stack import CpuStack
-from heedful.engines.engine_parts import become, replace_module
-from heedful.engines.numpy_translator import NumpyTranslator
-from heedful.engines.packed_linear import NativeLinear
-from heedful.engines.support import embedding_refusals, stack_refusals
+from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
+from heedful.engines.inference.cpu_stack import CpuStack
+from heedful.engines.inference.engine_parts import become, replace_module
+from heedful.engines.inference.numpy_translator import NumpyTranslator
+from heedful.engines.inference.packed_linear import NativeLinear
+from heedful.engines.inference.support import embedding_refusals, stack_refusals
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
 from heedful.nn.linear_layers import has_no_hooks
