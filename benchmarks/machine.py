@@ -10,9 +10,10 @@ import torch
 
 
 def describe_machine() -> dict[str, str | int | float]:
-    """Processor, cores, memory (GiB) and versions, as plain data."""
+    """Processor, cores, memory (GiB), the CUDA GPU if there is one, and versions, as plain data."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return {
+    gpu = {"gpu": torch.cuda.get_device_name()} if torch.cuda.is_available() else {}
+    return gpu | {
         "processor": _processor(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_gib": round(memory, 1),

@@ -3,7 +3,7 @@
     python benchmarks/memory.py [--steps 150] [--only tiny]
 
 Trains and decodes with random weights and random texts of many lengths, as the command line would,
-and compares the largest resident size with `heedful.models.cost_memory`. Prints a table and a
+and compares the largest resident size with `heedful.engines.cost_memory`. Prints a table and a
 JSON line.
 """
 
@@ -89,9 +89,9 @@ def measure(case: Case, steps: int) -> dict[str, Any]:
     set_environment()
     import torch
 
+    from heedful.engines.cost_memory import decoding_peak, training_peak
     from heedful.models import cost
     from heedful.models.build import build_model
-    from heedful.models.cost_memory import decoding_peak, training_peak
     from heedful.nn.work import BFLOAT16, FLOAT32
 
     torch.manual_seed(0)

@@ -240,6 +240,21 @@ def measure_matmul(width: int) -> MatmulRates:
     return MatmulRates(rates["fp32"], rates.get("onednn"), rates.get("bf16"))
 
 
+def full_precision(tensor: torch.Tensor) -> AbstractContextManager[object]:
+    """A context in which autocast leaves operations on a tensor's device as they are."""
+    import torch
+
+    return torch.autocast(tensor.device.type, enabled=False)
+
+
+def requested_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the type that products with a tensor are to have: autocast's, or its own."""
+    import torch
+
+    device = tensor.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else tensor.dtype
+
+
 @contextmanager
 def _forward(precision: Precision) -> Iterator[None]:
     before = own_products.set(precision.own)

@@ -6,7 +6,7 @@
 Updates of a language model of 12 blocks on random tokens, windows of 512 and of 2,048, and of one
 whose attention has dropout, which keeps its weights. A process for each mode, which take turns; the
 loss after as many updates must be the same. Memory is the peak of the process, on CUDA that of the
-device; beside it stands what `heedful.models.cost_memory` foresees.
+device; beside it stands what `heedful.engines.cost_memory` foresees.
 """
 
 from __future__ import annotations

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -102,8 +104,8 @@ class Batches:
         path.write_text(json.dumps({**special, "batches": self.pairs}), encoding="utf-8")
 
 
-def first_batches(preset: str, settings: dict[str, Any], run: Path, count: int) -> Batches:
-    """The batches that a run with these settings begins with; an epoch at most."""
+def first_batches(preset: str, settings: dict[str, Any], run: Path, number: int) -> Batches:
+    """So many batches that a run with these settings begins with, of as many epochs as it takes."""
     from heedful.events import Events
     from heedful.train.run_config import resolve_settings
     from heedful.train.tasks import prepare_task
@@ -112,10 +114,8 @@ def first_batches(preset: str, settings: dict[str, Any], run: Path, count: int) 
     run.mkdir(parents=True, exist_ok=True)
     task = prepare_task(run, resolved, None, Events())
     assert task.tokenizers is not None
-    count = min(count, task.source.count(0))
     batches, positions = [], []
-    for number in range(count):
-        batch: Any = task.source.batch(0, number)
+    for batch in islice(_in_order(task.source), number):
         sides = (
             (batch.source, batch.source_positions, batch.source_segments),
             (batch.target_output, batch.target_positions, batch.target_segments),
@@ -124,6 +124,13 @@ def first_batches(preset: str, settings: dict[str, Any], run: Path, count: int) 
         positions.append(batch.target_output.numel())
     sizes = task.tokenizers.source.size, task.tokenizers.target.size
     return Batches(batches, resolved.model.expand(*sizes), task.tokenizers, positions)
+
+
+def _in_order(source: Any) -> Iterator[Any]:
+    """All batches of a run, epoch by epoch."""
+    for epoch in count():
+        for number in range(source.count(epoch)):
+            yield source.batch(epoch, number)
 
 
 def _ids(ids: Any, positions: Any, segments: Any) -> list[list[int]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import Row, finish, new_parser, parse, say
-from turns import Turn, Worker, alternate, ratio, summary
+from turns import Turn, Worker, WorkerError, alternate, ratio, summary
 
 RECIPE: dict[str, Any] = {
     "context": 1024,
@@ -43,7 +43,9 @@ def main() -> None:
     """Warm all up, let them take turns, write what came out."""
     parser = new_parser(__doc__)
     parser.add_argument("--nanogpt", type=Path, help="a clone of nanoGPT")
-    parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
+    parser.add_argument(
+        "--device", default="cuda", choices=["cpu", "cuda"], help="where all of them train (cuda)"
+    )
     parser.add_argument("--updates", type=int, help="in a turn; 10, or 1 with --quick")
     arguments = parse(parser)
     import torch
@@ -53,7 +55,8 @@ def main() -> None:
         return
     with ExitStack() as stack:
         figures, facts = race(arguments, stack)
-    finish(arguments, f"speed-gpt2-{arguments.device}", rows_of(figures, facts), facts)
+    rows, name = rows_of(figures, facts), f"speed-gpt2-{arguments.device}"
+    finish(arguments, name, rows, {"contestants": facts})
 
 
 def race(
@@ -78,7 +81,8 @@ def race(
         def turn(_: int) -> float:
             first = {} if script.startswith("language") else {"first": 0}
             done = worker.ask("train", updates=updates, **first)
-            facts[name] |= {k: done[k] for k in ("loss", "gpu_memory_mb") if k in done}
+            kept = ("loss", "peak_memory_mb", "gpu_memory_mb")
+            facts[name] |= {key: done[key] for key in kept if key in done}
             each = done["seconds"] if first == {} else done["seconds"] / updates
             return float(windows * recipe["context"] / each)
 
@@ -99,7 +103,10 @@ def race(
     if not arguments.no_peers:
         clone = None if arguments.nanogpt is None else str(arguments.nanogpt.resolve())
         name = "nanoGPT" if clone else "nanoGPT's recipe in plain PyTorch"
-        enter(name, "characters_trainer.py", recipe=recipe, clone=clone, compile=not quick)
+        try:
+            enter(name, "characters_trainer.py", recipe=recipe, clone=clone, compile=not quick)
+        except WorkerError as error:
+            say(f"{name} is left out: {error}")
     rates = Worker("matmul_rate.py", arguments.work / "gpt2" / "rate.log")
     stack.callback(rates.close)
 

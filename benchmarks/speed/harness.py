@@ -18,7 +18,8 @@ BUILD = ROOT / "build" / "bench"
 sys.path.append(str(BENCHMARKS))  # what all benchmarks share, behind what these do
 
 Row = Mapping[str, Any]
-"""A line of the table: `work`, `unit`, summaries `ours`, `theirs` and `ratio`, `least`, `aim`."""
+"""A line of the table: `work`, `unit`, summaries `ours`, `theirs` and `ratio`, `least`, `aim`, and
+texts `asked` and `met`."""
 
 
 def new_parser(description: str | None, *, data: bool = False) -> argparse.ArgumentParser:
@@ -96,7 +97,21 @@ def finish(
     *,
     peers: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write the results, print the table and, as the last line, all as JSON.
+    """Write the results, print the table and, as the last line, all as JSON; see `write`."""
+    result, table = write(arguments, name, rows, facts, peers=peers)
+    print(table)
+    print(json.dumps(result, ensure_ascii=False), flush=True)
+
+
+def write(
+    arguments: argparse.Namespace,
+    name: str,
+    rows: Sequence[Row],
+    facts: Mapping[str, Any],
+    *,
+    peers: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """Write the results; return them as JSON types, and the table.
 
     Args:
         arguments: of the program.
@@ -124,13 +139,13 @@ def finish(
     text = json.dumps(result, indent=1, ensure_ascii=False)
     (folder / "result.json").write_text(text + "\n", encoding="utf-8")
     (folder / "table.txt").write_text(table + "\n", encoding="utf-8")
-    print(table)
-    print(json.dumps(result, ensure_ascii=False), flush=True)
+    return result, table
 
 
 def format_table(rows: Sequence[Row]) -> str:
     """Columns of text: medians, and in brackets the spread of the runs in percent of them."""
     heads = ("work", "unit", "Heedful", "peer", "ratio", "lowest-highest", "at least", "aim")
+    heads += ("asked", "met")
     lines = [heads]
     for row in rows:
         found = row.get("ratio")
@@ -144,6 +159,8 @@ def format_table(rows: Sequence[Row]) -> str:
                 "" if found is None else f"{found['lowest']:.2f}-{found['highest']:.2f}",
                 _limit(row.get("least")),
                 _limit(row.get("aim")),
+                str(row.get("asked", "")),
+                str(row.get("met", "")),
             )
         )
     used = [i for i in range(len(heads)) if any(line[i] for line in lines[1:])]

@@ -26,14 +26,13 @@ from torch.nn.functional import linear
 from turns import alternate, summary
 
 from heedful.device import Precision
-from heedful.nn.attention.attend import KERNELS, attend, make_request
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.training.chunked_loss import ProcessorLosses
+from heedful.engines.training.products import linear as trained
+from heedful.engines.training.residual_norm import ResidualNorm, cheap_dropout, residual_norm
+from heedful.nn.attention.attend import attend, make_request
 from heedful.nn.attention.masks import Causal
-from heedful.nn.dropout import dropout
-from heedful.nn.linear_layers import linear as trained
-from heedful.nn.losses import smoothed_cross_entropy
-from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
-from heedful.nn.sublayer import ResidualNorm, residual_norm
 from heedful.search.step_model import best_candidates, log_totals
 
 ROWS, WIDTH, INNER, PIECES = 4096, 512, 2048, 10_000
@@ -131,17 +130,22 @@ def _attentions(shrink: int) -> Iterator[Work]:
             q, k, v = (
                 torch.randn(batch, 8, length, 64, dtype=dtype, requires_grad=True) for _ in range(3)
             )
-            request = make_request(q, k, v, positions, Causal())
+            request = make_request(q, k, v, positions, Causal(), kernels=PROCESSOR_KERNELS)
             for kernel in ("native", "matmul", "sdpa", "chunked"):
-                if KERNELS[kernel].unsupported(request) is not None:
+                if PROCESSOR_KERNELS.by_name[kernel].unsupported(request) is not None:
                     continue
 
-                def forward(kernel: str = kernel, qkv: Any = (q, k, v), at: Any = positions) -> Any:
-                    with torch.no_grad():
-                        return attend(*qkv, at, Causal(), kernel=kernel)
+                def mixed(
+                    kernel: str = kernel, qkv: Any = (q, k, v), at: Any = positions
+                ) -> Tensor:
+                    return attend(*qkv, at, Causal(), kernel=kernel, kernels=PROCESSOR_KERNELS)
 
-                def both(kernel: str = kernel, qkv: Any = (q, k, v), at: Any = positions) -> Any:
-                    return torch.autograd.grad(attend(*qkv, at, Causal(), kernel=kernel).sum(), qkv)
+                def forward(mixed: Callable[[], Tensor] = mixed) -> Tensor:
+                    with torch.no_grad():
+                        return mixed()
+
+                def both(mixed: Callable[[], Tensor] = mixed, qkv: Any = (q, k, v)) -> Any:
+                    return torch.autograd.grad(mixed().sum(), qkv)
 
                 name = f"attention {kernel} {str(dtype).removeprefix('torch.')}, {batch} x {length}"
                 yield Work(f"{name}, forward", forward)
@@ -157,7 +161,7 @@ def _of_training(rows: int) -> Iterator[Work]:
 
         def loss(precision: Precision = precision) -> Any:
             with precision.autocast():
-                found = smoothed_cross_entropy(hidden, weight, targets, 0.1)[0]
+                found = ProcessorLosses().smoothed_cross_entropy(hidden, weight, targets, 0.1)[0]
             return torch.autograd.grad(found, (hidden, weight))
 
         yield Work(f"loss {name}, {rows} x {PIECES}, forward and backward", loss, precision.matmul)
@@ -165,7 +169,7 @@ def _of_training(rows: int) -> Iterator[Work]:
         x = torch.randn(rows, INNER, dtype=dtype, requires_grad=True)
 
         def drop(x: Tensor = x) -> Any:
-            return torch.autograd.grad(dropout(x, 0.1, True).sum(), x)
+            return torch.autograd.grad(cheap_dropout(x, 0.1).sum(), x)
 
         kind = str(dtype).removeprefix("torch.")
         yield Work(f"dropout {kind}, {rows} x {INNER}, forward and backward", drop)
@@ -176,12 +180,10 @@ def _of_training(rows: int) -> Iterator[Work]:
         lambda: torch.autograd.grad(norm(y).sum(), y),
     )
     change = torch.randn(rows, WIDTH, dtype=torch.bfloat16, requires_grad=True)
-    after, context = ResidualNorm(norm, dropout=0.1), Context(Positions.of_self(torch.arange(1)))
+    after = ResidualNorm(norm, dropout=0.1)
     yield Work(
         f"dropout, sum and norm, {rows} x {WIDTH}, forward and backward",
-        lambda: torch.autograd.grad(
-            residual_norm(y, change, after, context, training=True)[0].sum(), (y, change)
-        ),
+        lambda: torch.autograd.grad(residual_norm(y, change, after)[0].sum(), (y, change)),
     )
 
 

@@ -27,6 +27,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -158,7 +159,8 @@ class Contest:
         if pieces is None:
             pieces = [self.tokenizers.target.pieces(ids) for ids in done["ids"]]
         engine.found[mode.name] = [list(each) for each in pieces]
-        self.facts[name]["peak_memory_mb"] = done["peak_memory_mb"]
+        kept = ("peak_memory_mb", "gpu_memory_mb")
+        self.facts[name] |= {key: done[key] for key in kept if key in done}
         if "threads" in done:
             self.facts[name].setdefault("batches_at_once_x_threads", {})[mode.name] = done[
                 "threads"
@@ -215,6 +217,7 @@ class Contest:
     def _add_heedful(self, precision: str) -> None:
         name = f"heedful {precision}"
         worker = self._worker("heedful_translator.py", f"heedful-{precision}")
+        began = time.perf_counter()
         try:
             begun = worker.ask(
                 "begin", model=str(self.model), precision=precision, device=self.arguments.device
@@ -228,7 +231,7 @@ class Contest:
         self.facts[name] = {"precision": said}
         say(f"{name}: {said}")
         self.engines[name] = Engine(worker, "exact" if said.startswith("fp32") else "fast")
-        self._warm_up(name)
+        self._warm_up(name, began)
 
     def _add_huggingface(self) -> None:
         dtype = PEER_TYPES[self.arguments.device]["huggingface"][0]
@@ -237,6 +240,7 @@ class Contest:
         try:
             python, self.peers["huggingface"] = environment("huggingface", self.arguments.envs)
             model = self._export("hf")
+            began = time.perf_counter()
             worker = self._worker("marian_translator.py", "huggingface", python)
             begun = worker.ask(
                 "begin",
@@ -255,14 +259,14 @@ class Contest:
         self.facts[name] = {key: begun[key] for key in ("attention", "attention_seconds")}
         say(f"{name}: {self.facts[name]}")
         self.engines[name] = Engine(worker, "slow")
-        self._warm_up(name)
+        self._warm_up(name, began)
 
     def _add_ctranslate2(self) -> None:
         try:
             python, self.peers["ctranslate2"] = environment("ctranslate2", self.arguments.envs)
             model = self._export("ctranslate2")
             for kind in PEER_TYPES[self.arguments.device]["ctranslate2"]:
-                name = f"ctranslate2 {kind}"
+                name, began = f"ctranslate2 {kind}", time.perf_counter()
                 worker = self._worker("ctranslate2_translator.py", f"ctranslate2-{kind}", python)
                 begun = worker.ask(
                     "begin",
@@ -273,7 +277,7 @@ class Contest:
                 )
                 self.facts[name] = {"compute_type": begun["compute_type"]}
                 self.engines[name] = Engine(worker, "exact" if kind == "float32" else "fast")
-                self._warm_up(name)
+                self._warm_up(name, began)
         except (MissingPeer, WorkerError) as missing:
             self.peers["ctranslate2"] = f"left out: {missing}"
             say(f"ctranslate2 is left out: {missing}")
@@ -281,11 +285,12 @@ class Contest:
     def _has_exact(self) -> bool:
         return any(engine.speed == "exact" for engine in self.engines.values())
 
-    def _warm_up(self, name: str) -> None:
-        """One batch of every kind."""
+    def _warm_up(self, name: str, began: float) -> None:
+        """Translate one batch of every kind, and note the seconds since the engine began."""
         for mode in MODES:
             count = 2 if self.arguments.quick else mode.batch
             self.engines[name].worker.ask("translate", **self._work(mode, count))
+        self.facts[name]["warm_up_seconds"] = round(time.perf_counter() - began, 2)
 
     def _export(self, kind: str) -> Path:
         out = self.folder / kind
@@ -355,11 +360,20 @@ def rows_of(contest: Contest, mode: Mode, figures: dict[str, list[float]]) -> li
 def main() -> None:
     """Load all, let them take turns, write what came out."""
     parser = new_parser(__doc__, data=True)
-    parser.add_argument("size", choices=PRESETS)
+    parser.add_argument("size", choices=PRESETS, help="of the model")
     parser.add_argument("--model", type=Path, help="a trained model's or run's directory")
     parser.add_argument("--precisions", nargs="+", help="of Heedful; all it has if unset")
-    parser.add_argument("--device", default="cpu", choices=PEER_TYPES)
-    parser.add_argument("--modes", nargs="+", type=int, default=[0, 1, 2], choices=[0, 1, 2])
+    parser.add_argument(
+        "--device", default="cpu", choices=PEER_TYPES, help="where all of them run (cpu)"
+    )
+    parser.add_argument(
+        "--modes",
+        nargs="+",
+        type=int,
+        default=[0, 1, 2],
+        choices=[0, 1, 2],
+        help="; ".join(f"{number}: {mode.name}" for number, mode in enumerate(MODES)),
+    )
     arguments = parse(parser)
     arguments.label = f"trained-{arguments.size}" if arguments.model else arguments.size
     rows: list[Row] = []

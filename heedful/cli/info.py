@@ -82,8 +82,8 @@ class _Workload:
         """Peaks of training and decoding and the free memory of this machine, in bytes."""
         import torch
 
+        from heedful.engines.cost_memory import decoding_peak, training_peak
         from heedful.memory import available_bytes
-        from heedful.models.cost_memory import decoding_peak, training_peak
         from heedful.nn.work import BFLOAT16, FLOAT32
         from heedful.pipelines.batching import MOST_AT_ONCE, batches_at_once
 
@@ -242,8 +242,8 @@ def _operations(
 def _memory(
     spec: TranslatorSpec, source_tokens: int, target_tokens: int, beam: int, batch_tokens: int
 ) -> dict[str, int]:
+    from heedful.engines.cost_memory import training_memory
     from heedful.models.cost import decoding_memory
-    from heedful.models.cost_memory import training_memory
 
     training = training_memory(spec, batch_tokens, batch_tokens)
     decoding = decoding_memory(spec, source_tokens, target_tokens, beam=beam)
@@ -304,8 +304,8 @@ def _show(model: str, facts: dict[str, Any]) -> None:
 
 
 def _show_peaks(peaks: dict[str, Any]) -> None:
+    from heedful.engines.cost_memory import Fit
     from heedful.models.cost import human_bytes
-    from heedful.models.cost_memory import Fit
 
     parts = ("process", "model", "batch", "slack", "total")
     at_once = peaks["batches_at_once"]

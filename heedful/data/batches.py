@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
 import numpy as np
@@ -52,7 +52,7 @@ class ExampleBatch:
 
 def tensors_of(batch: DataclassInstance) -> list[tuple[str, Tensor]]:
     """The tensors of a dataclass, by name."""
-    values = [(field.name, getattr(batch, field.name)) for field in fields(batch)]
+    values = [(each.name, getattr(batch, each.name)) for each in fields(batch)]
     return [(name, value) for name, value in values if isinstance(value, Tensor)]
 
 
@@ -133,6 +133,9 @@ class WindowBatch(ExampleBatch):
         targets: [B, L] int64; −1 where nothing is to be predicted.
         indices: [B] int64, numbers of the windows' first tokens.
         target_tokens: how many targets there are.
+        packed: whether a window holds parts of several texts; looked up where it is not said, as
+            long as the batch is here and no device has to be asked.
+        counted: whether every window is full of one text, at positions 0, 1, 2 …
     """
 
     ids: Tensor
@@ -141,9 +144,16 @@ class WindowBatch(ExampleBatch):
     targets: Tensor
     indices: Tensor
     target_tokens: int
+    packed: bool | None = field(default=None, kw_only=True)
+    counted: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.packed is None:
+            object.__setattr__(self, "packed", bool(self.segments.any()))
 
     def part(self, start: int, stop: int) -> Self:
-        return replace(super().part(start, stop), target_tokens=_count(self.targets[start:stop]))
+        tokens = _count(self.targets[start:stop])
+        return replace(super().part(start, stop), target_tokens=tokens, packed=None)
 
 
 @dataclass(frozen=True)

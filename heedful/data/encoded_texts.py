@@ -202,6 +202,7 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
     # A text's end predicts nothing: what follows is another text.
     same = numbers[:, 1:] == numbers[:, :-1]
     targets = np.where(real & same, pieces[:, 1:], NO_TARGET)
+    packed = bool(segments.any())
     return WindowBatch(
         torch.from_numpy(ids),
         torch.from_numpy(positions),
@@ -209,6 +210,8 @@ def make_windows(texts: EncodedTexts, starts: npt.NDArray[np.int64], length: int
         torch.from_numpy(targets),
         torch.from_numpy(starts),
         int((targets != NO_TARGET).sum()),
+        packed=packed,
+        counted=not packed and bool(real.all()),
     )
 
 

@@ -15,7 +15,6 @@ from heedful.inspect.attention_maps import visible_positions
 from heedful.inspect.readings import LONGEST, Reading, Tokens, read, tensors
 from heedful.inspect.subject import Subject, array, inference, sublayers
 from heedful.pipelines.streamed_text import RunningText
-from heedful.search.beam import SearchTrace, Step, places
 from heedful.search.constraints import Constraints, Moment, build_constraints
 from heedful.search.dispatch import search as search_for
 from heedful.search.search_settings import (
@@ -25,6 +24,7 @@ from heedful.search.search_settings import (
     Specials,
     longest_output,
 )
+from heedful.search.search_trace import SearchTrace, Step, places
 from heedful.search.step_model import Continuation, log_probabilities
 
 END = "(end)"

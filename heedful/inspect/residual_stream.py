@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from heedful.engines.training.residual_norm import norm_parts
 from heedful.errors import ConfigError, ModelError
 from heedful.inspect.readings import Reading, tensors
 from heedful.inspect.subject import (
@@ -33,7 +34,6 @@ from heedful.inspect.subject import (
 )
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
-from heedful.nn.sublayer import norm_parts
 
 EMBEDDING, NORMS = "embedding", "norms"
 

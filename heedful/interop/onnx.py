@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from heedful.engines.exported_parts import by_definition
 from heedful.errors import ModelError
 from heedful.interop.config_fields import write_labels
 from heedful.interop.hf_files import CONFIG_FILE, write_json_file
@@ -212,7 +213,7 @@ def _traced(graph: _Graph) -> Any:
     shapes = tuple(
         {place: sizes[axis] for place, axis in graph.axes[name].items()} for name in graph.inputs
     )
-    with torch.no_grad(), _quiet():
+    with torch.no_grad(), _quiet(), by_definition(graph.module):
         return torch.onnx.export(
             graph.module.eval(),
             tuple(graph.inputs.values()),

@@ -1,11 +1,12 @@
 """The block every architecture here is made of: a list of sub-layers (Vaswani 2017).
 
-Shapes: B sentences, W beams of each, L length, R rows without padding, D model width.
+Shapes: B sentences, W beams of each, L length, D model width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -15,8 +16,9 @@ from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context, MixerState
 from heedful.nn.moe import MixtureOfExperts
+from heedful.nn.norms import build_norm
 from heedful.nn.parts import build_part
-from heedful.nn.sublayer import ResidualNorm, SubLayer, apply_norm, build_norm, run_sublayer
+from heedful.nn.spec import NormPlacement
 
 BlockState = Sequence[MixerState | None]
 """A state for each sub-layer; None for parts without one, and where a whole sequence is mixed."""
@@ -24,6 +26,31 @@ BlockState = Sequence[MixerState | None]
 
 _USUAL = {"self_attention", "cross_attention", "cross_attention_norm", "feedforward"}
 """Modules that are None in a block without them."""
+
+
+@dataclass(frozen=True)
+class SubLayer:
+    """The settings of one sub-layer; the block holds its modules under its name.
+
+    Args:
+        name: of the part (`self_attention`); with `_norm`, `_output_norm` and `_dropout` of others.
+        placement: of the norm.
+        residual_scale: factor on the residual sum.
+    """
+
+    name: str
+    placement: NormPlacement
+    residual_scale: float = 1.0
+
+    @property
+    def address(self) -> str:
+        """The place of its captures within the block: `self`, `cross`, `feedforward`."""
+        return self.name.removesuffix("_attention")
+
+    @property
+    def norms_input(self) -> bool:
+        """True where the part reads a norm of the stream."""
+        return self.placement in ("before", "both")
 
 
 class Block(nn.Module):
@@ -47,12 +74,11 @@ class Block(nn.Module):
     def __init__(self, width: int, spec: BlockSpec) -> None:
         super().__init__()
         layers = spec.sublayers
-        self.sublayers = tuple(
-            SubLayer(s.name, s.norm_placement, s.dropout, s.residual_scale) for s in layers
-        )
+        self.sublayers = tuple(SubLayer(s.name, s.norm_placement, s.residual_scale) for s in layers)
         self.cut = frozenset(s.name.removesuffix("_attention") for s in layers if not s.residual)
         for each in layers:
             self.register_module(each.name, build_part(width, each.part))
+            self.register_module(f"{each.name}_dropout", nn.Dropout(each.dropout))
             if each.norm_placement != "none":
                 self.register_module(f"{each.name}_norm", build_norm(each.norm, width))
             if each.norm_placement == "both":
@@ -70,21 +96,43 @@ class Block(nn.Module):
         sum, and the `stream` that goes on, which is the sum, normed where norms come last.
 
         Args:
-            x: [B, L, D]; [B, W, D], a token of each beam; [1, R, D] without its padding.
+            x: [B, L, D]; [B, W, D], a token of each beam.
             context: positions of x.
             states: of the sub-layers; none where a whole sequence is mixed and nothing is read.
 
         Returns:
             As x, and the states after it.
         """
-        y = self._first_input(x, context)
-        next_states: list[MixerState | None] = []
+        after: list[MixerState | None] = []
         for index, sublayer in enumerate(self.sublayers):
+            part, norm, output_norm, dropout = self.modules_of(sublayer)
             here, state = context.at(sublayer.address), states[index] if states else None
-            part, after = getattr(self, sublayer.name), self._after(index)
-            x, y, state = run_sublayer(part, x, y, after, here, state, training=self.training)
-            next_states.append(state)
-        return x, next_states
+            # Before the part (Xiong 2020), or after the sum as in 2017, which needs a warm-up.
+            y = norm(x) if sublayer.norms_input else x
+            here.offer("input", y)
+            if state is None:
+                output = part(y, here)
+            else:
+                output, state = part.step(y, state, here)
+            if output_norm is not None:  # Gemma 2 (2024): the stream's growth is bounded
+                output = output_norm(output)
+            here.offer("output", output)
+            output = dropout(output)
+            x = output if sublayer.address in self.cut else x + output
+            if sublayer.residual_scale != 1.0:
+                x = x * sublayer.residual_scale
+            here.offer("residual", x)
+            if sublayer.placement == "after":
+                x = norm(x)
+            here.offer("stream", x)
+            after.append(state)
+        return x, after
+
+    def modules_of(self, sublayer: SubLayer) -> tuple[Any, Any, Any, Any]:
+        """Return a sub-layer's part, its norm, the norm of its output (or None), and dropout."""
+        name, modules = sublayer.name, self._modules
+        norms = modules.get(f"{name}_norm"), modules.get(f"{name}_output_norm")
+        return modules[name], *norms, modules[f"{name}_dropout"]
 
     def parts(self) -> list[Any]:
         """Return the parts of the sub-layers, in their order."""
@@ -94,23 +142,3 @@ class Block(nn.Module):
     def norm_first(self) -> bool:
         """True if the norm of every sub-layer stands before its part and nowhere else."""
         return all(each.placement == "before" for each in self.sublayers)
-
-    def _first_input(self, x: Tensor, context: Context) -> Tensor:
-        first = self.sublayers[0]
-        if not first.norms_input:
-            return x
-        norm = getattr(self, f"{first.name}_norm")
-        return apply_norm(x, norm, self.training and not context.capture)
-
-    def _after(self, index: int) -> ResidualNorm:
-        """Return what follows the part of a sub-layer, up to the input of the next part."""
-        here, following = self.sublayers[index], self.sublayers[index + 1 : index + 2]
-        name, reads_norm = here.name, any(each.norms_input for each in following)
-        return ResidualNorm(
-            norm=getattr(self, f"{name}_norm") if here.placement == "after" else None,
-            input_norm=getattr(self, f"{following[0].name}_norm") if reads_norm else None,
-            dropout=here.dropout,
-            output_norm=getattr(self, f"{name}_output_norm") if here.placement == "both" else None,
-            residual=here.address not in self.cut,
-            scale=here.residual_scale,
-        )

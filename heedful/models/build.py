@@ -80,6 +80,14 @@ def build_around(
     return model
 
 
+_DRAWS = (
+    nn.init.normal_,
+    nn.init.uniform_,
+    nn.init.kaiming_uniform_,
+    Tensor.uniform_,  # of `xavier_uniform_`, which asks no mode; PyTorch 2.10 imports sympy for it
+)
+
+
 class _SkipInit(TorchFunctionMode):
     """A mode without random first weights: their first draw on meta imports sympy, for 2 s."""
 
@@ -90,7 +98,7 @@ class _SkipInit(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if function in (nn.init.normal_, nn.init.uniform_, nn.init.kaiming_uniform_):
+        if function in _DRAWS:
             return args[0] if args else (kwargs or {})["tensor"]
         return function(*args, **(kwargs or {}))
 

@@ -96,7 +96,7 @@ class CausalLM(nn.Module):
     def forward(
         self,
         ids: Tensor,
-        positions: Tensor,
+        positions: Tensor | None = None,
         segments: Tensor | None = None,
         capture: Capture | None = None,
     ) -> Tensor:
@@ -104,7 +104,8 @@ class CausalLM(nn.Module):
 
         Args:
             ids: [B, L] int64.
-            positions: [B, L] int64, counted from 0 at each text's first token; −1 is padding.
+            positions: [B, L] int64, counted from 0 at each text's first token; −1 is padding. None
+                for rows that are full of one text each, which the fastest attention needs to know.
             segments: [B, L] int64, which text a token belongs to where a row packs several.
             capture: what to keep on the way, at addresses such as `decoder.0.self.weights`.
 
@@ -117,9 +118,12 @@ class CausalLM(nn.Module):
         """
         if segments is not None:
             self._check_heeds_segments()
-        x = self.input(ids, positions, self.embedding)
-        context = Context(Positions.of_self(positions, segments), capture=capture)
-        states: Tensor = self.decoder(x, context)
+        if positions is None:
+            own = Positions.counting(len(ids), ids.shape[1], ids.device)
+        else:
+            own = Positions.of_self(positions, segments)
+        x = self.input(ids, own.query, self.embedding)
+        states: Tensor = self.decoder(x, Context(own, capture=capture))
         return states
 
     def empty_memory(self, rows: int) -> SegmentMemory:

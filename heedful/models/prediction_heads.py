@@ -7,10 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.models.model_spec import HeadSpec, MaskedLMHeadSpec
-from heedful.nn.dropout import Dropout
 from heedful.nn.embeddings import TokenEmbedding
 from heedful.nn.feedforward import PLAIN_ACTIVATIONS, linear
-from heedful.nn.sublayer import build_norm
+from heedful.nn.norms import build_norm
 
 
 class Pooler(nn.Module):
@@ -67,7 +66,7 @@ class Classifier(nn.Module):
 
     def __init__(self, width: int, num_classes: int, dropout: float = 0.0) -> None:
         super().__init__()
-        self.dropout = Dropout(dropout)
+        self.dropout = nn.Dropout(dropout)
         self.output = linear(width, num_classes, bias=True)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -13,17 +13,15 @@ from typing import Any, Self, cast
 import torch
 from torch import Tensor, nn
 
+from heedful.device import requested_dtype
 from heedful.models.block import Block, BlockState
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.beam_cache import Lineage, choose_beams, chosen_sentences
 from heedful.nn.attention.cache import SegmentInputs
 from heedful.nn.attention.relative_positions import build_bias
-from heedful.nn.dropout import Dropout
-from heedful.nn.linear_layers import may_fuse_sublayer
 from heedful.nn.mixer import Context, MakeCache, Memory, MixerState, Reordering
+from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions
-from heedful.nn.sublayer import build_norm
-from heedful.nn.unpadding import RealRows, real_rows
 
 
 @dataclass(frozen=True)
@@ -95,7 +93,7 @@ class Stack(nn.Module):
         self.name = name
         self.blocks = nn.ModuleList(Block(width, block) for block in spec.blocks)
         self.final_norm = build_norm(spec.final_norm, width) if spec.final_norm else None
-        self.final_dropout = Dropout(spec.final_dropout)
+        self.final_dropout = nn.Dropout(spec.final_dropout)
         self.attends = spec.has_self_attention
         self.position_bias = None
         if spec.shared_position_bias is not None:
@@ -117,12 +115,7 @@ class Stack(nn.Module):
         Returns:
             [B, L, D].
         """
-        rows = self._real_rows(x, context)
-        if rows is not None:
-            x, context = rows.pack(x), replace(context, rows=rows)
         x, _ = self._run(x, replace(context, embedding=x), read)
-        if rows is not None:
-            x = rows.unpack(x)
         context.at(self.name).offer("output", x)
         return x
 
@@ -132,9 +125,6 @@ class Stack(nn.Module):
         Args:
             memory: with states [B, S, D].
         """
-        rows = _training_rows(memory.states, memory.positions) if self.training else None
-        if rows is not None:
-            memory = replace(memory, states=rows.pack(memory.states), rows=rows)
         return tuple(
             tuple(part.read(memory) if hasattr(part, "read") else None for part in block.parts())
             for block in self._blocks
@@ -249,17 +239,6 @@ class Stack(nn.Module):
             after.append(state)
         return x, tuple(after)
 
-    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
-        """Return the rows of x [B, L, D] if the pass goes without its padding."""
-        if not self.training or context.capture is not None:
-            return None
-        return _training_rows(x, context.positions.query)
-
-
-def _training_rows(x: Tensor, positions: Tensor) -> RealRows | None:
-    """Return the rows of x [B, L, D] if training goes without its padding."""
-    return real_rows(positions, as_they_stand=may_fuse_sublayer(x))
-
 
 def _device_and_type(block: Block, rows: Tensor) -> tuple[torch.device, torch.dtype]:
     """Return where a block computes and in what type.
@@ -285,9 +264,8 @@ def _initial_state(
 ) -> BlockState:
     """Return the states of a block before the first token, beside those it read of a memory."""
     device, dtype = _device_and_type(block, rows)
-    if torch.is_autocast_enabled(device.type):  # then keys come in its type
-        dtype = torch.get_autocast_dtype(device.type)
     like = torch.empty(0, dtype=dtype, device=device)
+    like = like.to(requested_dtype(like))  # under autocast keys come in its type
     states: list[MixerState | None] = list(read) or [None] * len(block.sublayers)
     for index, part in enumerate(block.parts()):
         if hasattr(part, "initial_state"):

@@ -10,7 +10,6 @@ from heedful.models.model_spec import VisionSpec
 from heedful.models.prediction_heads import Classifier, Pooler
 from heedful.models.stack import Stack
 from heedful.nn.capture import Capture
-from heedful.nn.dropout import Dropout
 from heedful.nn.mixer import Context
 from heedful.nn.patches import PatchEmbedding, stretched
 from heedful.nn.positions import LearnedPositions, Positions
@@ -33,7 +32,7 @@ class VisionModel(nn.Module):
             else None
         )
         self.positions = LearnedPositions(spec.width, spec.num_states)
-        self.dropout = Dropout(spec.dropout)
+        self.dropout = nn.Dropout(spec.dropout)
         self.encoder = Stack(spec.width, spec.encoder, "encoder")
         self.pooler = Pooler(spec.width) if spec.pooler else None
         num_classes = len(spec.class_names)

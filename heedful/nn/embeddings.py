@@ -10,10 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.dropout import Dropout
+from heedful.nn.norms import build_norm
 from heedful.nn.positions import LearnedPositions, SinusoidalPositions
 from heedful.nn.spec import EmbeddingSpec, PositionSpec
-from heedful.nn.sublayer import build_norm
 
 
 class TokenEmbedding(nn.Module):
@@ -69,7 +68,7 @@ class InputEmbedding(nn.Module):
         self.positions = _build_positions(spec.positions, width)
         self.segments = TokenEmbedding(spec.num_segments, width) if spec.num_segments else None
         self.norm = build_norm(spec.norm, width) if spec.norm else None
-        self.dropout = Dropout(spec.dropout)
+        self.dropout = nn.Dropout(spec.dropout)
 
     def forward(
         self,

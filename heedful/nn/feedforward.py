@@ -8,24 +8,9 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.dropout import Dropout
-from heedful.nn.fused_sublayer import Parameters, fused_sublayer
-from heedful.nn.linear_layers import (
-    Linear,
-    activated_pair,
-    has_no_hooks,
-    is_plain,
-    keeps_products,
-)
 from heedful.nn.mixer import Context
 from heedful.nn.spec import GATED, Activation, FeedForwardSpec, PlainActivation
-from heedful.nn.sublayer import ResidualNorm
 from heedful.nn.work import Saved, Work, weight_work
-
-
-def relu(x: Tensor) -> Tensor:
-    """The rectifier, in place where nothing else reads what the layer before it gives."""
-    return F.relu(x) if keeps_products() else F.relu_(x)
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
@@ -34,7 +19,7 @@ def gelu_tanh(x: Tensor) -> Tensor:
 
 
 PLAIN_ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
-    "relu": relu,
+    "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": gelu_tanh,
     "silu": F.silu,
@@ -57,7 +42,7 @@ class FeedForward(nn.Module):
         self.gate = linear(width, spec.width, spec.bias) if gated else None
         self.up = linear(width, spec.width, spec.bias)
         self.down = linear(spec.width, width, spec.bias)
-        self.dropout = Dropout(spec.dropout)
+        self.dropout = nn.Dropout(spec.dropout)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """Transform every token by itself.
@@ -69,43 +54,13 @@ class FeedForward(nn.Module):
         Returns:
             [..., D].
         """
-        drops = self.training and self.dropout.probability > 0.0
-        captures = context is not None and context.capture is not None
-        if not captures and self.kind is not None and not drops:
-            whole = activated_pair(x, self.up, self.kind, self.down)
-            if whole is not None:
-                return whole
-        if self.gate is None:
-            inner = self.activation(self.up(x))
-        else:
-            inner = self.activation(self.gate(x)) * self.up(x)
+        inner = self.activation(self.up(x) if self.gate is None else self.gate(x))
+        if self.gate is not None:
+            inner = inner * self.up(x)
         if context is not None:
             context.offer("inner", inner)
         down: Tensor = self.down(self.dropout(inner))
         return down
-
-    def fused(
-        self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: None = None
-    ) -> tuple[Tensor, Tensor] | None:
-        """Transform every token and do all that follows up to the next sub-layer in one call.
-
-        Args:
-            x: [..., D], the residual stream.
-            y: [..., D], the input of this module.
-            after: dropout, sum and norm that follow.
-            context: not needed.
-            state: none.
-
-        Returns:
-            The stream, and the input of the next sub-layer; None where no kernel serves.
-        """
-        if self.kind is None or (self.training and self.dropout.probability > 0.0):
-            return None
-        if not is_plain(self.up, self.down) or not has_no_hooks(self):
-            return None
-        up = Parameters(self.up.weight, self.up.bias)
-        down = Parameters(self.down.weight, self.down.bias)
-        return fused_sublayer(x, y, up, self.kind, down, after)
 
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of tokens; see `Costed`."""
@@ -114,13 +69,13 @@ class FeedForward(nn.Module):
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Return the numbers of a token kept inside; see `Costed`."""
         # ReLU's derivative is read off its result; other activations need their input as well.
-        from_result = self.activation is relu
+        from_result = self.activation is F.relu
         copies = (1 if from_result else 2) + (2 if self.gate is not None else 0)
         # The input of `down` is kept either way; only ReLU's result is then kept beside it.
-        if self.dropout.probability and from_result and self.gate is None:
+        if self.dropout.p and from_result and self.gate is None:
             copies += 1
         width = self.up.out_features
-        return Saved(copies * width, width if self.dropout.probability else 0)
+        return Saved(copies * width, width if self.dropout.p else 0)
 
     @property
     def peak_numbers(self) -> int:
@@ -128,9 +83,9 @@ class FeedForward(nn.Module):
         return (2 if self.gate is None else 3) * self.up.out_features
 
 
-def linear(in_width: int, out_width: int, bias: bool) -> Linear:
+def linear(in_width: int, out_width: int, bias: bool) -> nn.Linear:
     """A linear map, Xavier-uniform at first, its bias zero (Glorot 2010)."""
-    layer = Linear(in_width, out_width, bias=bias)
+    layer = nn.Linear(in_width, out_width, bias=bias)
     nn.init.xavier_uniform_(layer.weight)
     if bias:
         nn.init.zeros_(layer.bias)

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from heedful.device import full_precision
+
 
 class LowRank(nn.Module):
     """A matrix plus products of two thin ones, in some of its rows (LoRA, Hu 2021).
@@ -46,7 +48,7 @@ class LowRank(nn.Module):
         parts: list[Tensor] = []
         done = 0
         # In a lower precision the sum would not be that of the merged model.
-        with torch.autocast(weight.device.type, enabled=False):
+        with full_precision(weight):
             for name, (start, stop) in self.maps.items():
                 change = self.scale * (self.up[name] @ self.down[name])
                 parts += [weight[done:start], weight[start:stop] + change]

@@ -22,7 +22,6 @@ from heedful.nn.positions import Positions
 if TYPE_CHECKING:
     from heedful.nn.attention.cache import Cache
     from heedful.nn.attention.relative_positions import Bias
-    from heedful.nn.unpadding import RealRows
 
 MakeCache = Callable[[Tensor, Tensor], "Cache"]
 """Makes an empty cache for keys and values [B, K, 0, E] like those it is called with."""
@@ -37,7 +36,6 @@ class Context:
         memory_positions: of the input's queries and the memory's keys, for cross mixers.
         biases: position biases that all blocks share.
         capture: tensors to keep of the pass.
-        rows: the places of the rows of the input, if it comes without its padding.
         address: the part of the model that runs, `decoder.3.self`, where something is captured.
         embedding: the input of the stack, as x: embedded tokens.
     """
@@ -46,7 +44,6 @@ class Context:
     memory_positions: Positions | None = None
     biases: Sequence[Bias] = ()
     capture: Capture | None = None
-    rows: RealRows | None = None
     address: str = ""
     embedding: Tensor | None = None
 
@@ -70,26 +67,20 @@ class Context:
         assert self.capture is not None
         self.capture.keep(f"{self.address}.{name}", value)
 
-    def row_positions(self) -> Tensor:
-        """Return the position of every row of the input, [B, L] or [1, R] int64."""
-        return self.positions.query if self.rows is None else self.rows.positions
-
 
 @dataclass(frozen=True)
 class Memory:
     """An encoder's output.
 
     Args:
-        states: [B, S, D]; [1, R, D] without its padding.
+        states: [B, S, D].
         positions: [B, S] int64; −1 is padding.
-        rows: the places of the rows, if they come without their padding.
         embedding: [B, S, D], the encoder's input, with its padding; None where there is none.
         segments: [B, S] int64, the sequence of each token where a row packs several.
     """
 
     states: Tensor
     positions: Tensor
-    rows: RealRows | None = None
     embedding: Tensor | None = None
     segments: Tensor | None = None
 

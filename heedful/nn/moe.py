@@ -26,12 +26,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import cast
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from heedful.device import full_precision
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
 from heedful.nn.mixer import Context
@@ -50,17 +50,6 @@ def penalty(capture: Capture) -> Tensor | float:
     """
     results = [value for address, value in capture.found.items() if address.endswith(".penalty")]
     return torch.stack(results).sum() if results else 0.0
-
-
-def adds_penalties(model: nn.Module) -> bool:
-    """Return whether a model's layers add something to the loss, as experts do."""
-    if model not in _adding:  # every pass asks, and looking takes half a millisecond
-        result = any(getattr(each, "adds_penalty", False) for each in model.modules())
-        _adding[model] = result
-    return _adding[model]
-
-
-_adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True)
@@ -131,7 +120,7 @@ class MixtureOfExperts(nn.Module):
         Returns:
             [B, L, D]; zeros where there is padding.
         """
-        positions = context.row_positions().reshape(x.shape[:2])
+        positions = context.positions.query.reshape(x.shape[:2])
         real = (positions >= 0).flatten().nonzero().squeeze(1)
         tokens = x.flatten(0, 1).index_select(0, real)
         routes = self.route(tokens)
@@ -143,7 +132,7 @@ class MixtureOfExperts(nn.Module):
 
     def route(self, tokens: Tensor) -> Routes:
         """Choose the experts of tokens [T, D]; computed in float32, as near ties decide a path."""
-        with torch.autocast(tokens.device.type, enabled=False):
+        with full_precision(tokens):
             logits = F.linear(tokens.float(), self.router.weight.float())
         probabilities = logits.softmax(-1)
         weights, experts = probabilities.topk(self.per_token, dim=-1)

@@ -12,7 +12,6 @@ import functools
 import math
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
@@ -29,13 +28,10 @@ if TYPE_CHECKING:
 
 NOTHING_HERE = -1
 
-_FEWEST_ROWS = 64
-_TABLE_ROWS = 1 << 14
-"""Sinusoids of positions below are kept once computed: 67 MB for a width of 512 at most."""
-
 _T = TypeVar("_T")
 
-_group: ContextVar[ProcessGroup | None] = ContextVar("context-parallel group", default=None)
+_groups: list[ProcessGroup] = []
+"""Of the contexts that are entered, the innermost last: a plain list, which compilers can read."""
 
 
 @contextmanager
@@ -50,16 +46,15 @@ def context_parallel(group: ProcessGroup) -> Iterator[None]:
     Args:
         group: the processes, in the order of the ring.
     """
-    token = _group.set(group)
+    _groups.append(group)
     try:
         yield
     finally:
-        _group.reset(token)
+        _groups.pop()
 
 
 def _current_group() -> ProcessGroup | None:
-    # A graph cannot read it. Blocks that are compiled are given positions made outside.
-    return None if torch.compiler.is_compiling() else _group.get()
+    return _groups[-1] if _groups else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +71,8 @@ class Positions:
         key_segment: [B, Lk] int64, the same for keys.
         lineage: [B, Lq, Lk] bool, where a row holds several continuations of one text: which keys
             are of the past of the continuation that a query belongs to.
+        counted: whether it is known, without looking, that queries and keys of each row stand at
+            0, 1, 2 … and that none is padding or of another sequence.
 
     Attributes:
         group: the processes among which the sequences are divided, each with its own queries and
@@ -88,6 +85,7 @@ class Positions:
     query_segment: Tensor | None = None
     key_segment: Tensor | None = None
     lineage: Tensor | None = None
+    counted: bool = False
     group: ProcessGroup | None = field(default_factory=_current_group, init=False, repr=False)
     _derived: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False)
 
@@ -100,6 +98,18 @@ class Positions:
             segments: [B, L] int64, the packed sequence of each token.
         """
         return cls(positions, positions, segments, segments)
+
+    @classmethod
+    def counting(cls, batch: int, length: int, device: torch.device) -> Self:
+        """Self-attention of whole rows: a token in every place, counted from 0.
+
+        Args:
+            batch: B.
+            length: L.
+            device: of the positions.
+        """
+        positions = torch.arange(length, device=device).expand(batch, length)
+        return cls(positions, positions, counted=True)
 
     def between_queries(self, start: int, stop: int) -> Self:
         """Only the queries with array indices from `start` up to `stop`."""
@@ -136,11 +146,20 @@ class Positions:
 
         `compute` must depend on this value and on what `name` says, and on nothing else.
         """
-        if torch.compiler.is_dynamo_compiling():  # the next block's graph would be another one
-            return compute()
         if name not in self._derived:
-            self._derived[name] = compute()
+            return self.keep(name, compute())
         return cast("_T", self._derived[name])
+
+    def keep(self, name: Hashable, value: _T) -> _T:
+        """Keep what was derived of this value under a name, and return it."""
+        self._derived[name] = value
+        return value
+
+    def diagonals(self) -> Tensor | None:
+        """Distances of the diagonals [Lq + Lk − 1], lowest first; None unless they are known."""
+        if not self.counted:
+            return None
+        return torch.arange(1 - self.query.shape[1], self.key.shape[1], device=self.key.device)
 
     def distance(self) -> Tensor:
         """Key position minus query position, [B, Lq, Lk] int64; meaningless where either is −1."""
@@ -152,31 +171,15 @@ class Positions:
         Returns:
             Bool [B|1, H|1, Lq, Lk].
         """
-        return self.derive(("visible", mask), lambda: self._visible(mask))
-
-    def shows_all(self, mask: Mask) -> bool:
-        """Return whether every query is known to see every key, so that no mask is needed.
-
-        On an accelerator it is not known: looking would wait for the device. Nor is it while a
-        graph is made, which must serve any positions.
-        """
-        if not self._may_look():
-            return False
-        return self.derive(("shows all", mask), lambda: bool(self.visible(mask).all()))
-
-    def may_have_blind_rows(self, mask: Mask) -> bool:
-        """Return whether some query may see no key at all; on an accelerator, always."""
-        if not self._may_look():
-            return True
-        return self.derive(("blind rows", mask), lambda: not bool(self.visible(mask).any(-1).all()))
-
-    def _visible(self, mask: Mask) -> Tensor:
-        real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
-        seen = real & mask.allow(self)
-        return seen if self.lineage is None else seen & self.lineage[:, None]
-
-    def _may_look(self) -> bool:
-        return self.key.device.type == "cpu" and not torch.compiler.is_compiling()
+        name = ("visible", mask)
+        if name not in self._derived:
+            real = (self.query >= 0)[:, None, :, None] & (self.key >= 0)[:, None, None, :]
+            seen = real & mask.allow(self)
+            if self.lineage is not None:
+                seen = seen & self.lineage[:, None]
+            return self.keep(name, seen)
+        found: Tensor = self._derived[name]
+        return found
 
 
 class SinusoidalPositions(nn.Module):
@@ -204,32 +207,9 @@ class SinusoidalPositions(nn.Module):
         Returns:
             [B, L, D] float32; zeros where there is nothing.
         """
-        table_and_first = self.table(positions)
-        if table_and_first is not None:
-            table, first = table_and_first
-            return nn.functional.embedding(positions + first, table)
-        if torch.compiler.is_dynamo_compiling():  # one kernel computes them all, and need not look
-            waves = sinusoids(positions.flatten(), self.width, self.layout)
-            waves = waves.unflatten(0, positions.shape)
-        else:
-            distinct, row = torch.unique(positions, return_inverse=True)
-            waves = nn.functional.embedding(
-                row, sinusoids(distinct.cpu(), self.width, self.layout).to(positions.device)
-            )
-        return waves.masked_fill((positions < 0)[..., None], 0.0)
-
-    def table(self, positions: Tensor) -> tuple[Tensor, int] | None:
-        """Encodings [P, D] of these positions among others, and the row of position 0.
-
-        Before it there is a row of zeros. None where no table is kept for them.
-        """
-        if not positions.numel() or torch.compiler.is_compiling():  # a graph cannot look
-            return None
-        last = int(positions.max())
-        if last >= _TABLE_ROWS:
-            return None
-        rows = 1 << max(last + 1, _FEWEST_ROWS).bit_length()
-        return _sinusoid_table(self.width, self.layout, rows, positions.device), 1
+        waves = sinusoids(positions.flatten(), self.width, self.layout)
+        encodings: Tensor = waves.unflatten(0, positions.shape)
+        return encodings.masked_fill((positions < 0)[..., None], 0.0)
 
 
 class LearnedPositions(nn.Module):
@@ -260,23 +240,14 @@ class LearnedPositions(nn.Module):
         Raises:
             ModelError: when a position lies past the table.
         """
-        padded = True
-        if positions.numel() and not torch.compiler.is_compiling():  # a graph cannot look
-            first, last = (int(bound) for bound in positions.aminmax())
-            padded = first < 0
-            if last >= self.max_length:
-                raise ModelError(
-                    f"Position {last} lies past the learned positions, "
-                    f"which end at {self.max_length - 1}",
-                    remedy=f"Use at most {self.max_length} tokens, "
-                    "or a model with sinusoidal or rotary positions",
-                )
+        check_below(
+            positions,
+            self.max_length,
+            f"the learned positions, which end at {self.max_length - 1}",
+            f"Use at most {self.max_length} tokens, or a model with sinusoidal or rotary positions",
+        )
         rows = nn.functional.embedding(positions.clamp(min=0) + self.unused_rows, self.weight)
-        return rows.masked_fill((positions < 0)[..., None], 0.0) if padded else rows
-
-    def table(self, positions: Tensor) -> tuple[Tensor, int]:
-        """Its rows, and the row of position 0."""
-        return self.weight, self.unused_rows
+        return rows.masked_fill((positions < 0)[..., None], 0.0)
 
 
 class Rotary(nn.Module):
@@ -328,7 +299,7 @@ class Rotary(nn.Module):
         Returns:
             [B, L, rotated / 2] float32 each.
         """
-        frequencies = _on(positions.device, self.frequencies)
+        frequencies = constant(positions.device, self.frequencies)
         angles = positions[..., None].to(torch.float32) * frequencies
         return angles.cos() * self.temperature, angles.sin() * self.temperature
 
@@ -345,27 +316,16 @@ class Rotary(nn.Module):
         return torch.cat([first, second], dim=-1)
 
 
-def _on(device: torch.device, frequencies: tuple[float, ...]) -> Tensor:
-    """The frequencies there; to bring them to a GPU anew would wait for it."""
-    if torch.compiler.is_compiling():
-        return torch.tensor(frequencies, device=device)
-    return _kept_on(device, frequencies)
-
-
 @functools.lru_cache(maxsize=64)
-def _kept_on(device: torch.device, frequencies: tuple[float, ...]) -> Tensor:
+def constant(device: torch.device, numbers: tuple[Any, ...]) -> Tensor:
+    """Return numbers as a tensor on a device; to bring them to a GPU anew would wait for it."""
     with torch.inference_mode(False):
-        return torch.tensor(frequencies, device=device)
+        return torch.tensor(numbers, device=device)
 
 
-@functools.lru_cache(maxsize=8)
-def _sinusoid_table(
-    width: int, layout: Literal["pairs", "halves"], rows: int, device: torch.device
-) -> Tensor:
-    """[rows + 1, D]: zeros, for position −1, and the encodings of positions 0 to rows − 1."""
-    with torch.inference_mode(False):
-        waves = sinusoids(torch.arange(rows), width, layout)
-        return torch.cat([waves.new_zeros(1, width), waves]).to(device)
+def forget_constants() -> None:
+    """Forget the tensors of `constant`: an exporter's stand for numbers, and hold none."""
+    constant.cache_clear()
 
 
 def sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"]) -> Tensor:
@@ -377,3 +337,37 @@ def sinusoids(positions: Tensor, width: int, layout: Literal["pairs", "halves"])
     waves = [angles.sin(), angles.cos()]
     table = torch.stack(waves, -1).flatten(-2) if layout == "pairs" else torch.cat(waves, -1)
     return table[:, :width].to(torch.float32)
+
+
+@torch.library.custom_op("heedful::check_below", mutates_args=())
+def _check_below(positions: Tensor, limit: int, past: str, remedy: str) -> None:
+    if positions.numel() and (last := int(positions.max())) >= limit:
+        raise ModelError(f"Position {last} lies past {past}", remedy=remedy)
+
+
+@_check_below.register_fake
+def _check_nothing(positions: Tensor, limit: int, past: str, remedy: str) -> None:
+    """Check nothing while shapes alone are computed."""
+
+
+@_check_below.register_kernel("cuda")
+def _check_later(positions: Tensor, limit: int, past: str, remedy: str) -> None:
+    """Let the device stop by itself: to read the values would wait for it."""
+    torch._assert_async((positions < limit).all())
+
+
+def check_below(positions: Tensor, limit: int, past: str, remedy: str) -> None:
+    """Refuse positions past the end of a table.
+
+    It is an operation of its own, so that compilers pass it by: they cannot look at values.
+
+    Args:
+        positions: [...] int64.
+        limit: number of positions in the table.
+        past: end of the sentence "Position 9 lies past …".
+        remedy: for the person whose text is too long.
+
+    Raises:
+        ModelError: when a position lies at the limit or past it.
+    """
+    _check_below(positions, limit, past, remedy)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
+from heedful.engines.cost_memory import LARGEST_DECODING, decoding_peak
 from heedful.errors import RunError
 from heedful.memory import available_bytes
 from heedful.models.cost import human_bytes, largest
-from heedful.models.cost_memory import LARGEST_DECODING, decoding_peak
 from heedful.nn.work import BFLOAT16, FLOAT32
 from heedful.pipelines.batching import batches_at_once
 

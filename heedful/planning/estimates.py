@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-from heedful.models.cost_memory import PRIMITIVES, PROCESS, SLACK, logit_bytes, loss_bytes
+from heedful.engines.cost_memory import PRIMITIVES, PROCESS, SLACK, logit_bytes, loss_bytes
 from heedful.nn.work import FLOAT32
 from heedful.planning.cluster import CPU, NUMBER_BYTES, Cluster, Precision
 from heedful.planning.collectives import Traffic, all_reduce_bytes, gather_bytes, traffic

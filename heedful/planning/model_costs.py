@@ -11,6 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from heedful.engines.cost_memory import (
+    embedding_saved,
+    passing_numbers,
+    rotated_beside,
+    sublayer_saved,
+)
 from heedful.models.cost import (
     BACKWARD_PER_FORWARD,
     blocks_of,
@@ -22,7 +28,6 @@ from heedful.models.cost import (
     text_work,
     training_cost,
 )
-from heedful.models.cost_memory import embedding_saved, passing_numbers, sublayer_saved
 from heedful.nn.spec import GATED
 from heedful.nn.work import FLOAT32, Saved, Work
 
@@ -201,6 +206,7 @@ def _block(spec: BlockSpec, block: Block, width: int, number_bytes: int) -> Bloc
     total = BlockCosts(parameters=numel(block), products=residual, inputs=residual)
     for sublayer, part in zip(spec.sublayers, block.parts(), strict=True):
         saved = part.saved(0, mixed=mixed, shared_bias=False)  # kernels of GPUs keep no weights
+        saved = saved.plus(rotated_beside(part, shared_bias=False))
         if hasattr(part, "read"):
             saved = saved.plus(part.read_saved(mixed))
         result = width * number_bytes

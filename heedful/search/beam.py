@@ -17,16 +17,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from heedful.search.beam_selection import Beam, Selection
 from heedful.search.constraints import Constraints, Moment
+from heedful.search.lookahead import index_on
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
+from heedful.search.search_trace import SearchTrace
 from heedful.search.step_model import Candidates, State, StepModel, log_totals
 
 
@@ -93,15 +95,17 @@ def beam_search(
             past = history.flatten(0, 1).index_select(0, rows.flatten()).view(*rows.shape, step)
             history = torch.cat([past, tokens[..., None]], -1)
         staying = worst < bound
-        if not staying.all():
-            done.append((sentences[~staying], best.select(~staying)))
-            if not staying.any():
+        kept = staying.tolist()  # a GPU is waited for once
+        if not all(kept):
+            over, going = (index_on(places, device) for places in _places(kept))
+            done.append((sentences[over], best.select(over)))
+            if not any(kept):
                 break
-            sentences, tokens, totals = sentences[staying], tokens[staying], totals[staying]
-            limits, longest_norms = limits[staying], longest_norms[staying]
-            history = None if history is None else history[staying]
-            rows, best, selection = rows[staying], best.select(staying), selection.keep(staying)
-        if not torch.equal(rows.flatten(), torch.arange(previous_rows, device=device)):
+            sentences, tokens, totals = sentences[going], tokens[going], totals[going]
+            limits, longest_norms = limits[going], longest_norms[going]
+            history = None if history is None else history[going]
+            rows, best, selection = rows[going], best.select(going), selection.keep(staying)
+        if not _are_all_in_order(rows, previous_rows):
             state = model.reorder(state, rows)
     order = torch.cat([rows for rows, _ in done]).argsort()
     best = FinishedHypotheses(*map(torch.cat, zip(*(each for _, each in done), strict=True)))
@@ -145,19 +149,41 @@ class FinishedHypotheses(NamedTuple):
             norm: divisor of scores of hypotheses of that length.
             ends_freely: [B, W], False for parents whose end is forced; None if none is.
         """
-        candidates, ends = beam.candidates, beam.ends
-        assert ends is not None
-        total = candidates.total.masked_fill(~ends, -math.inf)
-        if (total == -math.inf).all():
+        assert beam.ends is not None
+        total = beam.candidates.total.masked_fill(~beam.ends, -math.inf)
+        if total.device.type == "cpu" and (total == -math.inf).all():  # a GPU would be waited for
             return self
-        rank = total / total.new_tensor(norm)  # GPUs multiply by the inverse of a plain number
+        # GPUs multiply by the inverse of a plain number.
+        divisor = torch.full((), norm, dtype=total.dtype, device=total.device)
+        lengths = torch.full_like(beam.candidates.parent, length)
+        return self.merged(beam, total, lengths, divisor, ends_freely)
+
+    def merged(
+        self,
+        beam: Beam,
+        total: Tensor,
+        length: Tensor,
+        norm: Tensor,
+        ends_freely: Tensor | None,
+    ) -> FinishedHypotheses:
+        """Add candidates [B, C] of these totals, −∞ for those that do not end, and keep the best.
+
+        Args:
+            beam: the outcome of the step.
+            total: [B, C] float64.
+            length: [B, C] int64, tokens of each, the end token not counted.
+            norm: [] or [1] float64, the divisor of scores.
+            ends_freely: [B, W], False for parents whose end is forced; None if none is.
+        """
+        candidates = beam.candidates
+        rank = total / norm
         new = FinishedHypotheses(
             rank=rank if beam.handicap is None else rank - beam.handicap,
             total=total,
-            length=torch.full_like(candidates.parent, length),
+            length=length,
             beam=candidates.parent,
             end_score=candidates.token_score,
-            ended_freely=torch.ones_like(ends)
+            ended_freely=torch.ones_like(candidates.parent, dtype=torch.bool)
             if ends_freely is None
             else ends_freely.gather(1, candidates.parent),
         )
@@ -166,7 +192,7 @@ class FinishedHypotheses(NamedTuple):
         return FinishedHypotheses(*(values.gather(1, order) for values in both))
 
     def select(self, rows: Tensor) -> FinishedHypotheses:
-        """Select sentences by their numbers [B'] or a mask [B]."""
+        """Select sentences by their numbers [B']."""
         return FinishedHypotheses(*(values[rows] for values in self))
 
 
@@ -254,164 +280,14 @@ def _parent_rows(parent: Tensor, width: int) -> Tensor:
     return first[:, None] + parent
 
 
-Fate = Literal["lived", "ended", "dropped"]
-"""Went on to the next step; ended its hypothesis; was not good enough to live on."""
+def _are_all_in_order(rows: Tensor, count: int) -> bool:
+    """Return whether rows [B, W] are all of `count`; of several hypotheses a GPU is not asked."""
+    if rows.device.type != "cpu":
+        return rows.shape[1] == 1 and len(rows) == count
+    return torch.equal(rows.flatten(), torch.arange(count))
 
 
-@dataclass(frozen=True)
-class Looked:
-    """A continuation that a step looked at.
-
-    Args:
-        parent: which live hypothesis of the step before it continues, from 0.
-        token: with which token.
-        token_score: that token's log-probability.
-        score: summed log-probability of the hypothesis with it.
-        fate: what became of it.
-        beam: which live hypothesis it is from here on; None unless it lived.
-        normalized_score: what it is ranked by among those that ended; None unless it ended.
-        tokens: of the whole hypothesis, end token left out.
-    """
-
-    parent: int
-    token: int
-    token_score: float
-    score: float
-    fate: Fate
-    beam: int | None
-    normalized_score: float | None
-    tokens: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of the search for a sentence.
-
-    Args:
-        looked: the continuations it looked at, best first.
-        bound: no hypothesis that is still to end can be ranked above this.
-        worst: what the last of those that would be returned is ranked by; −∞ while there are too
-            few. The search is done once this reaches the bound.
-    """
-
-    looked: tuple[Looked, ...]
-    bound: float
-    worst: float
-
-
-@dataclass(frozen=True)
-class _Seen:
-    """Tensors of a step as the search hands them over, a row for each sentence still searched."""
-
-    sentences: Tensor
-    beam: Beam
-    norm: float
-    bound: Tensor
-    worst: Tensor
-
-
-class SearchTrace:
-    """Watches a beam search that it is given to. It sees values and changes none.
-
-    For example:
-
-        trace = SearchTrace()
-        found = search(model, source, positions, settings, specials=specials, trace=trace)
-        steps = trace.steps(0)
-        path = places(steps, found[0][0])
-    """
-
-    def __init__(self) -> None:
-        self._seen: list[_Seen] = []
-
-    def add(
-        self, sentences: Tensor, beam: Beam, *, norm: float, bound: Tensor, worst: Tensor
-    ) -> None:
-        """Keep a step; called by the search.
-
-        Args:
-            sentences: [B] rows of the full batch.
-            beam: the outcome of the step.
-            norm: what the totals of those that end are divided by.
-            bound: [B] float64; see `Step`.
-            worst: [B] float64; see `Step`.
-        """
-        self._seen.append(_Seen(sentences, beam, norm, bound, worst))
-
-    def steps(self, sentence: int) -> list[Step]:
-        """All steps of one sentence.
-
-        Args:
-            sentence: its row in the batch.
-        """
-        results: list[Step] = []
-        before: list[tuple[int, ...]] = [()]
-        for seen in self._seen:
-            rows = (seen.sentences == sentence).nonzero().flatten().tolist()
-            if not rows:
-                break
-            looked = _looked(seen, rows[0], before)
-            before = [each.tokens for each in looked if each.fate == "lived"]
-            results.append(Step(looked, float(seen.bound[rows[0]]), float(seen.worst[rows[0]])))
-        return results
-
-
-def places(steps: Sequence[Step], hypothesis: Hypothesis) -> list[int]:
-    """The place of a returned hypothesis among the continuations of each step.
-
-    Args:
-        steps: of its sentence.
-        hypothesis: from the search.
-    """
-    tokens = hypothesis.tokens
-    path = []
-    for length, step in enumerate(steps[: len(tokens) + 1], start=1):
-        fate = "lived" if length <= len(tokens) else "ended"
-        path.append(
-            next(
-                place
-                for place, each in enumerate(step.looked)
-                if each.fate == fate and each.tokens == tokens[:length]
-            )
-        )
-    return path
-
-
-def _looked(seen: _Seen, row: int, before: Sequence[tuple[int, ...]]) -> tuple[Looked, ...]:
-    """The continuations of a step.
-
-    Args:
-        seen: the step.
-        row: the sentence's.
-        before: the tokens of the hypotheses that are continued.
-    """
-    live = [
-        (parent, token)
-        for total, parent, token, _ in _rows(seen.beam.live, row)
-        if total > -math.inf
-    ]
-    results: list[Looked] = []
-    candidates, ends = seen.beam.candidates, seen.beam.ends
-    ended = [False] * candidates.total.shape[1] if ends is None else ends[row].tolist()
-    for end, (total, parent, token, token_score) in zip(ended, _rows(candidates, row), strict=True):
-        if total == -math.inf:
-            continue
-        lives = not end and (parent, token) in live
-        results.append(
-            Looked(
-                parent=parent,
-                token=token,
-                token_score=token_score,
-                score=total,
-                fate="ended" if end else "lived" if lives else "dropped",
-                beam=live.index((parent, token)) if lives else None,
-                normalized_score=total / seen.norm if end else None,
-                tokens=before[parent] if end else (*before[parent], token),
-            )
-        )
-    return tuple(results)
-
-
-def _rows(candidates: Candidates, row: int) -> Iterator[tuple[float, int, int, float]]:
-    """A sentence's candidates, one by one."""
-    return zip(*(values[row].tolist() for values in candidates), strict=True)
+def _places(kept: Sequence[bool]) -> tuple[list[int], list[int]]:
+    """Return the places of False, and those of True."""
+    over, going = ([at for at, each in enumerate(kept) if each is so] for so in (False, True))
+    return over, going

@@ -64,7 +64,7 @@ class BestContinuations:
         """See `Selection`."""
         candidates = best_candidates(logits, excess, totals, looked_at(self.width))
         ends = candidates.token == self.eos
-        if ends.any():
+        if ends.device.type != "cpu" or ends.any():  # to ask would wait for a GPU
             return Beam(candidates, ends, live_candidates(candidates, ends, self.width), None, self)
         live = Candidates(*(t[:, : self.width] for t in candidates))
         return Beam(candidates, None, live, None, self)

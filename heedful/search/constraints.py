@@ -130,7 +130,8 @@ class NoRepeatNgram:
         recent = history[..., moment.step - self.size + 1 :].unsqueeze(-2)
         seen = (ngrams[..., :-1] == recent).all(-1)
         # A token may end several n-grams of which only one matches: the smallest decides.
-        barrier = torch.where(seen, -math.inf, math.inf).to(scores.dtype)
+        barrier = torch.full(seen.shape, math.inf, dtype=scores.dtype, device=scores.device)
+        barrier.masked_fill_(seen, -math.inf)  # `torch.where` would wait for a GPU
         scores.scatter_reduce_(-1, ngrams[..., -1], barrier, "amin")
 
 
@@ -147,7 +148,7 @@ class MaximumLength:
         if moment.step < self.shortest:
             return None
         full = self.limits[moment.sentences] <= moment.step
-        return torch.where(full, self.eos, -1)
+        return torch.full_like(moment.sentences, -1).masked_fill_(full, self.eos)
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,29 @@ class Constraints:
         A hypothesis that may not be continued by any token may end, whatever its length.
         """
         demanded = self._demanded(moment)
+        if demanded is not None and scores.device.type != "cpu":
+            self._apply_on_device(scores, moment, demanded)
+            return
         exceptions: list[tuple[Tensor, Tensor, Tensor]] = []
         if demanded is not None:
             rows = (demanded >= 0).nonzero()[:, 0]
             tokens = demanded[rows]
             exceptions.append((rows, tokens, scores[rows, :, tokens]))  # before the bans touch them
+        self._ban(scores, moment)
+        for rows, tokens, values in exceptions:
+            scores[rows] = -math.inf
+            scores[rows, :, tokens] = values
+
+    def _apply_on_device(self, scores: Tensor, moment: Moment, demanded: Tensor) -> None:
+        """Do the same for all rows alike: to find those of a demand would wait for a GPU."""
+        index = demanded.clamp(min=0)[:, None, None].expand(-1, scores.shape[1], 1)
+        values = scores.gather(2, index)
+        self._ban(scores, moment)
+        scores.masked_fill_((demanded >= 0)[:, None, None], -math.inf)
+        free = (demanded < 0)[:, None, None]
+        scores.scatter_(2, index, torch.where(free, scores.gather(2, index), values))
+
+    def _ban(self, scores: Tensor, moment: Moment) -> None:
         may_be_stuck = sum(ban.most() for ban in self.bans) >= scores.shape[-1]
         ending = scores[..., self.eos].clone() if may_be_stuck else None
         for ban in self.bans:
@@ -194,9 +213,6 @@ class Constraints:
         if ending is not None:
             stuck = scores.amax(-1) == -math.inf
             scores[..., self.eos] = torch.where(stuck, ending, scores[..., self.eos])
-        for rows, tokens, values in exceptions:
-            scores[rows] = -math.inf
-            scores[rows, :, tokens] = values
 
     def _demanded(self, moment: Moment) -> Tensor | None:
         result: Tensor | None = None

@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ConfigError
-from heedful.search.beam import SearchTrace, beam_search
 from heedful.search.beam_selection import BestContinuations, Selection
 from heedful.search.constraints import build_constraints
 from heedful.search.diverse_beam import DiverseGroups, merged_groups
+from heedful.search.fixed_search import draw_samples, draw_tokens, search_beams
 from heedful.search.required_phrases import PhraseSelection, Requirements
 from heedful.search.restricted_vocabulary import RestrictedVocabulary, restrict
-from heedful.search.sampling import draws, sample
 from heedful.search.scoring import rank_by_coverage
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials
+from heedful.search.search_trace import SearchTrace
 from heedful.search.step_model import AttentiveModel, State, StepModel
 
 
@@ -92,7 +92,7 @@ def search(
     if settings.sampling:
         numbers = range(len(limits)) if names is None else names
         name_of = torch.tensor(numbers, device=source.device)
-        results = sample(stepping, state, settings, known, rules, limits, name_of)
+        results = draw_samples(stepping, state, settings, known, rules, limits, name_of)
     else:
         selection = _selection(settings, known, required, source.device)
         each = settings
@@ -100,7 +100,7 @@ def search(
             rows = torch.arange(len(source), device=source.device).repeat_interleave(groups)
             state = stepping.reorder(state, rows[:, None])
             each = settings.model_copy(update={"n_best": settings.beam})
-        results = beam_search(stepping, state, each, known, rules, limits, selection, trace)
+        results = search_beams(stepping, state, each, known, rules, limits, selection, trace)
         if groups > 1:
             results = merged_groups(results, groups)
         if required is not None and required.any_phrases:
@@ -149,8 +149,7 @@ def stream_tokens(
     names = torch.tensor([name], device=source.device)
     with torch.inference_mode():
         state = model.start(source, source_positions)
-    for step in draws(model, state, drawn, specials, rules, limits, names):
-        token = int(step.tokens)
+    for token in draw_tokens(model, state, drawn, specials, rules, limits, names):
         if token == specials.eos:
             return
         yield token

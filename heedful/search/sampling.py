@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from heedful.search.constraints import Constraints, Moment
+from heedful.search.lookahead import index_on
 from heedful.search.search_settings import Hypothesis, SearchSettings, Specials, length_norm
 from heedful.search.step_model import State, StepModel, log_probabilities
 
@@ -47,7 +48,7 @@ def sample(
     steps = list(draws(model, state, settings, specials, rules, limits, names))
     tokens = torch.stack([step.tokens for step in steps], -1)
     scores = torch.stack([step.scores for step in steps], -1)
-    return _hypotheses(tokens, scores, steps[-1].wanted, settings, specials)
+    return hypotheses_of(tokens, scores, steps[-1].wanted, settings, specials)
 
 
 class Drawn(NamedTuple):
@@ -106,14 +107,15 @@ def draws(
         ended[sentences] |= tokens == specials.eos
         if history is not None:
             history = torch.cat([history, tokens[..., None]], -1)
-        going_on = ~ended[sentences].all(1)
-        if not going_on.any():
+        kept = (~ended[sentences].all(1)).tolist()  # a GPU is waited for once
+        if not any(kept):
             break
-        if not going_on.all():
-            rows = torch.arange(tokens.numel(), device=device).view_as(tokens)[going_on]
+        if not all(kept):
+            going = index_on([at for at, each in enumerate(kept) if each], device)
+            rows = torch.arange(tokens.numel(), device=device).view_as(tokens)[going]
             state = model.reorder(state, rows)
-            sentences, tokens = sentences[going_on], tokens[going_on]
-            history = None if history is None else history[going_on]
+            sentences, tokens = sentences[going], tokens[going]
+            history = None if history is None else history[going]
 
 
 def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
@@ -128,6 +130,9 @@ def random_numbers(seed: int, names: Tensor, samples: int, step: int) -> Tensor:
     Returns:
         [B, W] float64 on the device of `names`.
     """
+    if names.device.type != "cpu":  # which would wait for the names, and then for the numbers
+        places = (torch.full((1,), n, device=names.device) for n in (seed, step))
+        return random_numbers_on(next(places), names, samples, next(places))
     key = _mix(np.array([[seed]], dtype=np.uint64))
     for part in (
         names.cpu().numpy().astype(np.uint64)[:, None],
@@ -207,15 +212,46 @@ def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+def random_numbers_on(seed: Tensor, names: Tensor, samples: int, step: Tensor) -> Tensor:
+    """The numbers of `random_numbers`, for a seed [1] and a step [1] int64 on any device."""
+    each = torch.arange(samples, device=names.device)
+    key = _mixed(seed)
+    for part in (names[:, None], each, step):
+        key = _mixed(key ^ part)
+    return _shifted(key, 12).double() * 2.0**-52
+
+
+def _mixed(x: Tensor) -> Tensor:
+    """`_mix` in int64, whose sums and products wrap round as those of uint64."""
+    x = x + (int(_GOLDEN) - (1 << 64))
+    x = (x ^ _shifted(x, 30)) * (0xBF58476D1CE4E5B9 - (1 << 64))
+    x = (x ^ _shifted(x, 27)) * (0x94D049BB133111EB - (1 << 64))
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """The bits of int64 moved right, zeros after them, as if there were no sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
 def _spread(values: Tensor, sentences: Tensor, count: int, fill: float) -> Tensor:
     full = values.new_full((count, values.shape[1]), fill)
     full[sentences] = values
     return full
 
 
-def _hypotheses(
+def hypotheses_of(
     tokens: Tensor, scores: Tensor, wanted: Tensor, settings: SearchSettings, specials: Specials
 ) -> list[list[Hypothesis]]:
+    """The samples of each sentence as hypotheses, best first.
+
+    Args:
+        tokens: ids [B, W, T], each sample's up to its end token.
+        scores: [B, W, T] float32, their log-probabilities.
+        wanted: [B, W] bool, False for samples whose end was forced.
+        settings: have the length penalty.
+        specials: have the end token.
+    """
     lengths = (tokens == specials.eos).int().argmax(-1)
     plain = [t.tolist() for t in (tokens, scores.double(), lengths, wanted)]
     results: list[list[Hypothesis]] = []

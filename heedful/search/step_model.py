@@ -59,11 +59,16 @@ def log_totals(logits: Tensor) -> Tensor:
     if topk.supports(logits):
         totals, are_numbers = topk.logsumexp(logits)
     else:
-        top = logits.amax(-1, keepdim=True)
-        totals = top[..., 0].double() + torch.logsumexp(logits - top, -1).double()
+        totals = unchecked_totals(logits)
         are_numbers = not totals.isnan().any()
     _check(are_numbers)
     return totals
+
+
+def unchecked_totals(logits: Tensor) -> Tensor:
+    """The same by PyTorch's operations, NaN where the model gives no numbers: [...] float64."""
+    top = logits.amax(-1, keepdim=True)
+    return top[..., 0].double() + torch.logsumexp(logits - top, -1).double()
 
 
 def _check(are_numbers: bool) -> None:
@@ -82,6 +87,11 @@ def best_candidates(logits: Tensor, excess: Tensor, totals: Tensor, count: int) 
     """
     if topk.supports(logits):
         return Candidates(*topk.best_continuations(logits, excess, totals, count))
+    return candidates_by_sorting(logits, excess, totals, count)
+
+
+def candidates_by_sorting(logits: Tensor, excess: Tensor, totals: Tensor, count: int) -> Candidates:
+    """The same by PyTorch's operations, which a graph can hold."""
     # No hypothesis can have more than `count` children among the `count` best of all.
     largest, tokens = _largest(logits, min(count, logits.shape[-1]))
     values = largest.double() - excess[..., None]
@@ -272,6 +282,7 @@ class Continuation(Generic[State]):
         self.ends = tuple(ends)
         self.limit = limit
         self.stopped = stopped
+        self._index: Tensor | None = None
 
     @property
     def specials(self) -> Specials:
@@ -317,9 +328,15 @@ class Continuation(Generic[State]):
 
     def _with_end(self, logits: Tensor) -> Tensor:
         """[B, W, V] to [B, W, V + 1]: what ends a text counts as the end, and as nothing else."""
-        index = torch.tensor(self.ends, dtype=torch.int64, device=logits.device)
+        index = self._ends_on(logits.device)
         end = logits[..., index].logsumexp(-1, keepdim=True)  # of none: −∞
         return torch.cat([logits.index_fill(-1, index, -math.inf), end], -1)
+
+    def _ends_on(self, device: torch.device) -> Tensor:
+        """Its ends as an index; to bring it to a GPU in every step would wait each time."""
+        if self._index is None or self._index.device != device:
+            self._index = torch.tensor(self.ends, dtype=torch.int64, device=device)
+        return self._index
 
     def _cut(self, state: Continued[State]) -> Tensor:
         """[B, W] bool: continuations that must end here."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, NamedTuple, Protocol, Self, TypeVar
 
+import torch
 from torch import Tensor
 
 from heedful.data.batch_plan import nothing_shown
+from heedful.data.batches import tensors_of
 
 T = TypeVar("T")
 Item = TypeVar("Item")
@@ -35,6 +37,44 @@ class Batch(Protocol):
     def part(self, start: int, stop: int) -> Self:
         """The examples from `start` until `stop`."""
         ...
+
+
+def pinned(batch: Any) -> Any:
+    """A batch in memory that a GPU copies from while the processor goes on.
+
+    Args:
+        batch: a dataclass of tensors; the numbers of its examples stay where they are.
+    """
+    tensors = {n: t.pin_memory() for n, t in tensors_of(batch) if n != "indices"}
+    return replace(batch, **tensors)
+
+
+class BatchCopies:
+    """Copies batches to a GPU while it computes, on a stream of their own.
+
+    Args:
+        device: that computes on its current stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def copied(self, batch: Batch) -> Batch:
+        """The batch on the device, for what is launched from now on.
+
+        Args:
+            batch: pinned, or the copy is begun only once the processor has read all of it.
+        """
+        with torch.cuda.stream(self._stream):
+            moved: Any = batch.to(self.device)
+        now = torch.cuda.current_stream(self.device)
+        now.wait_stream(self._stream)
+        for name, tensor in tensors_of(moved):
+            if name != "indices":
+                tensor.record_stream(now)  # its memory is not free before that
+        result: Batch = moved
+        return result
 
 
 class Place(NamedTuple):

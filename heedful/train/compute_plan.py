@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from heedful.device import Precision, best_seconds, measured_width, resolve_precision
+from heedful.engines.training.products import linear
+from heedful.engines.training.traced_parts import obstacle_in
 from heedful.errors import ConfigError
 from heedful.kernels.library import has_gemm, min_gemm_width
-from heedful.nn.linear_layers import linear
-from heedful.nn.moe import adds_penalties
 
 if TYPE_CHECKING:
     from torch import nn
@@ -162,7 +162,7 @@ class ComputePlan:
             settings.compile,
             device.type,
             lacking=lacking_here(device),
-            experts=adds_penalties(model),
+            untraceable=obstacle_in(model),
             updates=updates,
             minutes=settings.max_minutes,
         )
@@ -215,7 +215,7 @@ def choose_compiling(
     device: str,
     *,
     lacking: str | None,
-    experts: bool = False,
+    untraceable: str | None = None,
     updates: int | None = None,
     minutes: float | None = None,
 ) -> Compiling:
@@ -225,7 +225,7 @@ def choose_compiling(
         requested: the setting.
         device: the device's type, such as `cuda`.
         lacking: what is missing to compile for it, a clause; from `lacking_here`.
-        experts: there are experts in the model, which the numbers in a tensor choose among.
+        untraceable: what no graph can be made of in the model, a clause; from `obstacle_in`.
         updates: of the whole run; None if it is not known.
         minutes: that the run may take; None for any.
 
@@ -234,13 +234,14 @@ def choose_compiling(
     """
     if requested == "off":
         return Compiling(False, "as asked for", asked_for=True)
-    obstacle = "which expert works on a token no graph can tell beforehand" if experts else lacking
+    obstacle = untraceable or lacking
     if requested == "on":
         if obstacle is not None:
             raise ConfigError(
                 f"Training cannot be compiled: {obstacle}",
                 where="compile = on",
-                remedy="Use compile = off" + ("" if experts else ", or install what is missing"),
+                remedy="Use compile = off"
+                + ("" if untraceable else ", or install what is missing"),
             )
         return Compiling(True, "as asked for", asked_for=True)
     if device == "cpu":

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 
 from heedful.data.batches import NO_TARGET, PairBatch, RowBatch, WindowBatch, tensors_of
 from heedful.errors import ConfigError, DataError
-from heedful.nn.moe import adds_penalties
 from heedful.nn.positions import NOTHING_HERE, context_parallel
 from heedful.train.batch_source import Batch
+from heedful.train.objective import adds_penalties
 
 if TYPE_CHECKING:
     from heedful.train.run_settings import ObjectiveSettings

@@ -38,11 +38,26 @@ class MovingAverage:
         self.decay = decay
         self.tensors = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
-    def update(self, weights: Mapping[str, Tensor], step: int) -> None:
-        """Add the weights after a step (from 1) to the average."""
+    def update(
+        self, weights: Mapping[str, Tensor], step: int, skipped: Tensor | None = None
+    ) -> None:
+        """Add the weights after a step to the average.
+
+        Args:
+            weights: by name.
+            step: number of the update, from 1.
+            skipped: [] on the weights' device, 1 if the update was not made, 0 if it was; where it
+                is known that it was made, None.
+        """
         decay = min(self.decay, (1 + step) / (10 + step))
         new = [_here(weights[name].detach()) for name in self.tensors]
-        torch._foreach_lerp_([_here(each) for each in self.tensors.values()], new, 1 - decay)
+        averages = [_here(each) for each in self.tensors.values()]
+        if skipped is None:
+            torch._foreach_lerp_(averages, new, 1 - decay)
+            return
+        change = torch._foreach_sub(new, averages)
+        torch._foreach_mul_(change, (1 - decay) * (1 - skipped))
+        torch._foreach_add_(averages, change)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore a saved average."""

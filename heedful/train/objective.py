@@ -9,16 +9,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.data.batches import NO_TARGET
+from heedful.engines.training.chunked_loss import ChunkedLosses
 from heedful.nn.capture import Capture
-from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
-from heedful.nn.moe import PENALTIES, adds_penalties, penalty
+from heedful.nn.moe import PENALTIES, penalty
+from heedful.train.static_shapes import Output, real_places
 
 if TYPE_CHECKING:
     from heedful.data.batches import PairBatch, RowBatch, SegmentBatch, WindowBatch
@@ -38,10 +40,12 @@ class Context:
     Args:
         step: number of the update, from 1.
         carried_state: what the batch before handed on.
+        losses: how cross-entropies are computed.
     """
 
     step: int
     carried_state: CarriedState = field(default_factory=dict)
+    losses: ChunkedLosses = field(default_factory=ChunkedLosses)
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,11 @@ class TranslationObjective:
 
     settings: ObjectiveSettings
 
+    @property
+    def can_be_static(self) -> bool:
+        """True if nothing but shapes decides what is computed; see `static_shapes`."""
+        return not (self.settings.scheduled_sampling or self.settings.r_drop)
+
     def loss(self, model: Translator, batch: PairBatch, context: Context) -> LossSum:
         """The summed loss over the batch's real target positions.
 
@@ -94,8 +103,7 @@ class TranslationObjective:
             share = self.settings.scheduled_sampling * grown
             target_input = mix_in_guesses(model, batch, share)
         if model.training and self.settings.r_drop:
-            return self._r_drop(model, batch, target_input)
-        real = batch.target_positions >= 0
+            return self._r_drop(model, batch, target_input, context)
         states, added = with_penalty(
             model,
             batch.source,
@@ -105,11 +113,13 @@ class TranslationObjective:
             **segments_of(batch),
         )
         smoothing = self.settings.label_smoothing if model.training else 0.0
-        return _token_loss(
-            states[real], _Output.of(model), batch.target_output[real], smoothing, added
-        )
+        output, count = output_of(model), batch.target_tokens
+        targets = batch.target_output.where(batch.target_positions >= 0, NO_TARGET)
+        return _token_loss(states, output, targets, count, smoothing, added, context)
 
-    def _r_drop(self, model: Translator, batch: PairBatch, target_input: Tensor) -> LossSum:
+    def _r_drop(
+        self, model: Translator, batch: PairBatch, target_input: Tensor, context: Context
+    ) -> LossSum:
         """Half of the paper's loss, so that without the divergence it is the plain loss."""
         double = twice(batch)
         real = double.target_positions >= 0
@@ -121,12 +131,13 @@ class TranslationObjective:
             double.target_positions,
             **segments_of(double),
         )
-        hidden = states[real]
+        hidden = _chosen(states, real, double.target_tokens)
         tokens = int(hidden.shape[0]) // 2
-        result = consistent_cross_entropy(
+        once = batch.target_positions >= 0
+        result = context.losses.consistent_cross_entropy(
             hidden.view(2, tokens, -1),
             model.output_weight,
-            batch.target_output[batch.target_positions >= 0],
+            _chosen(batch.target_output, once, batch.target_tokens),
             self.settings.label_smoothing,
             self.settings.r_drop / 2,
             bias=model.output_bias,
@@ -146,11 +157,14 @@ class CausalLMObjective:
 
     label_smoothing: float
 
+    can_be_static = True
+
     def loss(self, model: Any, batch: WindowBatch, context: Context) -> LossSum:
         # Windows in which no text ends need no segments to tell texts apart.
-        segments = batch.segments if bool(batch.segments.any()) else None
-        states, added = with_penalty(model, batch.ids, batch.positions, segments)
-        return _next_token_loss(model, states, batch, self.label_smoothing, added)
+        segments = batch.segments if batch.packed else None
+        positions = None if batch.counted else batch.positions
+        states, added = with_penalty(model, batch.ids, positions, segments)
+        return _next_token_loss(model, states, batch, self.label_smoothing, added, context)
 
 
 @dataclass(frozen=True)
@@ -175,7 +189,7 @@ class SegmentObjective:
             batch.ids, batch.positions, batch.segments, memory, capture=capture
         )
         added = 0.0 if capture is None else penalty(capture)
-        result = _next_token_loss(model, states, batch, self.label_smoothing, added)
+        result = _next_token_loss(model, states, batch, self.label_smoothing, added, context)
         layers = {f"layer.{number}": inputs for number, inputs in enumerate(memory.inputs)}
         following = batch.indices + batch.ids.shape[1]
         carried = {"following": following, "segments": memory.segments, **layers}
@@ -185,27 +199,28 @@ class SegmentObjective:
 def _remembered(carried: CarriedState, firsts: Tensor, empty: SegmentMemory) -> SegmentMemory:
     """Return the memory of each row, by the number of its first token [B]; empty where unknown."""
     matches = carried["following"].cpu()[None, :] == firsts[:, None]
-    known, row = matches.any(1), matches.int().argmax(1)
     segments = empty.segments
     device = segments.device
-    row = row.to(device)
-    kept = carried["segments"].to(device)[row].where(known[:, None].to(device), segments)
+    known = matches.any(1).to(device, non_blocking=True)
+    row = matches.int().argmax(1).to(device, non_blocking=True)
+    kept = carried["segments"].to(device)[row].where(known[:, None], segments)
     layers = range(len(empty.inputs))
     inputs = tuple(carried[f"layer.{number}"].to(device)[row] for number in layers)
     return dataclasses.replace(empty, inputs=inputs, segments=kept)
 
 
 def _next_token_loss(
-    model: Any, states: Tensor, batch: WindowBatch, smoothing: float, added: Tensor | float
+    model: Any,
+    states: Tensor,
+    batch: WindowBatch,
+    smoothing: float,
+    added: Tensor | float,
+    context: Context,
 ) -> LossSum:
     """The summed cross-entropy of a batch's targets from states [B, L, D]."""
-    targets = batch.targets
-    if batch.target_tokens < targets.numel():  # or choosing would only copy
-        real = targets != NO_TARGET
-        states, targets = states[real], targets[real]
     smoothing = smoothing if model.training else 0.0
-    states, targets = states.flatten(end_dim=-2), targets.flatten()
-    return _token_loss(states, _Output.of(model), targets, smoothing, added)
+    output, tokens = output_of(model), batch.target_tokens
+    return _token_loss(states, output, batch.targets, tokens, smoothing, added, context)
 
 
 @dataclass(frozen=True)
@@ -219,12 +234,15 @@ class MaskedObjective:
     label_smoothing: float
 
     def loss(self, model: Any, batch: RowBatch, context: Context) -> LossSum:
-        real = batch.targets != NO_TARGET
         states, added = with_penalty(model, batch.ids, batch.positions, None)
         head = model.heads["masked_lm"]
         smoothing = self.label_smoothing if model.training else 0.0
-        features, output = head.features(states[real]), _Output(head.projection.weight, head.bias)
-        return _token_loss(features, output, batch.targets[real], smoothing, added)
+        # One token in seven is guessed: only those go through the head.
+        real, count = batch.targets != NO_TARGET, batch.target_tokens
+        features = head.features(_chosen(states, real, count))
+        targets = _chosen(batch.targets, real, count)
+        output = Output(head.projection.weight, head.bias)
+        return _token_loss(features, output, targets, count, smoothing, added, context)
 
 
 Scorer = Callable[[Any, Any], tuple[Tensor, Tensor | float]]
@@ -277,6 +295,17 @@ def with_penalty(
     return states, 0.0 if capture is None else penalty(capture)
 
 
+def adds_penalties(model: nn.Module) -> bool:
+    """Return whether a model's layers add something to the loss, as experts do."""
+    if model not in _adding:  # every pass asks, and looking takes half a millisecond
+        result = any(getattr(each, "adds_penalty", False) for each in model.modules())
+        _adding[model] = result
+    return _adding[model]
+
+
+_adding: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
+
+
 def _penalties_of(model: nn.Module) -> Capture | None:
     """A capture of what layers add to the loss; None where they add nothing.
 
@@ -285,30 +314,45 @@ def _penalties_of(model: nn.Module) -> Capture | None:
     return Capture([PENALTIES]) if model.training and adds_penalties(model) else None
 
 
-class _Output(NamedTuple):
-    """The output projection: weight [V, D], bias [V], the soft cap of its logits."""
+def output_of(model: Any) -> Output:
+    """A model's output projection."""
+    return Output(model.output_weight, model.output_bias, model.spec.logits_softcap)
 
-    weight: Tensor
-    bias: Tensor | None
-    softcap: float | None = None
 
-    @classmethod
-    def of(cls, model: Any) -> Self:
-        return cls(model.output_weight, model.output_bias, model.spec.logits_softcap)
+def _chosen(table: Tensor, real: Tensor, count: int) -> Tensor:
+    """The rows [count, …] of a table [B, L, …] where something is real [B, L], so many times."""
+    if real.device.type == "cpu":
+        return table[real]
+    return table.flatten(0, 1).index_select(0, real_places(real, count))
 
 
 def _token_loss(
     states: Tensor,
-    output: _Output,
+    output: Output,
     targets: Tensor,
+    tokens: int,
     smoothing: float,
     added: Tensor | float,
+    context: Context,
 ) -> LossSum:
-    """The summed cross-entropy of tokens [T] from states [T, D], with what layers add to it."""
+    """The summed cross-entropy of states [..., D], with what layers add to it.
+
+    Args:
+        states: of every place, or of those that count.
+        output: the projection.
+        targets: [...] int64; −1 where nothing is to be predicted.
+        tokens: number of targets.
+        smoothing: of labels.
+        added: by layers, to the mean loss of a token.
+        context: whose losses are used.
+    """
     weight, bias, softcap = output
-    loss, nll = smoothed_cross_entropy(states, weight, targets, smoothing, bias, softcap)
-    tokens = len(targets)
-    return LossSum(loss + tokens * added, tokens, {"nll": nll})
+    if tokens < targets.numel() and not context.losses.takes_padding:
+        real = targets != NO_TARGET
+        states, targets = _chosen(states, real, tokens), _chosen(targets, real, tokens)
+    states, targets = states.flatten(end_dim=-2), targets.flatten()
+    sums = context.losses.smoothed_cross_entropy(states, weight, targets, smoothing, bias, softcap)
+    return LossSum(sums.loss + tokens * added, tokens, {"nll": sums.nll})
 
 
 def twice(batch: PairBatch) -> PairBatch:

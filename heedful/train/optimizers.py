@@ -66,10 +66,66 @@ def _of_one_mesh(parameters: list[nn.Parameter]) -> Iterable[list[nn.Parameter]]
     return groups.values()
 
 
+class DeviceStep:
+    """An optimizer's step that the device makes or leaves out by itself, so that nobody waits.
+
+    PyTorch's fused optimizers read two numbers on the device, as loss scalers give them: what
+    gradients are divided by while they are read (`grad_scale`), and whether to change nothing
+    (`found_inf`). The learning rate is there too, where recorded graphs find the present one.
+
+    Args:
+        optimizer: a fused one, from `build_optimizer`.
+        device: of the parameters.
+
+    Attributes:
+        skipped: [] float32, 1 from the first update on whose loss or gradient was not finite. Until
+            it is set to 0 no update changes anything, so that those launched before the result of
+            that one was read can be launched again.
+        tokens: [] float32, target tokens of the present update.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, device: torch.device) -> None:
+        self.optimizer: Any = optimizer
+        self.skipped = torch.zeros((), device=device)
+        self.tokens = torch.ones((), device=device)
+        # CUDA's kernels read a rate in float32; processors get the number that a float would be.
+        kind = torch.float32 if device.type == "cuda" else torch.float64
+        rate = torch.zeros((), device=device, dtype=kind)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def begin(self, tokens: int, rate: float) -> Tensor:
+        """Begin an update of so many target tokens at this learning rate; return `tokens`."""
+        set_learning_rate(self.optimizer, rate)
+        return self.tokens.fill_(tokens)
+
+    def take(self, losses: Tensor, norm: Tensor, clip_norm: float) -> None:
+        """Make the step, unless this update or one before it was not finite.
+
+        Args:
+            losses: of each part [parts], summed over its target tokens; or of all parts [].
+            norm: [], the length of the gradient.
+            clip_norm: largest length, 0 for no limit.
+        """
+        loss = (losses.double().sum() / self.tokens).float()
+        finite = torch.isfinite(loss) & torch.isfinite(norm)
+        self.skipped.copy_(torch.maximum(self.skipped, (~finite).float()))
+        self.optimizer.found_inf = self.skipped
+        if clip_norm:
+            self.optimizer.grad_scale = (norm / clip_norm).clamp(min=1.0).float()
+        try:
+            self.optimizer.step()
+        finally:
+            self.optimizer.found_inf = self.optimizer.grad_scale = None
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Use this rate in the next update."""
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.memory import ask_for_huge_pages, peak_memory_bytes
+from heedful.train.choose_updater import updater_of_run
 from heedful.train.compute_plan import Compiling, environment_changes
 from heedful.train.lora import merged_parameters, parameter_counts
 from heedful.train.parallel.distribution import distribute
@@ -18,7 +19,6 @@ from heedful.train.published_model import Publisher, choose_final_model
 from heedful.train.run_start import Start, started
 from heedful.train.trainer import StopRequest, Trainer
 from heedful.train.training_state import Hooks, SavedState
-from heedful.train.update import Updater
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -146,11 +146,13 @@ class _Run:
         return summary
 
     def _trainer(self) -> Trainer:
-        updater = Updater.of_run(self.distribution, self.settings, self.plan.precision)
+        precision = self.plan.precision
+        updater = updater_of_run(self.distribution, self.settings, precision, self.events)
         hooks = Hooks(self.validator, self._offer, self._facts)
         saved = SavedState(updater, self.team, self.store, self.settings.checkpoint, hooks)
         batches, epochs = self.settings.optimizer.accumulate, self.settings.max_epochs
-        parts = UpdateParts(self.task.source, self.share, batches, epochs)
+        on_gpu = updater.device.type == "cuda"
+        parts = UpdateParts(self.task.source, self.share, batches, epochs, pin=on_gpu)
         return Trainer(updater, parts, self.settings, saved=saved, events=self.events)
 
     def _compile(self, trainer: Trainer) -> float:

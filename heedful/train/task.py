@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from heedful.data.text_file import LongWords, shards_not_read
+from heedful.engines.training.activation_checkpointing import apply_checkpointing
 from heedful.errors import ConfigError, DataError
-from heedful.train.activation_checkpointing import apply_checkpointing
 from heedful.train.batch_source import FixedBatches, Source
 from heedful.train.validation import Measure, Validator
 from heedful.train.warm_start import initial_labels, initial_model, initial_tokenizers

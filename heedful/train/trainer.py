@@ -1,22 +1,27 @@
-"""The training loop: updates, metrics, validation, checkpoints, stopping."""
+"""The training loop: updates, metrics, validation, checkpoints, stopping.
+
+Where a device decides by itself whether an update is made, the result of one is read when the next
+has been launched, so that the device never waits. Nothing else is different: an update launched
+after one that was not finite has changed nothing, and is launched again.
+"""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from heedful.errors import RunError, UserError
 from heedful.memory import Trimmer, ran_out, reuse_freed
-from heedful.train.optimizers import learning_rate
-from heedful.train.splitting import OneTooLarge, Part
+from heedful.train.launches import Launch, Launches
+from heedful.train.splitting import OneTooLarge
 from heedful.train.stop_request import StopRequest
 from heedful.train.training_state import Scored, TrainingState
-from heedful.train.update import Updater, UpdateResult
 
 __all__ = ["StopRequest", "Trainer"]
 
@@ -25,7 +30,10 @@ if TYPE_CHECKING:
     from heedful.train.objective import CarriedState
     from heedful.train.parallel.shares import UpdateParts
     from heedful.train.run_settings import RunSettings
+    from heedful.train.splitting import Part
     from heedful.train.training_state import SavedState
+    from heedful.train.update import Updater
+    from heedful.train.update_result import LaunchedUpdate, UpdateResult
 
 
 MAX_SKIPPED = 10
@@ -63,11 +71,13 @@ class Trainer:
         self.model = updater.model
         self.parts = parts
         self.settings = settings
-        self.width = cast(Any, self.model).spec.width  # for the paper's learning rate
         self.events = events
         self.state = TrainingState()
         self.carried_state: CarriedState = {}
         self.trimmer = Trimmer()
+        self._read = 0.0  # when the latest result was
+        width = cast(Any, self.model).spec.width
+        self.launches = Launches(self._update, parts, settings, width)
 
     def fit(self, stop: StopRequest) -> str:
         """Train until the end or until asked to stop.
@@ -85,35 +95,23 @@ class Trainer:
             return self._fit(stop)
         except UserError:
             with suppress(UserError):  # which may follow from this one
+                self._settle()
+            with suppress(UserError):
                 self.saved.store.finish()  # the thread may not outlive the process
             raise
         finally:
             self.parts.close()
 
     def _fit(self, stop: StopRequest) -> str:
-        while not (self._stopped(stop) or self._end()):
-            started = time.monotonic()
-            parts, (epoch, used) = self.parts.take(self.state.place)
-            step = self.state.step + 1
-            schedule, max_steps = self.settings.schedule, self.settings.max_steps
-            rate = learning_rate(schedule, step, width=self.width, max_steps=max_steps)
-            result = self._update(parts, step, rate, stop)
-            if result is None:
+        while True:
+            over = self._stopped(stop) or self._end() is not None
+            if over and self.launches.in_flight is None:
                 break
-            seconds = time.monotonic() - started
-            self.state.seconds = self.team.of_main(self.state.seconds + seconds)
-            self.state.tokens += result.tokens
-            self.state.step, self.state.epoch, self.state.batch = step, epoch, used
-            before = self.carried_state
-            self.carried_state = result.carried_state if result.finite else {}
-            self._tell(result, rate, seconds)
-            self.trimmer.step()
-            if not result.finite:
-                self._not_finite(parts, result, before)
-                continue
-            self.state.skipped = 0
-            self.saved.update_average(step)
-            self._due()
+            if over or self._is_waited_for():
+                self._settle()
+            elif not self._go_on(stop):
+                self._settle()
+                break
         reason = self._end()
         if reason is None:
             self.save(finish=True)
@@ -125,6 +123,58 @@ class Trainer:
             self.validate()
         self.save(finish=True)
         return reason
+
+    def _is_waited_for(self) -> bool:
+        """Return whether something is due between the update in flight and the next."""
+        flight = self.launches.in_flight
+        if flight is None:
+            return False
+        then = replace(self.state, step=flight.step, epoch=flight.after.epoch)
+        is_last = self._end(then) is not None
+        return is_last or self._validates_at(flight.step) or self._saves_at(flight.step)
+
+    def _go_on(self, stop: StopRequest) -> bool:
+        """Launch the next update and read a result; False when asked to stop."""
+        before = self.launches.in_flight
+        launched = self.launches.launch(self.state, self.carried_state, lambda: bool(stop))
+        if launched is None:
+            return False
+        if launched.update.skipped is None:
+            self._settle()
+            return True
+        # Before the next update changes the weights.
+        self.saved.update_average(launched.step, launched.update.skipped)
+        if before is not None:
+            self._settled(before)
+        return True
+
+    def _settle(self) -> None:
+        """Read the result of the update in flight, if there is one, and do what is due then."""
+        flight = self.launches.landed()
+        if flight is not None:
+            self._settled(flight)
+
+    def _settled(self, flight: Launch) -> None:
+        result = flight.update.read()
+        now = time.monotonic()
+        seconds, self._read = now - max(flight.started, self._read), now
+        self.state.seconds = self.team.of_main(self.state.seconds + seconds)
+        self.state.tokens += result.tokens
+        self.state.step = flight.step
+        self.state.epoch, self.state.batch = flight.after
+        self.carried_state = result.carried_state if result.finite else {}
+        if not result.finite:  # the one after it was launched in vain
+            self.launches.discard()
+        self._tell(result, flight.rate, seconds)
+        self.trimmer.step()
+        if not result.finite:
+            self._not_finite(flight.parts, result, flight.before)
+            return
+        self.state.skipped = 0
+        if flight.update.skipped is None:
+            self.saved.update_average(flight.step)
+        if self.launches.in_flight is None:
+            self._due()
 
     def validate(self) -> None:
         """Score the model, keep count of the best, offer it for publishing."""
@@ -170,9 +220,9 @@ class Trainer:
             stop.ask("another process")
         return stopped
 
-    def _end(self) -> str | None:
-        """The reason why training is over, or None."""
-        settings, state = self.settings, self.state
+    def _end(self, state: TrainingState | None = None) -> str | None:
+        """The reason why training is over in a state, the present one if None; or None."""
+        settings, state = self.settings, state or self.state
         if state.step >= settings.max_steps:
             return f"max_steps = {settings.max_steps} reached"
         if settings.max_minutes is not None and state.seconds >= 60 * settings.max_minutes:
@@ -185,21 +235,32 @@ class Trainer:
         return None
 
     def _due(self) -> None:
-        settings, state = self.settings, self.state
-        if self.hooks.validate is not None and state.step % settings.validation.every_steps == 0:
+        step = self.state.step
+        if self._validates_at(step):
             self.validate()
-        minutes = settings.checkpoint.every_minutes
-        late = minutes is not None and state.seconds - self.saved.seconds >= 60 * minutes
-        if late or state.step % settings.checkpoint.every_steps == 0:
+        if self._saves_at(step):
             self.save()
 
+    def _validates_at(self, step: int) -> bool:
+        every_steps = self.settings.validation.every_steps
+        return self.hooks.validate is not None and step % every_steps == 0
+
+    def _saves_at(self, step: int) -> bool:
+        every = self.settings.checkpoint
+        seconds = self.state.seconds - self.saved.seconds
+        is_late = every.every_minutes is not None and seconds >= 60 * every.every_minutes
+        return is_late or step % every.every_steps == 0
+
     def _update(
-        self, parts: Sequence[Part], step: int, rate: float, stop: StopRequest
-    ) -> UpdateResult | None:
+        self,
+        parts: Sequence[Part],
+        step: int,
+        rate: float,
+        cancelled: Callable[[], bool],
+        carried_state: CarriedState,
+    ) -> LaunchedUpdate | None:
         try:
-            return self.updater.update(
-                parts, step, rate, cancelled=lambda: bool(stop), carried_state=self.carried_state
-            )
+            return self.updater.launch(parts, step, rate, cancelled, carried_state)
         except OneTooLarge as error:
             lines = self.parts.lines(error.numbers.tolist())
             packed = self.settings.data.packed_length is not None

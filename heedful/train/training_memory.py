@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heedful.device import resolve_precision
+from heedful.engines.cost_memory import LARGEST_TRAINING, training_peak
 from heedful.errors import ConfigError, RunError
 from heedful.interop.hugging_face import describe_any
 from heedful.memory import available_bytes
 from heedful.models.cost import count_parameters, human_bytes, largest
-from heedful.models.cost_memory import LARGEST_TRAINING, training_peak
 from heedful.models.preset_files import read_preset_spec
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 from heedful.nn.work import BFLOAT16, FLOAT32

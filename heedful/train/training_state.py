@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from heedful.train.batch_source import Place
 from heedful.train.model_weights import MovingAverage, load_weights, using, weights_of
-from heedful.train.optimizers import export_moments, import_moments
+from heedful.train.optimizers import export_moments
 from heedful.train.saved_tensors import SavedTensors
 
 if TYPE_CHECKING:
@@ -149,10 +149,10 @@ class SavedState:
             with using(self.model, average):
                 yield self.model
 
-    def update_average(self, step: int) -> None:
-        """Add the weights after a step to the moving average, if kept."""
+    def update_average(self, step: int, skipped: Tensor | None = None) -> None:
+        """Add the weights after a step to the moving average, if kept; see `MovingAverage`."""
         if self.average is not None:
-            self.average.update(weights_of(self.model), step)
+            self.average.update(weights_of(self.model), step, skipped)
 
     def save(self, state: TrainingState, carried_state: CarriedState) -> None:
         """Write a checkpoint, and without validation offer the model.
@@ -208,7 +208,7 @@ class SavedState:
                 carried[rest] = tensor
             else:
                 moments[name] = tensor
-        import_moments(self.updater.optimizer, self.model, moments)
+        self.updater.load_moments(moments)
         if self.average is not None:
             self.average.load(average)
         self.updater.scaler.load_state_dict(dict(values["scaler"]))

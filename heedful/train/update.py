@@ -7,51 +7,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from heedful.engines.training.training_engine import (
+    ChunkedLosses,
+    CompiledEngine,
+    prepare_training,
+)
 from heedful.memory import ran_out, release
-from heedful.nn.unpadding import sequences_apart
-from heedful.train.compiled_pass import CompiledPass
+from heedful.train.batch_source import BatchCopies
 from heedful.train.nonfinite import NOWHERE, Diagnosis, find_nonfinite, first_bad_weight
 from heedful.train.objective import CarriedState, Context, HandOver, LossSum, Objective
-from heedful.train.optimizers import build_optimizer, divided, set_learning_rate
+from heedful.train.optimizers import DeviceStep, divided, import_moments, set_learning_rate
 from heedful.train.splitting import Part, PartialSums, Splitting, derive_seed, parts_of
+from heedful.train.static_shapes import of_one_shape, shapes_are_static
+from heedful.train.update_result import LaunchedUpdate, UpdateResult, read_later
 
 if TYPE_CHECKING:
     from heedful.device import Precision
     from heedful.events import Events
     from heedful.train.batch_source import Batch
     from heedful.train.parallel.team import Team
-    from heedful.train.run_settings import RunSettings
-
 
 T = TypeVar("T")
 
-
-@dataclass(frozen=True)
-class UpdateResult:
-    """The result of an update.
-
-    Args:
-        values: means over target tokens: `loss` and the objective's extras.
-        tokens: target tokens it was computed from.
-        grad_norm: length of the gradient before clipping.
-        finite: whether loss and gradient were; if not, no weight was changed.
-        too_large: of each batch or part that memory ran out for, positions and examples.
-        carried_state: what the last batch hands to the next update.
-    """
-
-    values: dict[str, float]
-    tokens: int
-    grad_norm: float
-    finite: bool
-    too_large: tuple[tuple[int, int], ...] = ()
-    carried_state: CarriedState = field(default_factory=dict)
+DECIDING = {"cuda"}
+"""Types of devices that decide by themselves whether an update is made; see `DeviceStep`."""
 
 
 class Distribution:
@@ -137,7 +123,12 @@ class Updater:
         distribution: of the model over processes; all of it on this one if None.
 
     Attributes:
-        compiled: how the model's pass is computed; as it is written if None.
+        engine: computes the model's passes.
+        compiled: the same as graphs, where they are compiled; else None.
+        device_step: the step that the device makes or leaves out by itself; None where results are
+            waited for: on processors, with a loss scaler, and with several processes, whose sums
+            travel as numbers.
+        copies: of batches to the device beside what it computes; None on processors.
     """
 
     def __init__(
@@ -162,23 +153,13 @@ class Updater:
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=precision.needs_scaler)
         self.gradients = PartialSums(self.parameters, self.distribution.partial_sums)
         self.splitting = Splitting(self.distribution.team, alone=self.distribution.may_look)
-        self.compiled: CompiledPass | None = None
-
-    @classmethod
-    def of_run(
-        cls, distribution: Distribution, settings: RunSettings, precision: Precision
-    ) -> Updater:
-        """The updater of a run, with a new optimizer."""
-        model = distribution.model
-        return cls(
-            model,
-            distribution.objective,
-            build_optimizer(model, settings.optimizer),
-            precision,
-            seed=settings.seed,
-            clip_norm=settings.optimizer.clip_norm,
-            distribution=distribution,
-        )
+        self.engine = prepare_training(model, self.device)
+        self.compiled: CompiledEngine | None = None
+        alone = self.distribution.team is None and not precision.needs_scaler
+        fused = all(group.get("fused") for group in optimizer.param_groups)
+        decides = self.device.type in DECIDING and alone and fused
+        self.device_step = DeviceStep(optimizer, self.device) if decides else None
+        self.copies = BatchCopies(self.device) if self.device.type == "cuda" else None
 
     def update(
         self,
@@ -188,6 +169,18 @@ class Updater:
         cancelled: Callable[[], bool] = lambda: False,
         carried_state: CarriedState | None = None,
     ) -> UpdateResult | None:
+        """Make an update and wait for its result; see `launch`."""
+        launched = self.launch(batches, step, learning_rate, cancelled, carried_state)
+        return None if launched is None else launched.read()
+
+    def launch(
+        self,
+        batches: Sequence[Batch | Part],
+        step: int,
+        learning_rate: float,
+        cancelled: Callable[[], bool] = lambda: False,
+        carried_state: CarriedState | None = None,
+    ) -> LaunchedUpdate | None:
         """Change the weights by the mean gradient over all tokens of all batches.
 
         Args:
@@ -208,6 +201,8 @@ class Updater:
             self.model.train()
         sums: dict[str, list[Tensor]] = {}
         hand_over = HandOver(carried_state or {})
+        on_device = self.device_step
+        divisor = tokens if on_device is None else on_device.begin(tokens, learning_rate)
 
         def begin() -> None:
             self.optimizer.zero_grad(set_to_none=True)
@@ -219,13 +214,14 @@ class Updater:
             if self.distribution.team is None and cancelled():
                 return False
             before = hand_over.before(part.place[0])
+            batch = part.batch if self.copies is None else self.copies.copied(part.batch)
             with self.distribution.exchanging(last):
-                result = self._loss(part.batch, step, *part.place, carried_state=before)
+                result = self._loss(batch, step, *part.place, carried_state=before)
                 hand_over.add(result.carried_state)
                 assert result.tokens == part.batch.target_tokens
                 if last:
                     self.splitting.agree()
-                loss = self._weighed(result.loss_sum / tokens, part)
+                loss = self._weighed(result.loss_sum / divisor, part)
                 with self.gradients.adding(last):
                     self.scaler.scale(loss).backward()
             for name, value in {"loss": result.loss_sum, **result.extras}.items():
@@ -236,12 +232,22 @@ class Updater:
             too_large = self._compiling(step, lambda: self.splitting.run(parts, begin, learn))
         if too_large is None:
             return None
+        carried = hand_over.last()
+        if on_device is not None:
+            norm = self.distribution.norm(self._gradients())
+            on_device.take(torch.stack(sums["loss"]), norm, self.clip_norm)
+            return read_later(sums, norm, on_device, tokens, carried, too_large)
         # In float64, where a few numbers of float32 have the same sum in any order.
         here = [sum(torch.stack(values).tolist()) for values in sums.values()]
         totals = self.distribution.sums(here)
         values = {name: total / tokens for name, total in zip(sums, totals, strict=True)}
         result = self._apply(values, tokens, learning_rate)
-        return replace(result, too_large=too_large, carried_state=hand_over.last())
+        result = replace(result, too_large=too_large, carried_state=carried)
+        return LaunchedUpdate(lambda: result, carried)
+
+    def load_moments(self, tensors: dict[str, Tensor]) -> None:
+        """Restore the optimizer's state, see `import_moments`."""
+        import_moments(self.optimizer, self.model, tensors)
 
     def _weighed(self, loss: Tensor, part: Part) -> Tensor:
         """The loss of a part as its gradient is to count; as it is where one process trains."""
@@ -269,7 +275,7 @@ class Updater:
         Returns:
             False if it failed.
         """
-        self.compiled = CompiledPass(self.model, events, asked_for=asked_for, one_shape=one_shape)
+        self.compiled = CompiledEngine(self.model, events, asked_for=asked_for, one_shape=one_shape)
         return self.warm_up(batch, step)
 
     def warm_up(self, batch: Batch, step: int) -> bool:
@@ -313,7 +319,7 @@ class Updater:
             The diagnosis and the numbers of the examples concerned.
         """
         hand_over = HandOver(carried_state)
-        with self.precision.matmul(), sequences_apart(), self.distribution.exchanging(False):
+        with self.precision.matmul(), self.distribution.exchanging(False):
             for part in parts_of(batches):
                 before = hand_over.before(part.place[0])
 
@@ -337,9 +343,7 @@ class Updater:
         """The origin of what was not finite in an update, as far as this process knows.
 
         Args:
-            parts: of the update.
-            step: its number.
-            carried_state: what the batch before the first handed on.
+            parts, step, carried_state: as in `diagnose`.
             lines: the places of examples in their files, by their numbers.
 
         Returns:
@@ -357,16 +361,16 @@ class Updater:
         return first_bad_weight(self.model)
 
     def _compiling(self, step: int, work: Callable[[], T]) -> T:
-        """Run work that may compile; run it again uncompiled where that fails."""
-        if self.compiled is None:
+        """Run work by the engine; where compiling fails, run it again uncompiled."""
+        if self.compiled is not None:
+            try:
+                with self.compiled.reported(step), self.compiled.active():
+                    return work()
+            except Exception as error:
+                self.compiled.failed(error)
+                self.compiled = None
+        with self.engine.active():
             return work()
-        try:
-            with self.compiled.reported(step), self.compiled.used():
-                return work()
-        except Exception as error:
-            self.compiled.failed(error)
-            self.compiled = None
-        return work()
 
     def _loss(
         self, batch: Batch, step: int, *place: int, carried_state: CarriedState | None = None
@@ -377,12 +381,23 @@ class Updater:
         else:
             torch.manual_seed(seed)
         with self.precision.autocast():
-            context = Context(step, carried_state or {})
-            return self.distribution.loss(batch.to(self.device), context)
+            context = Context(step, carried_state or {}, self.losses)
+            if self.device.type != "cpu":
+                batch = batch.to(self.device)
+            return self.distribution.loss(batch, context)
+
+    @property
+    def losses(self) -> ChunkedLosses:
+        """Cross-entropies of the engine, or those whose shapes no number decides."""
+        losses = (self.compiled or self.engine).losses
+        return of_one_shape(losses) if shapes_are_static.get() else losses
+
+    def _gradients(self) -> list[Tensor]:
+        return [p.grad for p in self.parameters if p.grad is not None]
 
     def _apply(self, values: dict[str, float], tokens: int, learning_rate: float) -> UpdateResult:
         self.scaler.unscale_(self.optimizer)
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        gradients = self._gradients()
         norm = self.distribution.norm(gradients)
         grad_norm = float(norm)
         loss_is_finite = torch.isfinite(torch.tensor(values["loss"])).item()

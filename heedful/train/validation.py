@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
+from heedful.engines.training.training_engine import prepare_training
 from heedful.evaluate.corpus_metrics import bits_per_unit, perplexity
 from heedful.evaluate.task_metrics import accuracy, macro_f1
 from heedful.train.objective import CarriedState, Context, Objective, Scorer
@@ -127,9 +128,11 @@ class Validator:
         device = next(model.parameters()).device
         nll, tokens = 0.0, 0
         carried: CarriedState = {}
+        engine = prepare_training(model, device)
         for batch in self.batches:
-            with self.precision.autocast():
-                result = self.objective.loss(model, batch.to(device), Context(0, carried))
+            with self.precision.autocast(), engine.active():
+                context = Context(0, carried, engine.losses)
+                result = self.objective.loss(model, batch.to(device), context)
             carried = result.carried_state
             nll += float(result.extras["nll"])
             tokens += result.tokens
@@ -168,10 +171,11 @@ def label_measure(
         model: Any, count: int, precision: Precision, on_batch: Callable[[], None]
     ) -> Measured:
         device = next(model.parameters()).device
+        engine = prepare_training(model, device)
         predictions = np.zeros(count, np.int64)
         for indices in plan(count):
             batch = make(indices).to(device)
-            with precision.autocast():
+            with precision.autocast(), engine.active():
                 scores, _ = scorer(model, batch)
             predictions[indices] = scores.argmax(-1).cpu().numpy()
             on_batch()

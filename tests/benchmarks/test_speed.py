@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import importlib.util
 import json
 import os
 import statistics
 import subprocess
 import sys
+import time
+import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +26,7 @@ PROGRAMS = (
     "characters",
     "checkpointing",
     "environments",
+    "generating",
     "gpt2",
     "gpu",
     "kernels",
@@ -235,19 +240,193 @@ def pairs_of_words(tmp_path_factory):
 
 
 @full
+def test_runs_of_two_settings_take_turns_over_epochs(pairs_of_words, tmp_path, run_here):
+    words = ["tiny", "--data", str(pairs_of_words), "--quick", "--no-peers", "--threads", "1"]
+    words += ["--precisions", "fp32", "--set", "data.packed_length=128", "--set", "compile=off"]
+    words += ["--set", "data.max_length=64", "--beside", "compile=off", "--work", str(tmp_path)]
+    done = run_here("training", *words, "--block", "40")  # an epoch has 17 batches
+    result = json.loads(done.out.splitlines()[-1])
+    packed, padded = result["contestants"]["heedful fp32"], result["contestants"]["beside fp32"]
+    assert len(packed["update_milliseconds"]) == len(padded["update_milliseconds"]) == 1
+    assert packed["compile_seconds"] == padded["compile_seconds"] == 0
+    first, second, third = result["rows"]
+    assert second["work"] == "training tiny, fp32 / compile=off"
+    assert second["ours"] == first["ours"]
+    assert second["ratio"]["median"] == pytest.approx(
+        second["ours"]["median"] / second["theirs"]["median"], rel=1e-3
+    )
+    assert third["unit"] == "%"
+
+
+@pytest.fixture
+def envs(tmp_path):
+    """Environments of which that of Hugging Face is this one."""
+    names = ["torch", "transformers"]
+    recipes = tomllib.loads((SPEED / "peers.toml").read_text(encoding="utf-8"))
+    digest = hashlib.sha256(json.dumps(recipes["huggingface"]).encode()).hexdigest()
+    python = tmp_path / "envs" / "huggingface" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    ready = {"recipe": digest, "versions": {name: version(name) for name in names}}
+    (python.parents[1] / "ready.json").write_text(json.dumps(ready))
+    return tmp_path / "envs"
+
+
+@full
+def test_prompts_are_continued_beside_hugging_face(tmp_path, envs, run_here):
+    words = ["--device", "cpu", "--quick", "--threads", "1", "--work", str(tmp_path)]
+    done = run_here("generating", *words, "--envs", str(envs))
+    result = json.loads(done.out.splitlines()[-1])
+    assert [row["work"] for row in result["rows"]] == [
+        f"batch {batch}: heedful bf16 / huggingface bf16{cache}"
+        for batch in (1, 3)
+        for cache in ("", ", static cache")
+    ]
+    # The weights are the same: greedy continuations differ by rounding alone.
+    assert result["identical_percent"]["batch 1"]["huggingface bf16"] == 100
+    assert result["contestants"]["heedful bf16"]["parameters"] > 0
+
+
+@full
 def test_what_a_gpu_is_to_run_runs_here(pairs_of_words, tmp_path):
     words = ["--data", str(pairs_of_words), "--device", "cpu", "--small", "--no-peers"]
-    words += ["--plans", "packed-varlen", "--work", str(tmp_path), "--threads", "1"]
-    done = run("gpu", *words, "--results", str(tmp_path / "results"))
+    words += ["--only", "gpt2", "translate", "generate", "--work", str(tmp_path), "--threads", "1"]
+    done = run("gpu", *words)
     assert done.returncode == 0, done.stderr
     results = {path.name for path in (tmp_path / "results").iterdir()}
-    training = "speed-training-tiny-cpu-packed-varlen"
-    assert results == {training, "speed-translating-tiny", "speed-gpt2-cpu"}
-    result = json.loads((tmp_path / "results" / training / "result.json").read_text())
-    ours = result["contestants"]["heedful bf16"]
-    assert ours["warm_up_seconds"] > 0
-    assert ours["calls_of_kernel"] == 0  # it is for CUDA
-    assert result["rows"][-1]["work"].endswith("share of the bf16 matmul rate")
+    assert results == {
+        "speed-gpu-cpu",
+        "speed-gpt2-cpu",
+        "speed-translating-tiny",
+        "speed-generating-cpu",
+    }
+    parts = [line.split(":")[0] for line in done.stdout.splitlines()[1:] if line]
+    assert list(dict.fromkeys(parts)) == ["gpt2", "translate", "generate"]
+    assert done.stdout.count("seconds to begin") >= 3
+    assert " met" not in done.stdout.splitlines()[0]  # figures of small models mean nothing
+
+
+@pytest.fixture
+def gpu(monkeypatch, tmp_path):
+    """The module and a folder in which it finds its programs."""
+    monkeypatch.syspath_prepend(str(SPEED))
+    module = load("gpu")
+    monkeypatch.setattr(module, "HERE", tmp_path)
+    return module, tmp_path
+
+
+def table_of(gpu, monkeypatch, capsys, *words):
+    """What the module prints and its exit status."""
+    module, folder = gpu
+    flags = ["--data", str(folder), "--device", "cpu", "--work", str(folder)]
+    flags += ["--results", str(folder / "results"), *words]
+    monkeypatch.setattr(sys, "argv", [str(SPEED / "gpu.py"), *flags])
+    with pytest.raises(SystemExit) as ended:
+        module.main()
+    return capsys.readouterr().out, ended.value.code
+
+
+WRITES = """
+import json, pathlib, sys
+folder = pathlib.Path(sys.argv[sys.argv.index("--results") + 1]) / "speed-generating-cpu"
+folder.mkdir(parents=True)
+figure = {"median": 3.0, "lowest": 3.0, "highest": 3.0, "spread_percent": 0.0}
+row = {"unit": "tokens/s", "ours": figure, "theirs": figure, "ratio": figure}
+row["work"] = "batch 1: heedful bf16 / huggingface bf16, static cache, compiled"
+facts = {"heedful bf16": {"warm_up_seconds": 2.5, "gpu_memory_mb": 400}}
+(folder / "result.json").write_text(json.dumps({"rows": [row], "contestants": facts}))
+"""
+
+
+def test_a_part_that_fails_stops_no_other(gpu, monkeypatch, capsys):
+    (gpu[1] / "gpt2.py").write_text("raise MemoryError('no room')")
+    (gpu[1] / "generating.py").write_text(WRITES)
+    table, status = table_of(gpu, monkeypatch, capsys, "--only", "gpt2", "generate")
+    assert status == 1
+    lines = [" ".join(line.split()) for line in table.splitlines()]
+    assert lines[0].endswith("ratio lowest-highest asked met")
+    assert lines[1] == "gpt2: failed: exit status 1: MemoryError: no room"
+    assert lines[2].endswith("compiled tokens/s 3 (0 %) 3 (0 %) 3.00 3.00-3.00 >= 1.5 yes")
+    assert lines[3:5] == [
+        "generate: heedful bf16: seconds to begin s 2.5 (0 %)",
+        "generate: heedful bf16: peak memory of the GPU MB 400 (0 %)",
+    ]
+    assert [line.partition(" minutes ")[2] for line in lines[-2:]] == [
+        f"({gpu[0].PARTS['gpt2'].minutes} on an H100); 1 failed",
+        f"({gpu[0].PARTS['generate'].minutes} on an H100)",
+    ]
+
+
+def test_a_part_that_takes_too_long_is_ended_with_its_workers(gpu, monkeypatch, capsys):
+    script = "import os, pathlib, subprocess, sys, time\n"
+    script += "child = subprocess.Popen(['sleep', '600'], stderr=subprocess.DEVNULL)\n"
+    script += "pathlib.Path(__file__).with_name('child').write_text(str(child.pid))\n"
+    script += "time.sleep(600)\n"
+    (gpu[1] / "gpt2.py").write_text(script)
+    words = ("--only", "gpt2", "--minutes", "0.05")
+    table, status = table_of(gpu, monkeypatch, capsys, *words)
+    assert status == 1
+    assert "gpt2: failed: it took longer than it may" in table
+    child = Path("/proc") / (gpu[1] / "child").read_text() / "stat"
+    ends = time.monotonic() + 10
+    while child.exists() and " Z " not in child.read_text() and time.monotonic() < ends:
+        time.sleep(0.05)
+    assert not child.exists() or " Z " in child.read_text()
+
+
+def test_a_result_of_before_is_not_taken_for_one_of_now(gpu, monkeypatch, capsys):
+    before = gpu[1] / "results" / "speed-gpt2-cpu" / "result.json"
+    before.parent.mkdir(parents=True)
+    before.write_text('{"rows": []}')
+    os.utime(before, (1, 1))
+    (gpu[1] / "gpt2.py").write_text("import sys; print('skipped: no GPU', file=sys.stderr)")
+    table, status = table_of(gpu, monkeypatch, capsys, "--only", "gpt2")
+    assert status == 1
+    assert "gpt2: failed: it left no result: skipped: no GPU" in table
+
+
+@pytest.mark.parametrize(
+    ("part", "work", "values", "verdict"),
+    [
+        ("gpt2", "heedful compiled / nanoGPT", {"ratio": 1.0}, (">= 1, aim 1.15", "yes")),
+        ("gpt2", "heedful compiled, full checkpointing / nanoGPT", {"ratio": 1.0}, None),
+        ("gpt2", "heedful compiled: seconds to begin", {"ours": 15.1}, ("<= 15", "no")),
+        ("train", "compiled: training big, bf16", {"ratio": 1.19}, (">= 1.2", "no")),
+        ("train", "eager: training big, bf16", {"ours": 1e5}, (">= 1.3", "?")),
+        ("train", "eager: heedful bf16: share of the bf16 matmul rate", {"ours": 50}, None),
+        ("packed", "packed: training big, bf16 / compile=on", {"ratio": 1.1}, (">= 1", "yes")),
+        ("packed", "packed: training big, bf16", {"ours": 1e5}, None),
+        ("tiny", "tiny: heedful bf16: an update", {"ours": 9.0}, (">= 5 x before", "?")),
+        (
+            "translate",
+            "one at a time, beam 5: a / huggingface",
+            {"ratio": 5},
+            (">= 5", "yes"),
+        ),
+    ],
+)
+def test_what_is_asked_of_a_row(gpu, part, work, values, verdict):
+    row = {key: {"median": value} for key, value in values.items()}
+    found = [asked for asked in gpu[0].ASKED if asked.is_about(part, work)]
+    assert [(each.describe(), each.verdict(row)) for each in found] == [verdict] * bool(verdict)
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_programs_of_the_parts_know_their_flags(monkeypatch, gpu, run_here, capsys, small):
+    module, folder = gpu
+    arguments = SimpleNamespace(
+        quick=small, device="cuda", data=folder, nanogpt=folder, batch_tokens=9
+    )
+    known: dict[str, str] = {}
+    for program in (each for part in module.PARTS for each in module.programs(part, arguments)):
+        script = program.words[0].removesuffix(".py")
+        if script not in known:
+            with pytest.raises(SystemExit):
+                run_here(script, "--help")
+            known[script] = capsys.readouterr().out
+        flags = {word.split("=")[0] for word in program.words if word.startswith("--")}
+        assert all(f"{flag} " in known[script] for flag in flags), (script, flags)
 
 
 @full
@@ -255,7 +434,7 @@ def test_a_language_model_beside_the_recipe_of_nanogpt(tmp_path, run_here):
     words = ["--device", "cpu", "--quick", "--threads", "1", "--work", str(tmp_path)]
     done = run_here("gpt2", *words, "--results", str(tmp_path / "results"))
     result = json.loads(done.out.splitlines()[-1])
-    ours, peer = result["heedful uncompiled"], result["nanoGPT's recipe in plain PyTorch"]
+    ours, peer = result["contestants"].values()
     assert ours["parameters"] == pytest.approx(peer["parameters"], rel=0.01)  # norms have biases
     first, second, _ = result["rows"]
     assert first["ours"]["median"] / first["theirs"]["median"] == pytest.approx(

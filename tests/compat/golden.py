@@ -137,7 +137,7 @@ TRAININGS |= {
     ],
     "convolution": [
         *[*PAIRS, *SMALL_LSTM, *VOCABULARY, "--model.convolution.kernel-width", 3],
-        *["--model.positions", "learned", "--model.max-length", 64],
+        *["--model.positions", "learned", "--model.max-length", 64, "--data.max-length", 64],
     ],
     "wide": [  # products of kernels in C, and whole sub-layers by them
         *[*PAIRS, *VOCABULARY, "--model.width", 512, "--model.num-heads", 8],
@@ -153,12 +153,11 @@ TRAININGS |= {
         *[*TEXTS, *SMALL, *VOCABULARY, "--task", "masked_lm", "--model.global-tokens", 2],
         *["--model.window", 4, "--checkpointing", "full"],
     ],
-    "packed": [*PAIRS, *SMALL, *VOCABULARY, "--data.packed-length", 64],
+    "packed": [*PAIRS, *SMALL, *VOCABULARY, "--data.max-length", 60, "--data.packed-length", 64],
     "memory": [
         *[*TEXTS, *SMALL, *VOCABULARY, "--task", "causal_lm", "--data.max-length", 32],
         *["--model.positions", "transformer_xl", "--model.memory", 16],
     ],
-    "adapted": [*PAIRS, *SMALL, *VOCABULARY, "--lora.rank", 4],
 }
 
 BOTH_PRECISIONS = (

@@ -16,7 +16,7 @@ from heedful.engines.inference.prepare import prepare
 from heedful.errors import ConfigError, DataError, ModelError
 from heedful.evaluate.bootstrap import paired_ratios
 from heedful.models.block import Block
-from heedful.nn.sublayer import RMSNorm
+from heedful.nn.norms import RMSNorm
 
 TEXTS, TARGETS = ["abc de", "fgh", "ij kl mnop"], ["ab", "cdefg", "hi jk"]
 

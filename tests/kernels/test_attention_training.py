@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.kernels import library
 from heedful.nn.attention.attend import attend, make_request, plan
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
@@ -54,7 +55,9 @@ def test_what_it_finds_and_its_gradients(sizes, groups, width, mask, padded, hal
         places[-1, keys // 2 :] = -1
         own[0, : queries // 3] = -1
     positions = Positions(own, places)
-    y = attend(q, k, v, positions, MASKS[mask], scale=0.3, kernel="native")
+    y = attend(
+        q, k, v, positions, MASKS[mask], scale=0.3, kernel="native", kernels=PROCESSOR_KERNELS
+    )
     seen = positions.visible(MASKS[mask])
     expected = by_definition(q, k, v, seen, 0.3)
     tolerance = 2e-2 if half else 1e-5
@@ -82,7 +85,7 @@ def test_any_number_of_queries_fills_its_tiles(queries, kind, width, tolerance):
         each.requires_grad_()
     seen = torch.rand(1, queries, keys) < 0.3  # some see nothing, and all see keys with gaps
     positions = Positions(torch.zeros(1, queries).long(), torch.zeros(1, keys).long(), lineage=seen)
-    y = attend(q, k, v, positions, scale=0.3, kernel="native")
+    y = attend(q, k, v, positions, scale=0.3, kernel="native", kernels=PROCESSOR_KERNELS)
     expected = by_definition(q, k, v, seen[:, None], 0.3)
     torch.testing.assert_close(y.double(), expected, rtol=tolerance, atol=tolerance)
     up = torch.randn_like(y)
@@ -98,13 +101,15 @@ def test_scores_may_be_huge_and_what_is_no_number_stays_with_its_query():
     torch.manual_seed(0)
     q, k, v = (torch.randn(1, 1, 11, 16, requires_grad=True) for _ in range(3))
     positions = Positions.of_self(torch.arange(11)[None])
-    y = attend(q, k, v, positions, Causal(), scale=1e4, kernel="native")
+    y = attend(q, k, v, positions, Causal(), scale=1e4, kernel="native", kernels=PROCESSOR_KERNELS)
     seen = positions.visible(Causal())
     torch.testing.assert_close(y.double(), by_definition(q, k, v, seen, 1e4), rtol=1e-5, atol=1e-5)
     assert all(g.isfinite().all() for g in torch.autograd.grad(y.sum(), (q, k, v)))
     bad = q.detach().clone()
     bad[0, 0, 5, 3] = torch.nan
-    y = attend(bad.requires_grad_(), k, v, positions, Causal(), kernel="native")
+    y = attend(
+        bad.requires_grad_(), k, v, positions, Causal(), kernel="native", kernels=PROCESSOR_KERNELS
+    )
     assert torch.equal(y.isnan().any(-1)[0, 0], torch.arange(11) == 5)
     gradient = torch.autograd.grad(y.sum(), bad)[0]
     assert torch.equal(gradient.isnan().any(-1)[0, 0], torch.arange(11) == 5)
@@ -118,7 +123,7 @@ def test_threads_change_nothing():
     before = torch.get_num_threads()
     for threads in (1, 2):
         torch.set_num_threads(threads)
-        y = attend(q, k, v, positions, Causal(), kernel="native")
+        y = attend(q, k, v, positions, Causal(), kernel="native", kernels=PROCESSOR_KERNELS)
         results.append([y, *torch.autograd.grad(y.square().sum(), (q, k, v))])
     torch.set_num_threads(before)
     assert all(map(torch.equal, *results))
@@ -128,7 +133,8 @@ def test_it_is_planned_where_short_sequences_are_learned_from():
     def planned(length: int, learned: bool, **other: float) -> str:
         q, k, v = (torch.randn(1, 2, length, 16, requires_grad=learned) for _ in range(3))
         positions = Positions.of_self(torch.arange(length)[None])
-        return plan(make_request(q, k, v, positions, **other)).kernel
+        request = make_request(q, k, v, positions, **other, kernels=PROCESSOR_KERNELS)
+        return plan(request, PROCESSOR_KERNELS).kernel
 
     assert planned(40, True) == "native"
     assert planned(40, False) == "matmul"
@@ -146,7 +152,7 @@ def test_gradients_of_a_fused_projection_lie_side_by_side(key_heads):
     def found(apart: bool) -> tuple[torch.Tensor, ...]:
         parts = fused.unflatten(-1, (sum(heads), 16)).transpose(1, 2).split(heads, dim=1)
         q, k, v = (part.clone() for part in parts) if apart else parts
-        y = attend(q, k, v, positions, Causal(), kernel="native")
+        y = attend(q, k, v, positions, Causal(), kernel="native", kernels=PROCESSOR_KERNELS)
         return torch.autograd.grad(y.square().sum(), (q, k, v))
 
     gradients = found(apart=False)

@@ -11,19 +11,22 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from heedful.device import Precision, own_products
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.training import products
+from heedful.engines.training.chunked_loss import ProcessorLosses
+from heedful.engines.training.products import ProcessorLinear, linear
 from heedful.kernels import gemm, library
 from heedful.kernels.gemm import PackedB, gemm_transposed
-from heedful.nn import linear_layers
 from heedful.nn.attention.attend import attend
 from heedful.nn.attention.masks import Causal
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.linear_layers import Linear, linear
-from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.spec import FeedForwardSpec
+
+from ..on_processor import on_processor
 
 HALF = torch.bfloat16
 KINDS = [torch.float32, HALF]
@@ -261,7 +264,7 @@ def gradients(forward, tensors, up):
 @pytest.mark.parametrize("dtype", KINDS)
 def test_a_linear_map_and_its_gradients_are_those_of_float64(dtype, bias):
     needs(dtype)
-    layer = Linear(520, 600, bias=bias)
+    layer = ProcessorLinear(520, 600, bias=bias)
     x = draw(3, 50, 520).requires_grad_()
     up = draw(3, 50, 600, seed=1)
     mine = [x, *layer.parameters()]
@@ -303,13 +306,14 @@ def test_a_network_is_one_step_and_gives_what_its_parts_give(dtype, activation):
     up = draw(2, 60, 512, seed=1)
     mine = [x, *network.parameters()]
     network.eval()  # nothing is dropped
-    with torch.autocast("cpu", HALF, enabled=dtype == HALF):
+    with on_processor(network), torch.autocast("cpu", HALF, enabled=dtype == HALF):
         assert "_FedBackward" in _names(network(x))
         found = gradients(lambda: network(x), mine, up)
         capture = Capture(["ffn.inner"])
         assert "_FedBackward" not in _names(network(x, looked_into(capture)))
         assert capture.found["ffn.inner"].shape == (2, 60, 1024)
         plain = gradients(lambda: network(x, looked_into(Capture([]))), mine, up)
+    assert "_FedBackward" not in _names(network(x)), "the definition has no kernels in C"
     exact, input_of_it = copy.deepcopy(network).double(), x.detach().double().requires_grad_()
     truth = gradients(lambda: exact(input_of_it), [input_of_it, *exact.parameters()], up.double())
     for one, other, before in zip(found, truth, plain, strict=True):
@@ -320,12 +324,13 @@ def test_a_network_is_one_step_and_gives_what_its_parts_give(dtype, activation):
         if activation == "relu":  # each number near: other activations are computed of rounded sums
             close(one, before.double(), dtype)
     network.train()
-    assert "_FedBackward" not in _names(network(x)), "what is dropped is dropped in between"
+    with on_processor(network):
+        assert "_FedBackward" not in _names(network(x)), "what is dropped is dropped in between"
 
 
 def test_frozen_parameters_and_inputs_get_no_gradient():
     needs(torch.float32)
-    layer = Linear(256, 256)
+    layer = ProcessorLinear(256, 256)
     layer.weight.requires_grad_(False)
     x = draw(80, 256).requires_grad_()
     layer(x).sum().backward()
@@ -334,7 +339,8 @@ def test_frozen_parameters_and_inputs_get_no_gradient():
     close(x.grad, layer.weight.detach().double().sum(0).expand(80, -1))
     network = FeedForward(256, FeedForwardSpec(width=256, activation="relu"))
     network.down.requires_grad_(False)
-    network(x.detach()).sum().backward()
+    with on_processor(network):
+        network(x.detach()).sum().backward()
     assert network.down.weight.grad is None
     assert network.up.weight.grad.abs().sum() > 0
 
@@ -342,17 +348,18 @@ def test_frozen_parameters_and_inputs_get_no_gradient():
 @pytest.mark.parametrize("pieces", [600, 601])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("dtype", KINDS)
-def test_the_loss_by_own_products_is_that_of_float64(dtype, smoothing, pieces, monkeypatch):
+def test_the_loss_by_own_products_is_that_of_float64(dtype, smoothing, pieces):
     needs(dtype)
-    monkeypatch.setattr("heedful.nn.losses._CHUNK_ELEMENTS", 2 * pieces * 70)
+    losses = ProcessorLosses()
+    losses.elements = 2 * pieces * 70
     hidden = (0.1 * draw(200, 512)).requires_grad_()
     weight, bias = draw(pieces, 512, seed=1).requires_grad_(), draw(pieces).requires_grad_()
     targets = torch.arange(200) % pieces
     mine = [hidden, weight, bias]
     with torch.autocast("cpu", HALF, enabled=dtype == HALF):
-        loss, _ = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
+        loss, *_ = losses.smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
         with own(False):
-            plain, _ = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
+            plain, *_ = losses.smoothed_cross_entropy(hidden, weight, targets, smoothing, bias)
     found = [loss.detach(), *torch.autograd.grad(loss, mine)]
     exact = [t.detach().double().requires_grad_() for t in mine]
     truth = F.cross_entropy(
@@ -375,7 +382,7 @@ def own(used: bool):
 
 def test_products_are_pytorchs_where_ours_do_not_serve():
     needs(torch.float32)
-    layer, x = Linear(256, 256), draw(100, 256)
+    layer, x = ProcessorLinear(256, 256), draw(100, 256)
 
     def ours(y):
         return "_LinearBackward" in _names(y)
@@ -385,11 +392,11 @@ def test_products_are_pytorchs_where_ours_do_not_serve():
         assert not ours(layer(x))
     assert own_products.get()
     assert not ours(layer(x[:10])), "too few rows"
-    assert not ours(Linear(256, 128)(x)), "too narrow"
+    assert not ours(ProcessorLinear(256, 128)(x)), "too narrow"
     assert not ours(layer.double()(x.double()))
     with torch.no_grad():
         assert copy.deepcopy(layer).float()(x).grad_fn is None
-    odd = Linear(256, 257)
+    odd = ProcessorLinear(256, 257)
     close(odd(x).detach(), F.linear(x.double(), odd.weight.double(), odd.bias.double()).detach())
 
 
@@ -400,7 +407,9 @@ def test_weights_that_are_put_together_are_multiplied_and_learned():
     change = LowRank({"up": (0, 512)}, 256, rank=4, scale=1.0)
     torch.nn.utils.parametrize.register_parametrization(network.up, "weight", change)
     x = draw(90, 256)
-    y = network(x)
+    with on_processor(network, plain):
+        y = network(x)
+        close(y.detach(), plain(x).detach().double())
     close(y.detach(), plain(x).detach().double())
     y.square().sum().backward()
     assert change.up["up"].grad.abs().sum() > 0
@@ -424,15 +433,15 @@ def test_what_pytorch_would_emulate_is_never_left_to_it():
     with torch.autocast("cpu", HALF):
         learned = linear(x, weight, None)
         with torch.no_grad():
-            assert linear_layers.product_dtype(x, weight) == HALF
+            assert products.product_dtype(x, weight) == HALF
             found = linear(x, weight, None)
             with own(False):
-                assert linear_layers.product_dtype(x, weight) is None
+                assert products.product_dtype(x, weight) is None
     assert found.dtype == HALF
     assert torch.equal(found, learned)
     close(found, x.to(HALF).double() @ weight.detach().to(HALF).double().t(), HALF)
     with torch.no_grad():
-        assert linear_layers.product_dtype(draw(70, 512), draw(512, 512)) is None
+        assert products.product_dtype(draw(70, 512), draw(512, 512)) is None
 
 
 class _Multiplied(TorchDispatchMode):
@@ -455,7 +464,7 @@ def test_attention_by_plain_products_multiplies_bfloat16_numbers_as_float32():
     up = torch.randn(2, 3, 20, 16).to(HALF)
     positions = Positions.of_self(torch.arange(20).repeat(2, 1))
     with _Multiplied() as multiplied:
-        y = attend(*parts, positions, Causal(), kernel="matmul")
+        y = attend(*parts, positions, Causal(), kernel="matmul", kernels=PROCESSOR_KERNELS)
         found = [y.detach(), *torch.autograd.grad(y, parts, up)]
     assert len(multiplied.kinds) == 2 * 6, "two products, and two of the gradient of each"
     assert set(multiplied.kinds) == {torch.float32}
@@ -475,7 +484,8 @@ def test_losses_in_bfloat16_are_those_of_pytorchs_products():
     for used in (True, False):
         mine = [hidden.clone().requires_grad_(), weight.clone().requires_grad_()]
         with own(used), torch.autocast("cpu", HALF):
-            loss, _ = smoothed_cross_entropy(linear(mine[0], mine[1][:64], None), mine[1], targets)
+            states = linear(mine[0], mine[1][:64], None)
+            loss, *_ = ProcessorLosses().smoothed_cross_entropy(states, mine[1], targets)
         found.append([loss.detach(), *torch.autograd.grad(loss, mine)])
     assert abs(found[0][0] / found[1][0] - 1) < 2**-11
     for one, other in zip(found[0][1:], found[1][1:], strict=True):
@@ -483,6 +493,6 @@ def test_losses_in_bfloat16_are_those_of_pytorchs_products():
 
 
 def test_kernels_that_cannot_are_not_asked(monkeypatch):
-    monkeypatch.setattr(linear_layers, "has_gemm", lambda kind, width, **_: False)
+    monkeypatch.setattr(products, "has_gemm", lambda kind, width, **_: False)
     x, weight = draw(100, 512), draw(512, 512).requires_grad_()
     assert "_LinearBackward" not in _names(linear(x, weight, None))

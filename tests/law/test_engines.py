@@ -7,6 +7,7 @@ so of that field. A field without a case fails.
 
 from __future__ import annotations
 
+import copy
 import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -21,7 +22,10 @@ from heedful.engines.inference import support
 from heedful.engines.inference.cpu_model import is_untouched, share_weights
 from heedful.engines.inference.prepare import prepare
 from heedful.engines.inference.support import cpu_refusals, explain, sentence_refusals
+from heedful.engines.training import products
+from heedful.engines.training.training_engine import prepare_training
 from heedful.errors import ModelError
+from heedful.kernels import library
 from heedful.kernels.library import kernels
 from heedful.models.build import build_model
 from heedful.models.model_spec import (
@@ -606,6 +610,63 @@ def test_an_engine_honours_the_field_or_names_it(name: str, field: str) -> None:
             assert any(concerns(each.field, name, field) for each in refusals), explain(spec)
     if not sentence_refusals(spec):
         compare_sentence(engine)
+
+
+def learned(model: Any) -> list[torch.Tensor]:
+    """States of real tokens in training, and the gradients of every parameter."""
+    places = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, -1, -1], [0, -1, -1, -1, -1, -1]])
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(4, 20, places.shape, generator=generator)
+    model.zero_grad()
+    torch.manual_seed(5)
+    if model.spec.reads == "images":
+        size = model.spec.image_size
+        states = model(torch.rand(2, model.spec.channels, size, size, generator=generator))
+    else:
+        own = (ids, places) if model.spec.reads == "pairs" else ()
+        states = model(*own, ids, places)[places >= 0]
+    (states * torch.randn(states.shape, generator=generator)).sum().backward()
+    gradients = [
+        torch.zeros_like(each) if each.grad is None else each.grad for each in model.parameters()
+    ]
+    return [states.detach(), *gradients]
+
+
+@pytest.fixture
+def narrow_matrices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels in C multiply matrices however small they are."""
+    monkeypatch.setattr(library, "min_gemm_width", lambda kind: 2)
+    monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", 2)
+    monkeypatch.setattr(products, "_FEWEST_ROWS", 1)
+
+
+@pytest.mark.usefixtures("narrow_matrices")
+@pytest.mark.parametrize(("name", "field"), FIELDS, ids=[".".join(each) for each in FIELDS])
+def test_training_honours_the_field(name: str, field: str) -> None:
+    """Outputs and gradients by the processor's engine are those of the definition."""
+    spec = parse_spec(changed(*CASES[name][field]), where="a case")
+    try:
+        torch.manual_seed(0)
+        model = build_model(spec).train()
+    except ModelError:
+        pytest.skip("the definition does not build it")
+    engine = prepare_training(model, torch.device("cpu"))
+    if "dropout" in field:  # by other random numbers than the definition's
+        with engine.active():
+            dropped = learned(model)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0  # type: ignore[assignment]
+    definition = copy.deepcopy(model)  # random features count the passes
+    with engine.active():
+        found = learned(model)
+    if "dropout" in field and "Head" not in name:  # heads are not part of the pass
+        assert not torch.equal(dropped[0], found[0])
+    for one, two in zip(found, learned(definition), strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-4, atol=1e-4)
+    assert engine.explain()
 
 
 def concerns(path: str, name: str, field: str) -> bool:

@@ -7,10 +7,12 @@ from typing import Any, get_args
 import pytest
 import torch
 
+from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.models.shape import PositionScheme, TranslatorShape
 from heedful.models.translator import Translator
-from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.spec import Activation
+
+from ..on_processor import either_way
 
 VOCABULARY = 30
 SMALL: dict[str, Any] = {
@@ -23,7 +25,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def gradients(shape: TranslatorShape) -> dict[str, torch.Tensor]:
+def gradients(shape: TranslatorShape, trained: Any) -> dict[str, torch.Tensor]:
     """Gradients of the training loss of a padded batch, by the names of a checkpoint."""
     torch.manual_seed(3)
     model = Translator(shape.expand(VOCABULARY, VOCABULARY))
@@ -32,11 +34,12 @@ def gradients(shape: TranslatorShape) -> dict[str, torch.Tensor]:
     target = torch.randint(4, VOCABULARY, (3, 9))
     index = torch.arange(9)
     positions = torch.where(index < lengths[:, None], index, -1)
-    hidden = model(source, positions, target, positions)
     real = positions >= 0
-    goal = torch.randint(4, VOCABULARY, (3, 9))
-    loss, _ = smoothed_cross_entropy(hidden[real], model.output_weight, goal[real], 0.1)
-    loss.backward()
+    goal, losses = torch.randint(4, VOCABULARY, (3, 9)), ProcessorLosses()
+    with trained(model):
+        hidden = model(source, positions, target, positions)
+        weight = model.output_weight
+        losses.smoothed_cross_entropy(hidden[real], weight, goal[real], 0.1).loss.backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, f"{name} took no part"
         parameter.data = parameter.grad
@@ -60,10 +63,11 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
+@either_way
 @pytest.mark.parametrize("dials", SHAPES, ids=lambda d: ",".join(f"{k}={v}" for k, v in d.items()))
-def test_every_parameter_gets_a_gradient(dials: dict[str, Any]) -> None:
+def test_every_parameter_gets_a_gradient(dials: dict[str, Any], trained: Any) -> None:
     shape = TranslatorShape.parse({**SMALL, **dials})
-    for name, gradient in gradients(shape).items():
+    for name, gradient in gradients(shape, trained).items():
         assert torch.isfinite(gradient).all(), name
         # The same vector added to all keys of a query adds the same to all its scores, which
         # softmax takes away: a bias of keys has gradient 0, unless keys are rotated.

@@ -12,14 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.flop_counter import FlopCounterMode
 
+from heedful.engines import cost_memory
+from heedful.engines.training.chunked_loss import ProcessorLosses
 from heedful.kernels import library
-from heedful.models import cost, cost_memory
+from heedful.models import cost
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec, VisionSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.models.vision import VisionModel
-from heedful.nn.losses import smoothed_cross_entropy
 from heedful.nn.spec import (
     AttentionSpec,
     EmbeddingSpec,
@@ -28,6 +29,8 @@ from heedful.nn.spec import (
     PositionSpec,
 )
 from heedful.nn.work import BFLOAT16, Work
+
+from ..on_processor import on_processor
 
 SMALL = TranslatorShape(
     width=32, encoder_layers=2, decoder_layers=3, num_heads=4, feedforward=48, dropout=0.0
@@ -197,13 +200,14 @@ def test_operations_of_training_are_counted_by_pytorch_too(name: str) -> None:
     model = Translator(spec)
     source, target = batch(1, source_length, 70), batch(1, target_length, 70)
     expected = cost.training_cost(spec, source_length, target_length)
-    with FlopCounterMode(display=False) as counter:
+    with on_processor(model), FlopCounterMode(display=False) as counter:
         hidden = model(*source, *target)
     assert counter.get_total_flops() == expected.forward.total - expected.forward.output
-    with FlopCounterMode(display=False) as counter:
+    with on_processor(model), FlopCounterMode(display=False) as counter:
         hidden = model(*source, *target)
-        loss, _ = smoothed_cross_entropy(hidden[0], model.output_weight, target[0][0], 0.1)
-        loss.backward()
+        losses = ProcessorLosses()
+        sums = losses.smoothed_cross_entropy(hidden[0], model.output_weight, target[0][0], 0.1)
+        sums.loss.backward()
     # The sinusoids of 13 distances in 2 layers and of 9 in 3 want no gradient.
     without = 2 * 32 * 32 * (2 * 13 + 3 * 9) if name == "transformer xl" else 0
     assert counter.get_total_flops() == expected.total.total - without
@@ -361,7 +365,8 @@ def saved_bytes(model: Any, rows: int, length: int, inputs: tuple[torch.Tensor, 
             kept[storage.data_ptr()] = storage
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    keeping = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with on_processor(model), keeping:
         hidden = model(*inputs)
     total = sum(storage.nbytes() for storage in kept.values())
     assert hidden.requires_grad
@@ -424,5 +429,5 @@ def test_attention_is_quadratic_and_the_rest_is_not() -> None:
 
 
 def test_importing_costs_needs_no_torch() -> None:
-    code = "import sys, heedful.models.cost_memory; sys.exit('torch' in sys.modules)"
+    code = "import sys, heedful.engines.cost_memory; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

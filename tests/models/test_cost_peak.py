@@ -16,13 +16,14 @@ from torch.utils._pytree import tree_leaves
 
 from heedful.data.batches import PairBatch, RowBatch, WindowBatch
 from heedful.device import Precision
-from heedful.models import cost, cost_memory
+from heedful.engines import cost_memory
+from heedful.engines.training.activation_checkpointing import apply_checkpointing
+from heedful.models import cost
 from heedful.models.build import build_model
 from heedful.models.model_spec import MaskedLMHeadSpec, ModelSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
-from heedful.train.activation_checkpointing import apply_checkpointing
 from heedful.train.objective import CausalLMObjective, MaskedObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings

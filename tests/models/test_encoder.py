@@ -15,6 +15,8 @@ from heedful.models.model_spec import EncoderSpec
 from heedful.models.preset_files import published_parameters, read_preset_spec
 from heedful.nn.capture import Capture
 
+from ..on_processor import either_way
+
 VOCABULARY = 20
 HEADS = [
     {"kind": "masked_lm"},
@@ -163,12 +165,15 @@ def test_looking_at_every_layer_changes_nothing():
     assert not torch.allclose(capture.found["encoder.0.output"], states)
 
 
-def test_every_parameter_learns_from_its_heads():
+@either_way
+def test_every_parameter_learns_from_its_heads(trained):
     model = build(CHANGES["unused rows, labels from the first state"]).train()
     # As long as the table, so that each position's row is used.
     batch = batch_of([12, 12, 7, 9], 12, left=False)
-    per_token, whole = everything(model, *batch)
-    sum((output * torch.randn_like(output)).sum() for output in [*per_token, *whole]).backward()
+    with trained(model):
+        per_token, whole = everything(model, *batch)
+        outputs = [*per_token, *whole]
+        sum((output * torch.randn_like(output)).sum() for output in outputs).backward()
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name

@@ -11,11 +11,11 @@ import torch
 
 from heedful.config import Config
 from heedful.device import Precision
+from heedful.engines.cost_memory import training_memory
 from heedful.engines.inference.prepare import prepare
 from heedful.engines.inference.support import cpu_refusals
 from heedful.errors import ConfigError
 from heedful.models.cost import count_parameters, parameter_table, training_cost
-from heedful.models.cost_memory import training_memory
 from heedful.models.shape import TranslatorShape
 from heedful.models.spec_overrides import contradictions
 from heedful.models.translator import Translator

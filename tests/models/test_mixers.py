@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +23,8 @@ from heedful.nn.positions import Positions
 from heedful.nn.spec import MixerName
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import OptimizerSettings
+
+from ..on_processor import either_way
 
 SIZES = {"width": 32, "encoder_layers": 2, "decoder_layers": 4, "num_heads": 2, "feedforward": 48}
 READERS = ("linformer",)
@@ -66,16 +69,18 @@ def test_every_name_has_a_mixer_of_this_kind() -> None:
         assert make(shape(), name not in READERS).kind == name
 
 
+@either_way
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_language_model_of_any_mixer_runs(name: MixerName) -> None:
+def test_a_language_model_of_any_mixer_runs(name: MixerName, trained: Any) -> None:
     spec = causal_lm_spec(shape(mixer=name), 30, 16)
     assert kinds(spec.decoder) == [name] * 4
     assert "cross_attention" not in [each.name for each in spec.decoder.pattern[0].sublayers]
     model = build_model(spec)
     ids = torch.randint(30, (2, 9))
     positions = torch.arange(9).expand(2, 9)
-    states = model(ids, positions, torch.zeros_like(positions))
-    states.square().mean().backward()
+    with trained(model):
+        states = model(ids, positions, torch.zeros_like(positions))
+        states.square().mean().backward()
     assert all(each.grad is not None for each in model.parameters() if each.requires_grad)
 
 

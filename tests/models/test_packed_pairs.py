@@ -15,6 +15,8 @@ from heedful.nn.attention.masks import Causal, Everything, SameSegment, Window
 from heedful.nn.capture import Capture
 from heedful.nn.positions import Positions
 
+from ..on_processor import either_way, on_processor
+
 ROWS = [[(3, 5), (7, 2), (1, 1)], [(6, 6)], [(2, 9), (4, 1), (5, 3), (1, 2)], []]
 """Tokens of source and target of the pairs of each row; the last has none."""
 VOCABULARY = 40
@@ -122,15 +124,17 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
 }
 
 
+@either_way
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_packed_pairs_learn_what_they_learn_alone(name: str) -> None:
+def test_packed_pairs_learn_what_they_learn_alone(name: str, trained: Any) -> None:
     model = model_of(torch.float64, **ARCHITECTURES[name])
     sides, segments = packed()
-    found = loss_and_gradients(model, sides, segments)
+    with trained(model):
+        found = loss_and_gradients(model, sides, segments)
+        mixed = loss_and_gradients(model, sides)
     expected = loss_and_gradients(model, unpacked())
     in_float32 = name == "linear attention"  # its sums, whatever the model is in
     assert largest_difference(found, expected) < (1e-6 if in_float32 else 1e-12)
-    mixed = loss_and_gradients(model, sides)
     assert largest_difference(mixed, expected) > 1e-3  # pairs that see each other
 
 
@@ -138,7 +142,11 @@ def test_packed_pairs_learn_what_they_learn_alone(name: str) -> None:
 def test_kernels_in_c_learn_the_same_from_packed_pairs(width: int) -> None:
     model = model_of(torch.float32, width=width, num_kv_heads=2)
     sides, segments = packed()
-    found = loss_and_gradients(model, sides, segments)
+    with on_processor(model):
+        found, alone = (
+            loss_and_gradients(model, *given) for given in ((sides, segments), (unpacked(),))
+        )
+    assert largest_difference(found, alone) < 1e-6
     assert largest_difference(found, loss_and_gradients(model, unpacked())) < 1e-6
 
 

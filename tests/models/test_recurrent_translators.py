@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import json
 import math
 import warnings
 
@@ -9,13 +11,17 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.rnn import pack_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from heedful.data.batches import pad
+from heedful.engines import cost_memory
 from heedful.engines.inference.prepare import prepare
 from heedful.engines.inference.support import explain
 from heedful.errors import ModelError, UserError
-from heedful.models import cost, cost_memory
+from heedful.models import cost
 from heedful.models.build import build_model
 from heedful.models.checkpoint import load_model, save_model
 from heedful.models.recurrent_stacks import recurrent_options
@@ -26,6 +32,9 @@ from heedful.search.search_settings import SearchSettings, Specials
 from heedful.search.step_model import Ensemble
 from heedful.text.tokenizer_spec import TokenizerSpec
 from heedful.text.tokenizer_training import train_pair
+
+from ..on_processor import on_processor
+from ..summary import NOT_RUN
 
 VOCABULARY, SPECIALS = 30, Specials(pad=0, bos=1, eos=2)
 SMALL = {"width": 16, "encoder_layers": 2, "decoder_layers": 2, "dropout": 0.0, "positions": "none"}
@@ -186,8 +195,31 @@ def test_costs_are_those_of_a_run(name):
     assert sum(row.total for row in table) == cost.count_parameters(spec)
 
 
+class Operations(TorchDispatchMode):
+    """Notes the names of operations."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.add(func.overloadpacket._qualified_op_name)
+        return func(*args, **(kwargs or {}))
+
+
+@functools.cache
+def trains_lstm_by_onednn():
+    """True if PyTorch trains an LSTM over packed rows by one call of oneDNN, as 2.13 does.
+
+    Older ones (2.11) compute it step by step, and keep half as much for the backward pass.
+    """
+    with Operations() as operations:
+        nn.LSTM(8, 8)(pack_sequence([torch.zeros(2, 8)]))
+    return "aten::mkldnn_rnn_layer" in operations.names
+
+
 @pytest.mark.parametrize("name", SHAPES)
-def test_the_estimate_of_activations_is_near(name):
+def test_the_estimate_of_activations_is_near(name, record_property):
     spec = shape(SHAPES[name] | {"width": 64}).expand(70, 70)
     model, kept = build_model(spec), {}
     own = {p.untyped_storage().data_ptr() for p in model.parameters()}
@@ -199,12 +231,17 @@ def test_the_estimate_of_activations_is_near(name):
         return tensor
 
     ids, positions = torch.randint(3, 70, (4, 24)), torch.arange(24).expand(4, 24)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+    keeping = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+    with on_processor(model), keeping:
         hidden = model(ids, positions, ids, positions)
     assert hidden.requires_grad
     right = sum(storage.nbytes() for storage in kept.values())
     memory = cost_memory.training_memory(spec, 96, 96, kept_weights_length=24)
-    assert right * 0.8 < memory.activations < right * 1.4
+    assert right * 0.8 < memory.activations
+    if '"cell": "lstm"' in json.dumps(spec.plain()) and not trains_lstm_by_onednn():
+        record_property(NOT_RUN, "the estimate is of an LSTM of oneDNN, which this PyTorch lacks")
+    else:
+        assert memory.activations < right * 1.4
 
 
 @pytest.mark.parametrize("name", SHAPES)

@@ -23,6 +23,8 @@ from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.spec import PixelSpec
 
+from ..on_processor import either_way, on_processor
+
 SMALL: dict[str, Any] = {
     "width": 24,
     "decoder_layers": 3,
@@ -122,15 +124,17 @@ def test_neighbours_and_padding_change_nothing() -> None:
     torch.testing.assert_close(together[1:2, :7], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_end_at_the_segment_but_maps_learn_from_the_memory() -> None:
+@either_way
+def test_gradients_end_at_the_segment_but_maps_learn_from_the_memory(trained: Any) -> None:
     """One layer, where what a segment gets from the memory's keys can be told apart."""
     model = model_of(decoder_layers=1)
     ids = torch.tensor([[1, 2, 3, 4, 5, 6]])
     texts = torch.zeros_like(ids)
-    _, memory = read(model, ids[:, :3], texts[:, :3], 3)
-    assert not any(inputs.requires_grad for inputs in memory.inputs)
-    states, _ = model.read_segment(ids[:, 3:], torch.arange(3)[None], texts[:, 3:], memory)
-    states.square().sum().backward()
+    with trained(model):
+        _, memory = read(model, ids[:, :3], texts[:, :3], 3)
+        assert not any(inputs.requires_grad for inputs in memory.inputs)
+        states, _ = model.read_segment(ids[:, 3:], torch.arange(3)[None], texts[:, 3:], memory)
+        states.square().sum().backward()
     table = model.embedding.weight.grad
     assert table is not None
     assert table[4:7].any(1).all()
@@ -167,7 +171,7 @@ def test_operations_of_a_segment_are_counted_by_pytorch_too() -> None:
     model = model_of(num_kv_heads=1, norm_placement="pre").eval()
     ids, texts = text(1)
     _, memory = read(model, ids[:, :5], texts[:, :5], 5)
-    with FlopCounterMode(display=False) as counter:
+    with on_processor(model), FlopCounterMode(display=False) as counter:
         model.read_segment(ids[:, 5:], torch.arange(6)[None], texts[:, 5:], memory)
     expected = segment_work(model.spec, 6)
     assert counter.get_total_flops() == expected.total - expected.output

@@ -8,12 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.data.batches import PairBatch
+from heedful.engines.training.chunked_loss import ChunkedLosses, ProcessorLosses
 from heedful.models.cost import count_parameters
 from heedful.models.model_spec import TranslatorSpec
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.run_settings import ObjectiveSettings
+
+from ..on_processor import either_way
 
 SHAPES = {
     "2017": {},
@@ -206,14 +209,17 @@ def test_scale_bias_and_cap_of_the_output_in_a_pass_and_in_steps():
         torch.testing.assert_close(logits[:, 0], whole[:, t], rtol=1e-4, atol=1e-5)
 
 
+@either_way
+@pytest.mark.parametrize("losses", [ChunkedLosses(), ProcessorLosses()])
 @pytest.mark.parametrize("r_drop", [0.0, 2.0])
-def test_the_loss_is_that_of_the_logits(r_drop):
+def test_the_loss_is_that_of_the_logits(r_drop, losses, trained):
     model = unusual().train()
     positions = positions_of([4, 2], 4, left=False)
     ids = torch.randint(4, 30, (3, 2, 4))
     batch = PairBatch(ids[0], positions, ids[1], ids[2], positions, torch.arange(2), 6)
     objective = TranslationObjective(ObjectiveSettings(label_smoothing=0.1, r_drop=r_drop))
-    found = objective.loss(model, batch, Context(step=1)).loss_sum
+    with trained(model):
+        found = objective.loss(model, batch, Context(step=1, losses=losses)).loss_sum
     real = positions >= 0
     logits = model.logits(model(ids[0], positions, ids[1], positions)[real])
     expected = torch.nn.functional.cross_entropy(

@@ -14,6 +14,8 @@ from heedful.models.model_spec import VisionSpec, parse_spec
 from heedful.models.vision import VisionModel
 from heedful.nn.capture import Capture
 
+from ..on_processor import either_way
+
 
 def spec(**changes) -> VisionSpec:
     values = {
@@ -98,13 +100,15 @@ def test_captures_show_attention_and_do_not_change_the_answer():
     torch.testing.assert_close(model.encoder.final_norm(capture.found["encoder.1.output"]), states)
 
 
-def test_every_parameter_learns_and_experts_fit_in():
+@either_way
+def test_every_parameter_learns_and_experts_fit_in(trained):
     changes = spec().plain()["encoder"]
     changes["pattern"][0]["sublayers"][1]["part"]["experts"] = {"num_experts": 3, "per_token": 2}
     model = build(encoder=changes, pooler=True, labels=["a", "b", "c"], dropout=0.1).train()
     images = torch.randn(4, 2, 12, 12)
-    logits = model.class_logits(model(images))
-    torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0])).backward()
+    with trained(model):
+        logits = model.class_logits(model(images))
+        torch.nn.functional.cross_entropy(logits, torch.tensor([0, 1, 2, 0])).backward()
     still = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
     assert still == []
 

@@ -12,6 +12,8 @@ from heedful.models import cost
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, TranslatorSpec
 
+from ..on_processor import either_way
+
 WIDTH, VOCABULARY = 16, 30
 LINEAR = {"kind": "linear_attention", "num_heads": 2, "causal": True}
 MIXERS = {
@@ -80,20 +82,23 @@ def test_beams_go_on_from_those_they_were_chosen_from(name):
         torch.testing.assert_close(logits[0, beam], expected, rtol=1e-4, atol=1e-4)
 
 
+@either_way
 @pytest.mark.parametrize("name", MIXERS)
-def test_packed_and_padded_texts_are_as_if_alone_in_training_too(name):
+def test_packed_and_padded_texts_are_as_if_alone_in_training_too(name, trained):
     model = language_model(name).train()
     ids = torch.randint(VOCABULARY, (1, 9))
     positions = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     segments = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
-    together = model(ids, positions, segments)
+    with trained(model):
+        together = model(ids, positions, segments)
     padded = torch.zeros(2, 9, dtype=torch.int64), torch.full((2, 9), -1)
     for row, part in enumerate((slice(0, 4), slice(4, 9))):
         alone = model(ids[:, part], positions[:, part])
         torch.testing.assert_close(together[:, part], alone, rtol=1e-4, atol=1e-5)
         length = part.stop - part.start
         padded[0][row, :length], padded[1][row, :length] = ids[0, part], positions[0, part]
-    beside = model(*padded)  # in training rows go without their padding
+    with trained(model):
+        beside = model(*padded)  # on a processor rows go without their padding
     torch.testing.assert_close(beside[0, :4], together[0, :4], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(beside[1, :5], together[0, 4:], rtol=1e-4, atol=1e-5)
 

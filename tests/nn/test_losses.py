@@ -1,16 +1,36 @@
-"""The fused loss against the formula, written out without any of its code."""
+"""Losses, and the ways to compute them, against the formula without any of their code."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from heedful.nn import losses
-from heedful.nn.losses import consistent_cross_entropy, smoothed_cross_entropy
+from heedful.engines.training import chunked_loss
+from heedful.engines.training.chunked_loss import ChunkedLosses, ProcessorLosses
+from heedful.engines.training.masked_loss import IGNORED, MaskedLosses
+from heedful.nn import losses as definition
+
+WAYS = {
+    "definition": lambda: definition,
+    "chunked": ChunkedLosses,
+    "processor": ProcessorLosses,
+    "masked": partial(MaskedLosses, compiled=False),
+}
+in_every_way = pytest.mark.parametrize("way", WAYS)
+
+
+def losses(way: str, chunk: int | None = None) -> Any:
+    """The losses as computed in a way, `chunk` logits at a time where it has chunks."""
+    found = WAYS[way]()
+    if chunk is not None and found is not definition:
+        found.elements = chunk
+    return found
 
 
 def by_the_formula(hidden, weight, targets, smoothing, bias=None, softcap=None):
@@ -29,6 +49,7 @@ def by_the_formula(hidden, weight, targets, smoothing, bias=None, softcap=None):
     return -(q * log_p).sum(), nll
 
 
+@in_every_way
 @given(
     rows=st.integers(1, 9),
     vocabulary=st.integers(2, 40),
@@ -40,7 +61,7 @@ def by_the_formula(hidden, weight, targets, smoothing, bias=None, softcap=None):
 )
 @settings(max_examples=40)
 def test_values_and_gradients_follow_the_formula(
-    rows, vocabulary, smoothing, with_bias, softcap, chunk, seed
+    way, rows, vocabulary, smoothing, with_bias, softcap, chunk, seed
 ):
     torch.manual_seed(seed)
     hidden = torch.randn(rows, 6, requires_grad=True)
@@ -48,12 +69,10 @@ def test_values_and_gradients_follow_the_formula(
     bias = torch.randn(vocabulary, requires_grad=True) if with_bias else None
     targets = torch.randint(0, vocabulary, (rows,))
     leaves = [t for t in (hidden, weight, bias) if t is not None]
-    kept = losses._CHUNK_ELEMENTS
-    losses._CHUNK_ELEMENTS = chunk
-    try:
-        loss, nll = smoothed_cross_entropy(hidden, weight, targets, smoothing, bias, softcap)
-    finally:
-        losses._CHUNK_ELEMENTS = kept
+    loss, nll, divergence = losses(way, chunk).smoothed_cross_entropy(
+        hidden, weight, targets, smoothing, bias, softcap
+    )
+    assert divergence == 0
     gradients = torch.autograd.grad(3 * loss, leaves)
     expected_loss, expected_nll = by_the_formula(hidden, weight, targets, smoothing, bias, softcap)
     expected = torch.autograd.grad(3 * expected_loss, leaves)
@@ -63,27 +82,30 @@ def test_values_and_gradients_follow_the_formula(
         torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-5)
 
 
-def test_a_perfect_smoothed_prediction_has_the_entropy_of_the_smoothed_target():
+@in_every_way
+def test_a_perfect_smoothed_prediction_has_the_entropy_of_the_smoothed_target(way):
     smoothing, vocabulary = 0.1, 5
     right = 1 - smoothing + smoothing / vocabulary
     wrong = smoothing / vocabulary
     weight = torch.eye(vocabulary)
     weight = torch.where(weight == 1, math.log(right), math.log(wrong))
     hidden = torch.eye(vocabulary)
-    loss, _ = smoothed_cross_entropy(hidden, weight, torch.arange(vocabulary), smoothing)
+    targets = torch.arange(vocabulary)
+    loss, *_ = losses(way).smoothed_cross_entropy(hidden, weight, targets, smoothing)
     entropy = -right * math.log(right) - 4 * wrong * math.log(wrong)
     assert float(loss) == pytest.approx(vocabulary * entropy, rel=1e-5)
 
 
-def test_bfloat16_autocast_is_near_float32():
+@in_every_way
+def test_bfloat16_autocast_is_near_float32(way):
     torch.manual_seed(0)
     hidden, weight = torch.randn(50, 32), torch.randn(200, 32) * 0.2
     hidden.requires_grad_()
     targets = torch.randint(0, 200, (50,))
-    exact, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+    exact, *_ = losses(way).smoothed_cross_entropy(hidden, weight, targets, 0.1)
     (exact_gradient,) = torch.autograd.grad(exact, hidden)
     with torch.autocast("cpu", torch.bfloat16):
-        loss, _ = smoothed_cross_entropy(hidden, weight, targets, 0.1)
+        loss, *_ = losses(way).smoothed_cross_entropy(hidden, weight, targets, 0.1)
     assert loss.dtype == torch.float32
     (gradient,) = torch.autograd.grad(loss, hidden)
     assert gradient.dtype == torch.float32
@@ -92,13 +114,18 @@ def test_bfloat16_autocast_is_near_float32():
     torch.testing.assert_close(gradient, exact_gradient, rtol=0, atol=1e-2)
 
 
-def test_no_gradient_is_made_when_none_is_wanted(monkeypatch):
-    monkeypatch.setattr(losses._Output, "gradient", lambda *_: pytest.fail("made a gradient"))
+@in_every_way
+def test_no_gradient_is_made_when_none_is_wanted(way, monkeypatch):
+    monkeypatch.setattr(chunked_loss._Output, "gradient", lambda *_: pytest.fail("made a gradient"))
     with torch.no_grad():
-        loss, _ = smoothed_cross_entropy(torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, 3]))
+        loss, *_ = losses(way).smoothed_cross_entropy(
+            torch.ones(2, 3), torch.ones(4, 3), torch.tensor([0, 3])
+        )
+    assert not loss.requires_grad
     assert float(loss) == pytest.approx(2 * math.log(4), rel=1e-6)
 
 
+@in_every_way
 @given(
     rows=st.integers(1, 9),
     vocabulary=st.integers(2, 40),
@@ -110,21 +137,16 @@ def test_no_gradient_is_made_when_none_is_wanted(monkeypatch):
 )
 @settings(max_examples=40)
 def test_two_passes_follow_the_formula(
-    rows, vocabulary, smoothing, consistency, softcap, chunk, seed
+    way, rows, vocabulary, smoothing, consistency, softcap, chunk, seed
 ):
     torch.manual_seed(seed)
     hidden = torch.randn(2, rows, 6, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(vocabulary, 6, dtype=torch.float64, requires_grad=True)
     bias = torch.randn(vocabulary, dtype=torch.float64, requires_grad=True)
     targets = torch.randint(0, vocabulary, (rows,))
-    kept = losses._CHUNK_ELEMENTS
-    losses._CHUNK_ELEMENTS = chunk
-    try:
-        found = consistent_cross_entropy(
-            hidden, weight, targets, smoothing, consistency, bias, softcap
-        )
-    finally:
-        losses._CHUNK_ELEMENTS = kept
+    found = losses(way, chunk).consistent_cross_entropy(
+        hidden, weight, targets, smoothing, consistency, bias, softcap
+    )
     pairs = [by_the_formula(one, weight, targets, smoothing, bias, softcap) for one in hidden]
     p, q = (one @ weight.T + bias for one in hidden)
     if softcap is not None:
@@ -142,34 +164,72 @@ def test_two_passes_follow_the_formula(
         torch.testing.assert_close(got, want)
 
 
-def test_a_confident_prediction_keeps_its_gradient_in_bfloat16():
+@in_every_way
+def test_a_confident_prediction_keeps_its_gradient_in_bfloat16(way):
     """p(right) - 1 is 4.5e-5, which bfloat16 cannot tell from 0 next to 1."""
     hidden = torch.tensor([[10.0]], requires_grad=True)
     weight = torch.tensor([[1.0], [0.0]])
     with torch.autocast("cpu", torch.bfloat16):
-        loss, _ = smoothed_cross_entropy(hidden, weight, torch.tensor([0]))
+        loss, *_ = losses(way).smoothed_cross_entropy(hidden, weight, torch.tensor([0]))
     (gradient,) = torch.autograd.grad(loss, hidden)
     assert float(gradient) == pytest.approx(-math.exp(-10), rel=0.01)
 
 
-def test_a_hopeless_prediction_keeps_its_loss():
+@in_every_way
+def test_a_hopeless_prediction_keeps_its_loss(way):
     """p(right) is e-200, which float32 cannot hold."""
     weight = torch.tensor([[0.0], [1.0]])
-    loss, nll = smoothed_cross_entropy(torch.tensor([[200.0]]), weight, torch.tensor([0]))
+    hidden, target = torch.tensor([[200.0]]), torch.tensor([0])
+    loss, nll, _ = losses(way).smoothed_cross_entropy(hidden, weight, target)
     assert float(loss) == float(nll) == 200.0
 
 
+@in_every_way
 @pytest.mark.parametrize("consistency", [0.0, 2.0])
-def test_two_passes_in_bfloat16_are_near_float32(consistency):
+def test_two_passes_in_bfloat16_are_near_float32(way, consistency):
     torch.manual_seed(0)
     hidden = torch.randn(2, 50, 32, requires_grad=True)
     weight = torch.randn(200, 32) * 0.2
     targets = torch.randint(0, 200, (50,))
-    exact = consistent_cross_entropy(hidden, weight, targets, 0.1, consistency)
+    exact = losses(way).consistent_cross_entropy(hidden, weight, targets, 0.1, consistency)
     (exact_gradient,) = torch.autograd.grad(exact.loss, hidden)
     with torch.autocast("cpu", torch.bfloat16):
-        found = consistent_cross_entropy(hidden, weight, targets, 0.1, consistency)
+        found = losses(way).consistent_cross_entropy(hidden, weight, targets, 0.1, consistency)
     (gradient,) = torch.autograd.grad(found.loss, hidden)
     torch.testing.assert_close(found.loss, exact.loss, rtol=5e-3, atol=0)
     torch.testing.assert_close(found.divergence, exact.divergence, rtol=2e-2, atol=0)
     torch.testing.assert_close(gradient, exact_gradient, rtol=0, atol=1e-2 * (1 + consistency))
+
+
+@given(
+    counts=st.lists(st.booleans(), min_size=1, max_size=9),
+    smoothing=st.sampled_from([0.0, 0.1]),
+    softcap=st.sampled_from([None, 0.7]),
+    chunk=st.integers(1, 100),
+    seed=st.integers(0, 1000),
+)
+@settings(max_examples=40)
+def test_where_nothing_is_to_be_predicted_nothing_is_added(counts, smoothing, softcap, chunk, seed):
+    """As if these positions had been taken out before."""
+    torch.manual_seed(seed)
+    kept = torch.tensor(counts)
+    hidden = torch.randn(len(counts), 6, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(11, 6, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(11, dtype=torch.float64, requires_grad=True)
+    targets = torch.randint(0, 11, (len(counts),)).where(kept, IGNORED)
+    ways = losses("masked", chunk), losses("chunked", chunk)
+    assert [each.takes_padding for each in ways] == [True, False]
+    given = (hidden, targets), (hidden[kept], targets[kept])
+    found, expected = (
+        each.smoothed_cross_entropy(states, weight, right, smoothing, bias, softcap)
+        for each, (states, right) in zip(ways, given, strict=True)
+    )
+    torch.testing.assert_close(found.loss, expected.loss)
+    torch.testing.assert_close(found.nll, expected.nll)
+    leaves = (hidden, weight, bias)
+    wanted = torch.autograd.grad(2 * expected.loss, leaves)
+    for got, want in zip(torch.autograd.grad(2 * found.loss, leaves), wanted, strict=True):
+        torch.testing.assert_close(got, want)
+    assert not torch.autograd.grad(
+        losses("masked").smoothed_cross_entropy(hidden, weight, targets).loss, hidden
+    )[0][~kept].any()

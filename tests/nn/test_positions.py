@@ -8,8 +8,18 @@ from typing import Literal
 import pytest
 import torch
 
+from heedful.engines.class_exchange import Exchange
+from heedful.engines.host_parts import HOST_KINDS
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.errors import ModelError
-from heedful.nn.attention.masks import Causal, Everything, SameSegment, Window
+from heedful.nn.attention.attend import KernelSet, make_request
+from heedful.nn.attention.kernels.request import (
+    AttentionRequest,
+    is_causal,
+    may_have_blind_rows,
+    shows_all,
+)
+from heedful.nn.attention.masks import Causal, Everything, Mask, SameSegment, Window
 from heedful.nn.positions import LearnedPositions, Positions, SinusoidalPositions
 
 
@@ -44,29 +54,61 @@ def test_slices_show_what_the_whole_shows() -> None:
     assert torch.equal(part.distance(), whole.distance()[:, 1:4, 2:5])
 
 
+def asked(value: Positions, mask: Mask, kernels: KernelSet = PROCESSOR_KERNELS) -> AttentionRequest:
+    """Of positions that can be read, unless other kernels are given."""
+    q, k = (torch.zeros(*each.shape[:1], 1, each.shape[1], 2) for each in (value.query, value.key))
+    return make_request(q, k, k, value, mask, kernels=kernels)
+
+
 @pytest.mark.parametrize(
-    ("positions", "shows_all", "blind"),
+    ("positions", "all_seen", "blind"),
     [([[0, 1]], True, False), ([[0, 1, -1]], False, True), ([[-1, -1]], False, True)],
 )
-def test_what_is_known_of_the_rows(
-    positions: list[list[int]], shows_all: bool, blind: bool
-) -> None:
+def test_what_is_known_of_the_rows(positions: list[list[int]], all_seen: bool, blind: bool) -> None:
     value = Positions.of_self(torch.tensor(positions))
-    assert value.shows_all(Everything()) == shows_all
-    assert value.may_have_blind_rows(Everything()) == blind
+    assert shows_all(asked(value, Everything())) == all_seen
+    assert may_have_blind_rows(asked(value, Everything())) == blind
 
 
 def test_a_hidden_key_is_not_a_blind_query() -> None:
     value = Positions(torch.tensor([[5]]), torch.tensor([[0, -1]]))
-    assert not value.shows_all(Everything())
-    assert not value.may_have_blind_rows(Everything())
+    assert not shows_all(asked(value, Everything()))
+    assert not may_have_blind_rows(asked(value, Everything()))
 
 
+@pytest.mark.parametrize("mask", [Everything(), Causal(), Window(2)])
+def test_what_is_known_without_looking(mask: Mask) -> None:
+    """Of rows that count from 0 what their masks show; of others nothing, which is always true."""
+    rows = torch.arange(3).expand(2, -1)
+    looked_at, unknown = (
+        asked(Positions.of_self(rows), mask, kernels)
+        for kernels in (PROCESSOR_KERNELS, KernelSet())
+    )
+    counted = Positions.counting(2, 3, rows.device)
+    assert torch.equal(counted.query, rows)
+    assert torch.equal(counted.key, rows)
+    known = asked(counted, mask, KernelSet())
+    assert shows_all(known) == shows_all(looked_at) == (mask == Everything())
+    assert not shows_all(unknown)
+    assert is_causal(known) == (mask == Causal())
+    assert not is_causal(unknown)
+    assert may_have_blind_rows(known) == (mask == Window(2))
+    assert not may_have_blind_rows(looked_at)
+    assert may_have_blind_rows(unknown)
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("places", [[0, 5021, 57, 1, 57, 1_000_003], [0, 5021, 57, 1, 57]])
 @pytest.mark.parametrize("layout", ["pairs", "halves"])
 @pytest.mark.parametrize("width", [6, 7])
-def test_sinusoids_follow_the_formula(width: int, layout: Literal["pairs", "halves"]) -> None:
-    places = [0, 5021, 57, 1, 57, 1_000_003]
-    found = SinusoidalPositions(width, layout)(torch.tensor([[*places, -1]]))
+def test_sinusoids_follow_the_formula(
+    width: int, layout: Literal["pairs", "halves"], places: list[int], on_host: bool
+) -> None:
+    module = SinusoidalPositions(width, layout)
+    if on_host:  # the farthest place lies past its table
+        Exchange(module, HOST_KINDS).make()
+        assert type(module) is HOST_KINDS[SinusoidalPositions]
+    found = module(torch.tensor([[*places, -1]]))
     assert found.dtype == torch.float32
     sines = (width + 1) // 2
     for j, position in enumerate(places):

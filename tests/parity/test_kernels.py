@@ -10,15 +10,17 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from heedful.nn.attention.attend import KERNELS, AttentionRequest, make_request
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.nn.attention.attend import KERNELS, KernelSet, make_request
 from heedful.nn.attention.cache import Cache, GrowingCache, RingCache, StaticCache
-from heedful.nn.attention.kernels import chunked, flex
+from heedful.nn.attention.kernels import chunked
+from heedful.nn.attention.kernels.flex import InlineFlex
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Prefix, SameSegment, Window
 from heedful.nn.attention.relative_positions import (
     Alibi,
@@ -54,6 +56,9 @@ BIASES: dict[str, Callable[[], list[Bias]]] = {
 }
 LAYOUTS = ["right padded", "left padded", "packed", "cross", "growing", "static", "ring"]
 KERNEL_NAMES = ["matmul", "sdpa", "chunked", "decode"]
+by_both_sets = pytest.mark.parametrize(
+    "kernels", [KernelSet(), PROCESSOR_KERNELS], ids=["definition", "processor"]
+)
 
 
 @dataclass(frozen=True)
@@ -95,12 +100,14 @@ def lay_out(layout: str, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Position
 
 
 def compute(
-    run: Callable[[AttentionRequest], Tensor],
+    kernels: KernelSet,
+    kernel: str,
     mask: str,
     bias: str,
     layout: str,
     kv_heads: int,
     dtype: torch.dtype,
+    softcap: float | None = None,
 ) -> Outcome:
     torch.manual_seed(7)
     biases = BIASES[bias]()
@@ -111,7 +118,8 @@ def compute(
     v = torch.randn(2, kv_heads, LENGTH, VALUE_WIDTH).to(dtype).requires_grad_()
     keys, values, positions = lay_out(layout, k, v)
     q = torch.randn(2, HEADS, positions.query.shape[1], WIDTH).to(dtype).requires_grad_()
-    output = run(make_request(q, keys, values, positions, MASKS[mask], biases, scale=0.3))
+    given = (q, keys, values, positions, MASKS[mask], biases, 0.3, softcap)
+    output = kernels.by_name[kernel].run(make_request(*given, kernels=kernels))
     weight = torch.randn(output.shape)
     (output.float() * weight).sum().backward()
     inputs = [q, k, v, *learned]
@@ -121,7 +129,7 @@ def compute(
 
 @functools.cache
 def expected(mask: str, bias: str, layout: str, kv_heads: int, dtype: torch.dtype) -> Outcome:
-    return compute(KERNELS["reference"].run, mask, bias, layout, kv_heads, dtype)
+    return compute(KernelSet(), "reference", mask, bias, layout, kv_heads, dtype)
 
 
 @pytest.fixture(autouse=True)
@@ -136,14 +144,15 @@ def close(found: Tensor, wanted: Tensor, tolerance: float, *place: object) -> No
     assert worst <= tolerance, (*place, worst)
 
 
+@by_both_sets
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
-def test_float32(kernel: str, mask: str, bias: str) -> None:
+def test_float32(kernel: str, mask: str, bias: str, kernels: KernelSet) -> None:
     for layout in LAYOUTS:
         for kv_heads in (4, 2):
             case = (mask, bias, layout, kv_heads, torch.float32)
-            found, wanted = compute(KERNELS[kernel].run, *case), expected(*case)
+            found, wanted = compute(kernels, kernel, *case), expected(*case)
             close(found.output, wanted.output, TOLERANCE, *case, "output")
             for number, pair in enumerate(zip(found.gradients, wanted.gradients, strict=True)):
                 # Tables gather a gradient from every pair, so theirs are larger numbers.
@@ -152,15 +161,16 @@ def test_float32(kernel: str, mask: str, bias: str) -> None:
 
 
 # sdpa refuses biases in bfloat16, which test_attend shows.
+@by_both_sets
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize(
     ("kernel", "bias"),
     [(k, b) for k in KERNEL_NAMES for b in BIASES if k != "sdpa" or b == "none"],
 )
-def test_bfloat16(kernel: str, mask: str, bias: str) -> None:
+def test_bfloat16(kernel: str, mask: str, bias: str, kernels: KernelSet) -> None:
     for layout in LAYOUTS:
         case = (mask, bias, layout, 2, torch.bfloat16)
-        found, wanted = compute(KERNELS[kernel].run, *case), expected(*case)
+        found, wanted = compute(kernels, kernel, *case), expected(*case)
         for number, (one, other) in enumerate(
             zip(
                 [found.output, *found.gradients],
@@ -171,34 +181,40 @@ def test_bfloat16(kernel: str, mask: str, bias: str) -> None:
             close(one, other, TOLERANCE_BF16 * other.abs().max().item(), *case, number)
 
 
+@by_both_sets
 @pytest.mark.parametrize("kernel", ["matmul", "chunked", "decode"])
-def test_soft_cap(kernel: str) -> None:
-    def capped(name: str) -> Callable[[AttentionRequest], Tensor]:
-        return lambda request: KERNELS[name].run(replace(request, softcap=1.2))
-
+def test_soft_cap(kernel: str, kernels: KernelSet) -> None:
     for mask in MASKS:
         case = (mask, "two", "left padded", 2, torch.float32)
-        found, wanted = compute(capped(kernel), *case), compute(capped("reference"), *case)
+        found = compute(kernels, kernel, *case, softcap=1.2)
+        wanted = compute(KernelSet(), "reference", *case, softcap=1.2)
         close(found.output, wanted.output, TOLERANCE, mask)
         for one, other in zip(found.gradients, wanted.gradients, strict=True):
             close(one, other, TOLERANCE * max(1.0, other.abs().max().item()), mask)
 
 
+OF_PAIRS = ["none", "alibi", "t5", "relative keys", "two"]
+
+
 @pytest.mark.parametrize(
     ("mask", "softcap"), [*((mask, None) for mask in MASKS), ("causal window", 1.2)]
 )
-def test_flex_uncompiled(mask: str, softcap: float | None) -> None:
+@pytest.mark.parametrize("bias", OF_PAIRS)
+def test_flex_uncompiled(bias: str, mask: str, softcap: float | None) -> None:
     """The request as flex sees it, run by PyTorch's own slow form, which has no backward pass."""
-    from torch.nn.attention.flex_attention import flex_attention
-
     torch.manual_seed(7)
+    biases = BIASES[bias]()
+    for parameter in [p for b in biases for p in b.parameters()]:
+        nn.init.normal_(parameter)
     for layout, kv_heads in (("packed", 4), ("left padded", 2)):
         k = torch.randn(2, kv_heads, LENGTH, WIDTH)
         v = torch.randn(2, kv_heads, LENGTH, 16)
         keys, values, positions = lay_out(layout, k, v)
         q = torch.randn(2, HEADS, positions.query.shape[1], WIDTH)
-        request = make_request(q, keys, values, positions, MASKS[mask], scale=0.3, softcap=softcap)
+        given = (q, keys, values, positions, MASKS[mask], biases, 0.3, softcap)
+        request = make_request(*given, kernels=KernelSet(device="cuda"))
+        assert InlineFlex().unsupported(request) is None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = flex.compute(request, flex_attention)
+            found = InlineFlex().run(request)
         close(found, KERNELS["reference"].run(request), TOLERANCE, layout, kv_heads)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heedful.errors import ConfigError
-from heedful.search.beam import SearchTrace, places
 from heedful.search.dispatch import search
 from heedful.search.search_settings import SearchSettings, Specials
+from heedful.search.search_trace import SearchTrace, places
 
 PAD, BOS, EOS = 0, 1, 2
 SPECIALS = Specials(pad=PAD, bos=BOS, eos=EOS)

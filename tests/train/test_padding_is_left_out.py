@@ -11,16 +11,19 @@ from torch import nn
 
 from heedful.data.batches import PairBatch
 from heedful.device import Precision
+from heedful.engines import unpadding
+from heedful.engines.training import processor
+from heedful.engines.training.chunked_loss import ProcessorLosses
+from heedful.engines.unpadding import RealRows
 from heedful.kernels.library import has_gemm
-from heedful.models import stack
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.nn import unpadding
-from heedful.nn.unpadding import RealRows
 from heedful.train.objective import Context, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run_settings import ObjectiveSettings, OptimizerSettings
 from heedful.train.update import Updater
+
+from ..on_processor import on_processor
 
 
 def made(lengths: Sequence[int] = (12, 4, 3), width: int = 16) -> tuple[Translator, PairBatch]:
@@ -35,6 +38,12 @@ def made(lengths: Sequence[int] = (12, 4, 3), width: int = 16) -> tuple[Translat
     return model, PairBatch(ids, positions, ids, ids, positions, examples, sum(lengths))
 
 
+def learn(model: Translator, batch: PairBatch) -> None:
+    context = Context(1, losses=ProcessorLosses())
+    with on_processor(model):
+        TranslationObjective(ObjectiveSettings()).loss(model, batch, context).loss_sum.backward()
+
+
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[RealRows | None]:
     """The rows that stacks are given."""
@@ -44,13 +53,13 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[RealRows | None]:
         found.append(unpadding.real_rows(*given, **how))
         return found[-1]
 
-    monkeypatch.setattr(stack, "real_rows", real_rows)
+    monkeypatch.setattr(processor, "real_rows", real_rows)
     return found
 
 
 def test_translation_leaves_padding_out(found: list[RealRows | None]) -> None:
     model, batch = made()
-    TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()
+    learn(model, batch)
     assert len(found) == 3  # encoder, memory, decoder
     assert all(rows is not None and rows.count == 19 for rows in found)
 
@@ -62,7 +71,7 @@ def test_only_what_pytorch_multiplies_is_rounded_up(
     if width == 64 and not has_gemm("float32", width, fused=True):
         pytest.skip("no products in C here")
     model, batch = made((40, 33, 20), width)
-    TranslationObjective(ObjectiveSettings()).loss(model, batch, Context(1)).loss_sum.backward()
+    learn(model, batch)
     assert [(len(each.index), each.count) for each in found if each] == 3 * [(rows, 93)]
 
 
@@ -92,7 +101,7 @@ def test_an_example_that_goes_wrong_is_named_all_the_same() -> None:
         marked = (inputs[0] - mark).abs().amax(-1, keepdim=True) < 1e-6
         return (output[0].masked_fill(marked, torch.inf), *output[1:])
 
-    model.source_input.dropout.probability = 0.0
+    model.source_input.dropout.p = 0.0
     model.source_input.register_forward_hook(
         lambda _module, inputs, output: torch.where((inputs[0] == 29)[..., None], mark, output)
     )

@@ -19,6 +19,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from heedful.cli.main import main
 from heedful.data.batches import NO_TARGET, PairBatch, SegmentBatch, WindowBatch
 from heedful.device import Precision
+from heedful.engines.training import fused_sublayer, masked_loss, products
+from heedful.engines.training.activation_checkpointing import (
+    CheckpointedForward,
+    apply_checkpointing,
+    blocks_of,
+)
+from heedful.engines.training.compiled import CompiledEngine
+from heedful.engines.training.fused_sublayer import LearnedKeyValues, ProjectedMemory
 from heedful.errors import ConfigError
 from heedful.events import Events
 from heedful.kernels.library import has_gemm
@@ -26,18 +34,10 @@ from heedful.models.build import build_model
 from heedful.models.new_tokens import NewTokens
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
-from heedful.nn import fused_sublayer, linear_layers
-from heedful.nn.attention.cache import KeyValues, LearnedKeyValues
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.capture import Capture
-from heedful.nn.fused_sublayer import ProjectedMemory
 from heedful.nn.moe import PENALTIES, penalty
 from heedful.train import lora
-from heedful.train.activation_checkpointing import (
-    CheckpointedForward,
-    apply_checkpointing,
-    blocks_of,
-)
-from heedful.train.compiled_pass import CompiledPass
 from heedful.train.objective import CausalLMObjective, SegmentObjective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
 from heedful.train.run import run_training
@@ -223,7 +223,7 @@ def watched(learner: Learner, mode: Any, precision: Precision) -> tuple[int, Cou
     apply_checkpointing(learner[0], mode)
     work, watch = updater(learner, precision), Watch(learner[0])
     work.model.train()
-    with watch:
+    with work.engine.active(), watch:
         loss = work._loss(learner[2], 1, 0).loss_sum
         waiting = watch.held()
         loss.backward()
@@ -273,7 +273,7 @@ def test_products_in_c_are_computed_once_where_they_are_kept(
             return getattr(library, name)
 
     monkeypatch.setattr(fused_sublayer, "kernels", Counting)
-    monkeypatch.setattr(linear_layers, "_forward", counted(linear_layers._forward, calls, "a map"))
+    monkeypatch.setattr(products, "_forward", counted(products._forward, calls, "a map"))
     waiting = {}
     wide = {"feedforward_dropout": 0.1, "width": 256, "encoder_layers": 1, "decoder_layers": 1}
     for changes, name in (({}, "heedful_sublayer"), (wide, "a map")):
@@ -320,7 +320,7 @@ class Reader(nn.Module):
     """A block that asks for keys and values of a memory."""
 
     def forward(self, x: Tensor, state: LearnedKeyValues) -> Tensor:
-        keys_values = state.plain()
+        keys_values = state.plain
         return x * keys_values.keys.sum() * keys_values.values.sum()
 
 
@@ -335,10 +335,10 @@ def test_a_memory_is_split_for_each_pass(selective: bool) -> None:
 
     state = LearnedKeyValues(ProjectedMemory(torch.randn(2, 3).requires_grad_(), None), split)
     block = Reader().train()
-    run = CheckpointedForward(block, block.forward, selective)
+    run = CheckpointedForward(block, selective)
     run(torch.ones(3, requires_grad=True), state).sum().backward()
     assert len(splits) == 2
-    assert "_key_values" not in vars(state)
+    assert "plain" not in vars(state)
 
 
 def test_a_capture_keeps_what_the_first_pass_gave_it() -> None:
@@ -385,13 +385,14 @@ def test_compiled_blocks(mode: Any, computed: int, monkeypatch: pytest.MonkeyPat
         return counted(graph.forward, calls, "graph")
 
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: traced)
+    monkeypatch.setattr(masked_loss, "_compiled_work", lambda: masked_loss.chunk_work)
     results = {}
     for each in ("none", mode):
         learner = translator()
         apply_checkpointing(learner[0], each)
         own = [vars(block).get("forward") for block in blocks_of(learner[0])]
         work = updater(learner, PRECISIONS["fp32"])
-        work.compiled = CompiledPass(learner[0], Events(), asked_for=True)
+        work.compiled = CompiledEngine(learner[0], Events(), asked_for=True)
         work.warm_up(learner[2], 0)
         calls.clear()
         result = work.update([learner[2]], 1, 0.01)

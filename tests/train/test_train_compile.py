@@ -17,6 +17,9 @@ from torch import Tensor, nn
 from heedful.cli.main import main
 from heedful.data.batches import NO_TARGET, PairBatch, WindowBatch
 from heedful.device import Precision
+from heedful.engines.training import masked_loss
+from heedful.engines.training.compiled import MOST_FORMS, CompiledEngine
+from heedful.engines.training.traced_parts import obstacle_in
 from heedful.errors import ConfigError, RunError
 from heedful.events import Event, Events, Metric, Note, Recorder, Warning
 from heedful.models.causal_lm import CausalLM
@@ -30,7 +33,6 @@ from heedful.nn.mixer import Context
 from heedful.nn.positions import Positions
 from heedful.nn.spec import FeedForwardSpec
 from heedful.train.batch_source import Batch
-from heedful.train.compiled_pass import MOST_FORMS, CompiledPass
 from heedful.train.compute_plan import FEWEST_UPDATES, choose_compiling, lacking_here
 from heedful.train.objective import CausalLMObjective, Objective, TranslationObjective
 from heedful.train.optimizers import build_optimizer
@@ -60,7 +62,7 @@ LONG = {"updates": FEWEST_UPDATES, "minutes": None}
         ("auto", "mps", {}, False, "has not been tried on mps"),
         ("auto", "cuda", {}, True, "a long run"),
         ("auto", "cuda", {"lacking": "there is no C compiler"}, False, "no C compiler"),
-        ("auto", "cuda", {"experts": True}, False, "expert"),
+        ("auto", "cuda", {"untraceable": "experts are picked"}, False, "experts are picked"),
         ("auto", "cuda", {"updates": FEWEST_UPDATES - 1}, False, "1,999 updates are too few"),
         ("auto", "cuda", {"updates": None}, True, "a long run"),
         ("auto", "cuda", {"minutes": 5.0}, False, "5 minutes are too few"),
@@ -77,10 +79,26 @@ def test_what_is_picked_and_why(
     assert found.asked_for is (requested != "auto")
 
 
-@pytest.mark.parametrize("facts", [{"lacking": "there is no compiler"}, {"experts": True}])
+@pytest.mark.parametrize(
+    "facts", [{"lacking": "there is no compiler"}, {"untraceable": "experts are picked"}]
+)
 def test_what_is_asked_for_and_cannot_be_is_an_error(facts: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"compile = on: .*Use compile = off"):
         choose_compiling("on", "cuda", **{"lacking": None, **facts})
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, None),
+        ({"num_experts": 3}, "expert"),
+        ({"recurrent": {"attention": "dot", "readout": "tanh"}}, "recurrent"),
+    ],
+)
+def test_models_of_which_no_graph_can_be_made(changes: dict[str, Any], why: str | None) -> None:
+    sizes = {"width": 8, "encoder_layers": 1, "decoder_layers": 1}
+    found = obstacle_in(Translator(TranslatorShape(**sizes | changes).expand(9, 9)))
+    assert found is None if why is None else why in str(found)
 
 
 def test_a_missing_compiler_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +166,7 @@ def losses(work: Updater, batches: list[Batch], accumulate: int = 1) -> list[flo
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Graphs are made and run as PyTorch's operations, which takes no compiler."""
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs: graph)
+    monkeypatch.setattr(masked_loss, "_compiled_work", lambda: masked_loss.chunk_work)
 
 
 SIZES = [(5, 5), (4, 7), (3, 18), (6, 6)]
@@ -169,7 +188,7 @@ def test_a_graph_serves_all_blocks_of_a_stack_and_any_sizes(task: str) -> None:
     batches: list[Any] = [make(*size) for size in SIZES]
     plain = losses(fresh(), batches, accumulate=2)
     work = fresh()
-    compiled = work.compiled = CompiledPass(work.model, Events(), asked_for=True)
+    compiled = work.compiled = CompiledEngine(work.model, Events(), asked_for=True)
     assert losses(work, batches, accumulate=2) == pytest.approx(plain, rel=1e-5)
     assert compiled.graphs == 2
     assert not any("forward" in vars(module) for module in work.model.modules())
@@ -206,7 +225,7 @@ class Small(nn.Module):
 def small(asked_for: bool = True, said: Recorder | None = None, **changes: Any) -> Updater:
     work = updater(Small(**changes), CausalLMObjective(0.0))
     events = Events([] if said is None else [said])
-    work.compiled = CompiledPass(work.model, events, asked_for=asked_for)
+    work.compiled = CompiledEngine(work.model, events, asked_for=asked_for)
     return work
 
 
@@ -245,17 +264,17 @@ def test_a_pass_that_is_looked_into_is_not_compiled() -> None:
     assert work.compiled is not None
     capture = Capture(["feedforward.inner"])
     batch = texts(4, 5)
-    with work.compiled.used():
+    with work.compiled.active():
         work.model(batch.ids, batch.positions, capture=capture)
     assert capture.found.keys() == {"feedforward.inner"}
     assert work.compiled.graphs == 0
 
 
 def test_where_it_fails_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(name: str) -> Any:
+    def refuse(graph: Any, inputs: Any) -> Any:
         raise RuntimeError("No kernel\nfor this")
 
-    monkeypatch.setattr(torch._dynamo, "lookup_backend", refuse)
+    monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: refuse)
     batches: list[Any] = [texts(*size) for size in SIZES[:2]]
     plain = losses(updater(Small(), CausalLMObjective(0.0)), batches)
     said = Recorder()
@@ -272,7 +291,7 @@ def test_where_it_fails_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_other_errors_stay_what_they_are() -> None:
     work = small(asked_for=False)
-    with pytest.raises(AttributeError, match="no attribute 'to'"):
+    with pytest.raises(AttributeError, match="'object' object has no attribute"):
         work.warm_up(object(), 0)  # type: ignore[arg-type]
     assert work.compiled is not None
 

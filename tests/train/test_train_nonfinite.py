@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from heedful.engines.training import processor
 from heedful.errors import RunError
 from heedful.events import Events, Recorder, Warning
-from heedful.models import stack
 from heedful.models.translator import Translator
 from heedful.train import task as tasks
 from heedful.train.nonfinite import find_nonfinite
@@ -49,7 +49,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The feed-forward of the encoder gives infinity for sources of these lengths."""
     lengths: list[int] = []
     # With its padding, or no length is to be seen.
-    monkeypatch.setattr(stack, "real_rows", lambda _positions, **_how: None)
+    monkeypatch.setattr(processor, "real_rows", lambda _positions, **_how: None)
 
     def poison(_module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
         if not _module.training:

@@ -17,11 +17,13 @@ from heedful.data.corpus_spec import CorpusSpec
 from heedful.data.encoded_pairs import encode_corpora
 from heedful.data.shard_writer import write_shards
 from heedful.device import Precision
+from heedful.engines.training import masked_loss
+from heedful.engines.training.chunked_loss import ProcessorLosses
+from heedful.engines.training.compiled import CompiledEngine
 from heedful.errors import ConfigError, RunError
 from heedful.events import Events, Note, Recorder
 from heedful.models.translator import Translator
 from heedful.train.batch_source import Place
-from heedful.train.compiled_pass import CompiledPass
 from heedful.train.objective import Context, TranslationObjective, mix_in_guesses
 from heedful.train.optimizers import build_optimizer
 from heedful.train.parallel.shares import Share
@@ -32,6 +34,7 @@ from heedful.train.tasks import Task, prepare_task
 from heedful.train.training_memory import with_budget
 from heedful.train.update import Updater
 
+from ..on_processor import on_processor
 from .conftest import Crash, CrashAt, MakeSettings, noted_losses, write_reversed
 
 PACKED = {"packed_length": 32, "max_length": 20, "batch_tokens": 128}
@@ -59,10 +62,8 @@ def model_of(task: Task) -> Translator:
     model = task.new_model()
     assert isinstance(model, Translator)
     for module in model.modules():
-        if hasattr(module, "probability"):
-            module.probability = 0.0
-    for block in (*model.encoder.blocks, *model.decoder.blocks):
-        block.sublayers = tuple(replace(each, dropout=0.0) for each in block.sublayers)  # type: ignore[union-attr]
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     return model.train()
 
 
@@ -78,9 +79,11 @@ def learned(model: nn.Module, batches: list[PairBatch], **how: Any) -> tuple[flo
     model.zero_grad()
     total = torch.zeros(())
     for batch in batches:
-        result = TranslationObjective(ObjectiveSettings(**how)).loss(model, batch, Context(1))  # type: ignore[arg-type]
-        assert result.tokens == batch.target_tokens
-        result.loss_sum.backward()
+        objective = TranslationObjective(ObjectiveSettings(**how))  # type: ignore[arg-type]
+        with on_processor(model):
+            result = objective.loss(model, batch, Context(1, losses=ProcessorLosses()))
+            assert result.tokens == batch.target_tokens
+            result.loss_sum.backward()
         total += result.loss_sum.detach()
     grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     return float(total), torch.cat(grads)
@@ -198,13 +201,14 @@ def test_one_graph_for_each_stack_serves_all_batches(
     packed: tuple[RunSettings, Task], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch._dynamo, "lookup_backend", lambda name: lambda graph, inputs: graph)
+    monkeypatch.setattr(masked_loss, "_compiled_work", lambda: masked_loss.chunk_work)
     _, task = packed
     batches = batches_of(task)
     losses = []
     for compiles in (False, True):
         work = updater_of(model_of(task))
         if compiles:
-            work.compiled = CompiledPass(work.model, Events(), asked_for=True, one_shape=True)
+            work.compiled = CompiledEngine(work.model, Events(), asked_for=True, one_shape=True)
         results = [work.update(batches[step : step + 1], step, 0.01) for step in range(3)]
         losses.append([result.values["loss"] for result in results if result is not None])
     assert work.compiled is not None

@@ -8,6 +8,7 @@ from typing import Any
 import serve
 import torch
 
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.nn.attention.attend import attend
 from heedful.nn.attention.masks import Causal, Everything, Mask, Window, build_mask
 from heedful.nn.mask_text import parse_mask
@@ -48,7 +49,7 @@ def case(
         positions = Positions.of_self(torch.arange(length)[None])
         began = time.perf_counter()
         with torch.set_grad_enabled(backward):
-            output = attend(q, k, v, positions, mask, kernel=kernel)
+            output = attend(q, k, v, positions, mask, kernel=kernel, kernels=PROCESSOR_KERNELS)
             if backward:
                 torch.autograd.grad(output.sum(), (q, k, v))
         seconds.append(time.perf_counter() - began)

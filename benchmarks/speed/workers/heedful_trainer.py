@@ -11,7 +11,6 @@ import serve
 import torch
 
 from heedful.events import Event, Events, Metric, Note
-from heedful.nn.attention import attend
 from heedful.train.run import run_training
 from heedful.train.run_config import resolve_settings
 
@@ -27,13 +26,15 @@ class Hold:
         self.left = updates
         self.tokens = 0
         self.notes: list[str] = []
-        self.facts: dict[str, int] = {}
+        self.compile_seconds = 0.0
         self.began = time.perf_counter()
 
     def handle(self, event: Event) -> None:
         """Look at every update."""
         if isinstance(event, Note):
             self.notes.append(event.text)
+        if isinstance(event, Metric) and event.kind == "compile":
+            self.compile_seconds += float(event.values["seconds"])
         if not isinstance(event, Metric) or event.kind != "train":
             return
         self.tokens += int(event.values["tokens"])
@@ -48,7 +49,7 @@ class Hold:
             tokens=self.tokens,
             loss=event.values["loss"],
             notes=self.notes,
-            **self.facts,
+            compile_seconds=round(self.compile_seconds, 2),
         )
         request = serve.read()
         if request is None:
@@ -60,25 +61,6 @@ class Hold:
         """Nothing to finish."""
 
 
-def prefer(name: str, facts: dict[str, int]) -> None:
-    """Take a kernel of attention wherever it serves, and count how often it does.
-
-    Args:
-        name: of the kernel.
-        facts: receive the number of its calls.
-    """
-    kernel, ranking = attend.KERNELS[name], attend._ranking
-    run = kernel.run
-    facts["calls_of_kernel"] = 0
-
-    def counted(request: Any) -> Any:
-        facts["calls_of_kernel"] += 1
-        return run(request)
-
-    kernel.run = counted  # type: ignore[method-assign]
-    attend._ranking = lambda request: [(name, "it is measured"), *ranking(request)]
-
-
 def main() -> None:
     """Begin the run that the first request describes."""
     request: dict[str, Any] | None = serve.read()
@@ -86,8 +68,6 @@ def main() -> None:
     try:
         settings = resolve_settings(request["preset"], None, request["settings"])
         hold = Hold(request["updates"])
-        if request.get("kernel") is not None:
-            prefer(request["kernel"], hold.facts)
         run_training(Path(request["run"]), settings, events=Events([hold]))
     except Exception as error:
         serve.refuse(error)

@@ -10,26 +10,44 @@ import torch
 
 from heedful.data.batches import WindowBatch
 from heedful.device import Precision
-from heedful.events import Events
+from heedful.engines.cost_memory import training_peak
+from heedful.engines.training.activation_checkpointing import apply_checkpointing
+from heedful.events import Event, Events, Metric, Note
 from heedful.memory import Trimmer
 from heedful.models.build import build_model
 from heedful.models.cost import count_parameters, text_work
-from heedful.models.cost_memory import training_peak
 from heedful.models.shape import TranslatorShape
 from heedful.models.shape_to_spec import causal_lm_spec
 from heedful.nn.work import BFLOAT16, FLOAT32
-from heedful.train.activation_checkpointing import apply_checkpointing
+from heedful.train.choose_updater import updater_of_run
 from heedful.train.objective import CausalLMObjective
-from heedful.train.optimizers import build_optimizer
-from heedful.train.run_settings import OptimizerSettings
-from heedful.train.update import Updater
+from heedful.train.run_settings import RunSettings
+from heedful.train.update import Distribution
+
+
+class Told:
+    """A sink of events: the notes, and the seconds in which graphs were compiled."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.compile_seconds = 0.0
+
+    def handle(self, event: Event) -> None:
+        """Keep what an event tells."""
+        if isinstance(event, Note):
+            self.notes.append(event.text)
+        if isinstance(event, Metric) and event.kind == "compile":
+            self.compile_seconds += float(event.values["seconds"])
+
+    def close(self) -> None:
+        """Nothing to finish."""
 
 
 def main() -> None:
     """Answer: begin (a model, and its first two updates), then train."""
     updater: Any = None
     batch: Any = None
-    trimmer = Trimmer()
+    trimmer, told = Trimmer(), Told()
     step = 0
 
     def begin(
@@ -49,21 +67,23 @@ def main() -> None:
         spec = causal_lm_spec(TranslatorShape(**shape), vocabulary, length)
         model = build_model(spec).to(device)
         apply_checkpointing(model, checkpointing)
-        settings = OptimizerSettings(**optimizer or {})
-        updater = Updater(
-            model,
-            CausalLMObjective(0.0),
-            build_optimizer(model, settings),
-            Precision(precision, device),
-            seed=1,
-            clip_norm=settings.clip_norm,
+        settings = RunSettings.parse(
+            {
+                "task": "causal_lm",
+                "data": {"train": [{"file": "none"}], "batch_tokens": rows * length},
+                "optimizer": optimizer or {},
+                "checkpointing": checkpointing,
+            }
         )
+        distribution = Distribution(model, CausalLMObjective(0.0))
+        events = Events([told])
+        updater = updater_of_run(distribution, settings, Precision(precision, device), events)
         ids = torch.randint(vocabulary, (rows, length))
         positions = torch.arange(length).repeat(rows, 1)
         nothing = torch.zeros_like(ids)
         batch = WindowBatch(ids, positions, nothing, ids, torch.arange(rows), ids.numel())
         if compile:
-            updater.compile(batch, 0, Events(), asked_for=True)
+            updater.compile(batch, 0, events, asked_for=True)
         train(2)
         seconds = round(time.perf_counter() - began, 2)
         foreseen = training_peak(
@@ -80,16 +100,22 @@ def main() -> None:
             "parameters": count_parameters(spec),
             "operations_a_token": 3 * text_work(spec, length).total // length,
             "warm_up_seconds": seconds,
+            "compile_seconds": round(told.compile_seconds, 2),
+            "notes": told.notes,
         }
 
     def train(updates: int) -> dict[str, Any]:
         nonlocal step
-        result: Any = None
+        before: Any = None
         began = time.perf_counter()
         for _ in range(updates):
             step += 1
-            result = updater.update([batch], step, 1e-4)
+            launched = updater.launch([batch], step, 1e-4)
+            if before is not None:  # while the device is at work, as a run does
+                before.read()
+            before = launched
             trimmer.step()
+        result = before.read()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return {"seconds": (time.perf_counter() - began) / updates, "loss": result.values["loss"]}

@@ -9,6 +9,7 @@ from typing import Any
 import serve
 import torch
 
+from heedful.engines.training.training_engine import prepare_training
 from heedful.errors import ConfigError
 from heedful.models.mixers import MIXERS
 from heedful.models.shape import TranslatorShape
@@ -66,11 +67,12 @@ def case(
     x = torch.randn(1, length, width, requires_grad=backward)
     context = Context(Positions.of_self(torch.arange(length)[None]))
     wanted = [x, *module.parameters()]
+    engine = prepare_training(module, x.device)
     seconds = []
     before = serve.reset_peak()
     for _ in range(repeats + 1):
         began = time.perf_counter()
-        with torch.set_grad_enabled(backward):
+        with engine.active(), torch.set_grad_enabled(backward):
             output = module(x, context)
             if backward:
                 torch.autograd.grad(output.sum(), wanted, allow_unused=True)

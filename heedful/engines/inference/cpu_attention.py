@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from heedful.engines.inference.lowering import RotaryAngles
-from heedful.kernels.library import address, contiguous_vectors, kernels
+from heedful.kernels.library import HeadAddresses, address, contiguous_vectors, kernels
 from heedful.kernels.structs import AttentionArgs, RotaryTable
 from heedful.nn.attention.attend import make_request
+from heedful.nn.attention.beam_cache import Store
 from heedful.nn.attention.cache import KeyValues
-from heedful.nn.attention.kernels.request import total_bias
+from heedful.nn.attention.kernels.request import all_visible, total_bias
 from heedful.nn.attention.masks import Causal, Everything, Mask
 from heedful.nn.attention.multi_head import Attention
 from heedful.nn.attention.relative_positions import Bias
@@ -112,10 +113,18 @@ def rotary_table(rotary: RotaryAngles, places: Tensor) -> RotaryTable:
     return rotary.at(places.data_ptr(), places.numel())
 
 
+def places_of(memory: KeyValues | Store) -> HeadAddresses:
+    """Return the addresses and strides of keys and values; found once, and kept with them."""
+    found: HeadAddresses | None = vars(memory).get("addresses")
+    if found is None:
+        found = vars(memory)["addresses"] = HeadAddresses.of(memory.keys, memory.values)
+    return found
+
+
 def _visible(positions: Positions, mask: Mask) -> Tensor | None:
     """Return the keys visible to each query, bytes or bool [B|1, 1, Lq|1, Lk]; None if all are."""
     if mask not in _PLAIN_MASKS:
-        return None if positions.shows_all(mask) else positions.visible(mask).contiguous()
+        return None if all_visible(positions, mask) else positions.visible(mask).contiguous()
     return positions.derive(("seen", mask), lambda: _find_visible(positions, mask == Causal()))
 
 

@@ -13,9 +13,15 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
-from heedful.engines.inference.cpu_attention import AttentionCall, rotary_table, set_positions
+from heedful.engines.inference.cpu_attention import (
+    AttentionCall,
+    places_of,
+    rotary_table,
+    set_positions,
+)
 from heedful.engines.inference.lowering import RotaryAngles, StackProgram, WeightSource
 from heedful.engines.inference.packed_linear import workspace
+from heedful.engines.unpadding import row_positions, rows_of
 from heedful.kernels.library import HeadAddresses, address, kernels
 from heedful.kernels.structs import AttentionArgs, Layer, StackArgs
 from heedful.models.block import Block, BlockState
@@ -68,7 +74,8 @@ class AttentionBlock:
         x = x.contiguous()
         cache, _, memory = split_states(states)
         positions = context.positions
-        starts = None if context.rows is None else context.rows.starts
+        packed = rows_of(context)
+        starts = None if packed is None else packed.starts
         rows = x.shape[0] * x.shape[1]
         attention = self.block.self_attention
         projected = x.new_empty((rows, self.layer.self.projection.out_width))
@@ -76,7 +83,7 @@ class AttentionBlock:
         library = kernels()
         space = workspace(library.heedful_layer_workspace(layer, rows, 0))
         library.heedful_project(layer, x.data_ptr(), rows, projected.data_ptr(), space.data_ptr())
-        places = context.row_positions()
+        places = row_positions(context)
         if self.rotary is not None:
             num_rotated = attention.heads_left + attention.key_heads_left
             library.heedful_rotate(
@@ -190,7 +197,7 @@ class CpuPass:
         if (own := self._own) is not None:
             alive.append(set_positions(described.self, positions, own.mask))
             if self._program.rotary is not None:
-                alive.append(table := rotary_table(self._program.rotary, context.row_positions()))
+                alive.append(table := rotary_table(self._program.rotary, row_positions(context)))
                 described.rotary = table
         if caches:
             assert own is not None
@@ -198,7 +205,7 @@ class CpuPass:
             shape = (batch, own.key_heads_left, count, own.head_width)
             claims = {i: cast("BeamCache", cache).claim(shape, x) for i, cache in caches.items()}
             grown |= {i: cache for i, (cache, _) in claims.items()}
-            stores = {i: store.places for i, (_, store) in claims.items()}
+            stores = {i: places_of(store) for i, (_, store) in claims.items()}
             begins = self._set_strides(described.self, stores)
             if begins is None:
                 return None
@@ -212,13 +219,13 @@ class CpuPass:
             assert context.memory_positions is not None
             alive.append(set_positions(described.cross, context.memory_positions, self._cross.mask))
             begins = self._set_strides(
-                described.cross, {i: each.places for i, each in memory.items()}
+                described.cross, {i: places_of(each) for i, each in memory.items()}
             )
             if begins is None:
                 return None
             described.memory_keys, described.memory_values = begins
-        if context.rows is not None:
-            starts = address(context.rows.starts)
+        if (packed := rows_of(context)) is not None:
+            starts = address(packed.starts)
             described.self.query_starts = described.self.key_starts = starts
             described.cross.query_starts = described.recurrence.starts = starts
         rows, library = x.shape[0] * x.shape[1], kernels()
@@ -264,7 +271,7 @@ class CpuPass:
         """
         positions = context.positions.query.contiguous()
         args.recurrence.num_texts = len(positions)
-        if context.rows is None:
+        if rows_of(context) is None:
             args.recurrence.positions = positions.data_ptr()
         if not states:
             return {}, positions

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from heedful.engines.host_parts import encoding_table
 from heedful.engines.inference.engine_parts import EnginePart
+from heedful.engines.training.residual_norm import is_rms, norm_parts
 from heedful.kernels.library import address, kernels
 from heedful.kernels.structs import Norm
 from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
-from heedful.nn.sublayer import is_rms, norm_parts
 
 
 class CpuInputEmbedding(EnginePart, InputEmbedding):
@@ -35,7 +36,7 @@ class CpuInputEmbedding(EnginePart, InputEmbedding):
     def _by_kernels(self, ids: Tensor, positions: Tensor, table: TokenEmbedding) -> Tensor | None:
         encodings = None
         if self.positions is not None:
-            encodings = self.positions.table(positions)
+            encodings = encoding_table(self.positions, positions)
             if encodings is None:
                 return None
         return embed(ids, positions, table.weight, self.scale, encodings)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from heedful.engines.class_exchange import Exchange, has_no_hooks
+from heedful.engines.host_parts import HOST_KINDS
 from heedful.engines.inference.cpu_embedding import CpuInputEmbedding
 from heedful.engines.inference.cpu_stack import CpuStack
 from heedful.engines.inference.engine_parts import become, replace_module
@@ -16,7 +18,6 @@ from heedful.engines.inference.packed_linear import NativeLinear
 from heedful.engines.inference.support import embedding_refusals, stack_refusals
 from heedful.kernels.structs import Linear
 from heedful.models.translator import Translator
-from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.spec import EmbeddingSpec
 
 if TYPE_CHECKING:
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
 
 _MODULES = {"query": "projection", "key": "memory_projection"}
 """The modules of fused maps by the first of these, whose weights have names in state dicts."""
+
+
+def read_positions(engine: AnyModel) -> None:
+    """Have the parts of an engine on a processor read positions, which are at hand there."""
+    Exchange(engine, HOST_KINDS).make()
 
 
 def use_kernels(engine: AnyModel, *, native: bool) -> None:

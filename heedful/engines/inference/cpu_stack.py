@@ -8,6 +8,7 @@ from typing import Self, cast
 
 from torch import Tensor
 
+from heedful.engines.class_exchange import has_no_hooks
 from heedful.engines.inference.cpu_block import (
     SHOWN,
     AttentionBlock,
@@ -25,13 +26,12 @@ from heedful.engines.inference.lowering import (
     stack_rotary,
 )
 from heedful.engines.inference.support import block_refusals, one_call_refusals
+from heedful.engines.unpadding import PackedContext, RealRows, rows_in_front
 from heedful.models.block import Block, BlockState
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import StackSpec
 from heedful.nn.attention.cache import SegmentInputs
-from heedful.nn.linear_layers import has_no_hooks
 from heedful.nn.mixer import Context
-from heedful.nn.unpadding import RealRows, rows_in_front
 
 
 class CpuStack(EnginePart, Stack):
@@ -90,6 +90,17 @@ class CpuStack(EnginePart, Stack):
         blocks = cast("Iterable[Block]", self.blocks)
         return self.by_definition or any(block.cut for block in blocks) or not has_no_hooks(*blocks)
 
+    def forward(self, x: Tensor, context: Context, read: Sequence[BlockState] = ()) -> Tensor:
+        """See `Stack.forward`; padding is left out where it comes last."""
+        rows = self._real_rows(context)
+        if rows is None:
+            return super().forward(x, context, read)
+        packed = rows.pack(x)
+        y, _ = self._run(packed, PackedContext.of(context, rows, packed), read)
+        y = rows.unpack(y)
+        context.at(self.name).offer("output", y)
+        return y
+
     def _run(
         self, x: Tensor, context: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
@@ -124,20 +135,26 @@ class CpuStack(EnginePart, Stack):
             after.append(state)
         return x, tuple(after)
 
-    def _real_rows(self, x: Tensor, context: Context) -> RealRows | None:
+    def _real_rows(self, context: Context) -> RealRows | None:
         """The rows of a pass that goes without its padding; None where padding stays."""
         if self._uses_definition:
-            return super()._real_rows(x, context)
+            return None
         if self.position_bias is not None or context.biases or not all(self.cpu_blocks):
             return None
         if any(getattr(b.self_attention, "position_bias", None) is not None for b in self._blocks):
             return None  # a bias is computed for each slot
+        if context.positions.query_segment is not None and not self._attends_everywhere:
+            return None  # recurrences of packed texts are computed by the definition
         if context.capture is not None:
             numbers = range(len(self.blocks))
             harmless = [f"{number}.{each}" for number in numbers for each in self._shown(number)]
             if context.capture.concerns(self.name, besides=harmless):
                 return None
         return rows_in_front(context.positions.query)
+
+    @property
+    def _attends_everywhere(self) -> bool:
+        return all(block.self_attention is not None for block in self._blocks)
 
     def _shown(self, number: int) -> tuple[str, ...]:
         """Return the captures within a block that kernels in C can give."""

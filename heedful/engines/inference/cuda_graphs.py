@@ -18,7 +18,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self, cast
 
 import torch
@@ -37,10 +37,11 @@ from heedful.nn.positions import NOTHING_HERE, Positions
 MOST_GRAPHS = 24
 """Graphs that are kept; the one that was not used for longest makes room for another."""
 
-_STEP_TOKENS = 16
+STEP_TOKENS = 16
 """Most tokens of a sentence that count as a step."""
 
 _FEWEST_SLOTS = 64
+"""Slots of the smallest graph: 12 steps of a beam of 5, 64 of greedy search."""
 
 _SOURCE_MULTIPLE = 16
 """Lengths of the source are rounded up to multiples of it."""
@@ -104,6 +105,19 @@ class GraphedStack(EnginePart, Stack):
         made._failed = False
         return made
 
+    def step_in_place(self, x: Tensor, context: Context, states: Sequence[BlockState]) -> Tensor:
+        """Pass tokens x [B, W, D] through every block and the final norm, by the definition.
+
+        Args:
+            x: embedded.
+            context: positions of the pass.
+            states: of each block, with caches that are written in place.
+
+        Returns:
+            As x.
+        """
+        return self._run(x, replace(context, embedding=x), states)[0]
+
     def _run_blocks(
         self, x: Tensor, context: Context, states: Sequence[BlockState]
     ) -> tuple[Tensor, tuple[BlockState, ...]]:
@@ -136,7 +150,7 @@ class GraphedStack(EnginePart, Stack):
             return None
         if any(type(cache) is not BeamCache for cache in caches):
             return None
-        if x.shape[1] > _STEP_TOKENS or positions.query.shape != x.shape[:2]:
+        if x.shape[1] > STEP_TOKENS or positions.query.shape != x.shape[:2]:
             return None
         source = 0 if context.memory_positions is None else context.memory_positions.key.shape[1]
         shape = Shape.around(x, positions.key.shape[1], source)
@@ -170,6 +184,9 @@ class GraphedStack(EnginePart, Stack):
 Replay = Callable[[], Tensor]
 """Does what was recorded, with what stands in its memory now."""
 
+Record = Callable[[Callable[[], Tensor]], Replay]
+"""Makes of a function of no arguments another that does the same again."""
+
 
 class _Graph:
     """A step of one shape, and the memory it works on."""
@@ -195,7 +212,7 @@ class _Graph:
         self.all_slots = torch.arange(slots, device=x.device)
         attentions = [block.self_attention for block in blocks]
         shapes = [(rows, a.key_heads_left, slots, a.head_width) for a in attentions]
-        self.cache_buffers = [_Slots(x.new_zeros(s), x.new_zeros(s), self.slots) for s in shapes]
+        self.cache_buffers = [SlotCache(x.new_zeros(s), x.new_zeros(s), self.slots) for s in shapes]
         self.memory = [
             KeyValues(
                 *(
@@ -276,7 +293,7 @@ class _Graph:
 
 
 @dataclass(frozen=True, eq=False)
-class _Slots:
+class SlotCache:
     """A cache of fixed slots: what comes is put where `slots` [W] says, and all are attended to."""
 
     keys: Tensor
@@ -309,6 +326,19 @@ def record_on_gpu(compute: Callable[[], Tensor], pool: Any) -> Replay:
     with torch.cuda.stream(ahead):
         compute()
     torch.cuda.current_stream().wait_stream(ahead)
+    return record_once_run(compute, pool)
+
+
+def record_once_run(compute: Callable[[], Tensor], pool: Any) -> Replay:
+    """A CUDA graph of a function that has run before; recording it runs nothing.
+
+    Args:
+        compute: starts kernels on the current device, and looks at nothing they give.
+        pool: a handle of memory, which graphs that are not replayed at the same time may share.
+
+    Raises:
+        RuntimeError: when it does look.
+    """
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
         result = compute()

@@ -23,7 +23,7 @@ from heedful.engines.inference.lowering import Floats, PackedWeight
 from heedful.kernels.library import has_int8_kernels, kernels
 from heedful.kernels.structs import Linear as LinearStruct
 from heedful.nn.embeddings import TokenEmbedding
-from heedful.nn.linear_layers import FusedLinear, Linear
+from heedful.nn.linear_layers import FusedLinear
 
 _LARGEST = 127
 _SMALLEST = 1e-30
@@ -181,8 +181,8 @@ class PackedMaps(nn.Module):
         self.out_widths = out_widths
         self.layer = layer
 
-    def forward(self, x: Tensor, rows: None = None) -> tuple[Tensor, ...]:
-        """[..., K] to one [..., out_width] per map, in order; padding stays where it is."""
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        """[..., K] to one [..., out_width] per map, in order."""
         return torch.split(self.layer(x), list(self.out_widths.values()), dim=-1)
 
     def some(self, x: Tensor, *names: str) -> tuple[Tensor, ...]:
@@ -230,7 +230,7 @@ def pack_linear(module: nn.Module, linear: MakeLayer) -> None:
     for name, child in module.named_children():
         if isinstance(child, nn.Linear | FusedLinear) and child.weight.numel() == 0:
             continue  # of a layer whose heads were all pruned
-        if type(child) in (nn.Linear, Linear):
+        if type(child) is nn.Linear:
             setattr(module, name, linear(child.weight, child.bias))
         elif type(child) is FusedLinear:
             packed = linear(child.weight, child.bias)

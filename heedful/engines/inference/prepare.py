@@ -7,16 +7,15 @@ kind of model is packed. All else is computed by the definition.
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import torch
 
 from heedful.device import Precision, RunningPrecision, resolve_precision
-from heedful.engines.inference.cpu_model import use_kernels
-from heedful.engines.inference.cuda_graphs import GraphedStack, record_on_gpu
-from heedful.engines.inference.engine_parts import copy_model, replace_module
+from heedful.engines.inference.cpu_model import read_positions, use_kernels
+from heedful.engines.inference.engine_parts import copy_model
+from heedful.engines.inference.gpu_model import use_cuda_graphs
 from heedful.engines.inference.mapped_weights import map_weights
 from heedful.engines.inference.packed_linear import (
     Int8NativeLinear,
@@ -76,6 +75,8 @@ def prepare(
         precision = _choose_precision(model, precision, device)
     engine = copy_model(model, donate=donate)
     engine.to(device).eval()
+    if device.type == "cpu":
+        read_positions(engine)
     vars(engine)["precision"] = _convert(engine, precision, shared)
     return engine
 
@@ -114,9 +115,7 @@ def _convert(engine: AnyModel, precision: Precision, shared: Path | None) -> Pre
         engine.to(torch.bfloat16)
         precision = replace(precision, stored=True)
     if precision.device == "cuda":
-        record = functools.partial(record_on_gpu, pool=torch.cuda.graph_pool_handle())
-        stack = cast("Translator | CausalLM", engine).decoder
-        replace_module(engine, stack, GraphedStack.of(stack, record))
+        use_cuda_graphs(engine)
     elif precision.name == "fp32" and library.kernels() is not None:
         _pack(engine, NativeLinear, shared)
         use_kernels(engine, native=True)

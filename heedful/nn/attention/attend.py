@@ -8,27 +8,29 @@ Lq queries, Lk keys, E width of a query or key head, Ev width of a value head.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
+from heedful.device import full_precision
 from heedful.errors import ModelError, suggest
-from heedful.nn.attention.kernels import KERNELS, decode, native, reference
+from heedful.nn.attention.kernels import KERNELS, decode, reference
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
     Kernel,
-    full_precision,
     total_bias,
 )
 from heedful.nn.attention.masks import Everything, Mask
-from heedful.nn.attention.relative_positions import Bias, RelativeValues
+from heedful.nn.attention.relative_positions import Bias
+from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.positions import Positions
 
 __all__ = [
     "KERNELS",
     "AttentionRequest",
+    "KernelSet",
     "Plan",
     "attend",
     "attention_bias",
@@ -45,6 +47,26 @@ _SHORT = 64
 _SHORT_REDUCED = 256
 _LONG = 1024
 _SCORES_IN_MEMORY = 2**28
+
+
+@dataclass(frozen=True)
+class KernelSet:
+    """The kernels that a plan picks from, and what it may know: engines bring sets of their own.
+
+    Args:
+        by_name: the kernels; those that say an advantage are asked first, in their order.
+        device: type of the device to plan for; the tensors' own if None.
+        readable: whether values of positions may be read to plan with: on a host, while no graph
+            is made. Without, a mask counts as hiding something, which costs time and changes
+            nothing.
+    """
+
+    by_name: Mapping[str, Kernel] = field(default_factory=lambda: KERNELS)
+    device: str | None = None
+    readable: bool = False
+
+
+_DEFINITION = KernelSet()
 
 
 @dataclass(frozen=True)
@@ -83,6 +105,7 @@ def attend(
     dropout: float = 0.0,
     kernel: str | None = None,
     relative_values: RelativeValues | None = None,
+    kernels: KernelSet = _DEFINITION,
 ) -> Tensor:
     """Mix the values of the keys that each query sees, by how well query and key agree.
 
@@ -98,6 +121,7 @@ def attend(
         dropout: probability of dropping a weight in this call; give 0 outside training.
         kernel: the kernel to use, by name; None lets `plan` pick.
         relative_values: adds learned vectors of distances to the values (Shaw 2018).
+        kernels: the kernels to pick from.
 
     Returns:
         [B, H, Lq, Ev] in the type of v; 0 for queries that see nothing.
@@ -106,11 +130,12 @@ def attend(
         ModelError: when the kernel asked for does not exist or cannot serve.
     """
     request = make_request(
-        q, k, v, positions, mask, biases, scale, softcap, dropout, relative_values
+        q, k, v, positions, mask, biases, scale, softcap, dropout, relative_values, kernels
     )
     if kernel is None:
-        return KERNELS[_pick(request)[0]].run(request)
-    return _named(request, kernel).run(request)
+        kernel = _pick(request, kernels)[0]
+        return kernels.by_name[kernel].run(request)
+    return _named(request, kernel, kernels).run(request)
 
 
 def make_request(
@@ -124,6 +149,7 @@ def make_request(
     softcap: float | None = None,
     dropout: float = 0.0,
     relative_values: RelativeValues | None = None,
+    kernels: KernelSet = _DEFINITION,
 ) -> AttentionRequest:
     """The attention that `attend` would compute with these arguments, as a value."""
     batch, heads, num_queries, width = q.shape
@@ -135,7 +161,9 @@ def make_request(
     assert positions.key.shape == (batch, k.shape[2]), (k.shape, positions.key.shape)
     scale = width**-0.5 if scale is None else scale
     return AttentionRequest(
-        q, k, v, positions, mask, tuple(biases), scale, softcap, dropout, relative_values
+        *(q, k, v, positions, mask, tuple(biases), scale, softcap, dropout, relative_values),
+        device=kernels.device or q.device.type,
+        readable=kernels.readable,
     )
 
 
@@ -193,55 +221,51 @@ def attention_bias(request: AttentionRequest) -> Tensor:
     return bias
 
 
-def recomputes_weights(width: int) -> bool:
-    """Return whether training on a processor keeps no weights of plain attention.
+def plan(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> Plan:
+    """Pick the kernel for a request of `attend`, with the reasons against the others.
 
     Args:
-        width: E; without biases, soft cap and dropout.
+        request: the attention, from `make_request` with the same kernels.
+        kernels: the kernels to pick from.
     """
-    return native.serves_width(width)
-
-
-def plan(request: AttentionRequest) -> Plan:
-    """Pick the kernel for a request of `attend`, with the reasons against the others."""
-    chosen, reason = _pick(request)
+    chosen, reason = _pick(request, kernels)
     rejected = {
-        name: _refusal(name, request) or _drawback(name, request)
-        for name in KERNELS
+        name: _refusal(name, request, kernels) or _drawback(name, request)
+        for name in kernels.by_name
         if name != chosen
     }
     return Plan(chosen, reason, rejected)
 
 
-def explain(request: AttentionRequest) -> str:
+def explain(request: AttentionRequest, kernels: KernelSet = _DEFINITION) -> str:
     """The plan of a request as a table for people, a line per kernel."""
-    result = plan(request)
+    result = plan(request, kernels)
     batch, heads, num_queries, width = request.q.shape
     kv_heads, num_keys = request.k.shape[1:3]
     return result.table(
         f"{num_queries} queries over {num_keys} keys, batch {batch}, {heads} heads "
         f"({kv_heads} of keys) of width {width}, {str(request.q.dtype).removeprefix('torch.')} "
-        f"on {request.q.device.type}; a query sees {request.mask.describe()}"
+        f"on {request.device}; a query sees {request.mask.describe()}"
     )
 
 
-def _named(request: AttentionRequest, name: str) -> Kernel:
-    if name not in KERNELS:
-        raise ModelError(f"No kernel is called {name!r}", remedy=suggest(name, KERNELS))
-    reason = _refusal(name, request)
+def _named(request: AttentionRequest, name: str, kernels: KernelSet) -> Kernel:
+    if name not in kernels.by_name:
+        raise ModelError(f"No kernel is called {name!r}", remedy=suggest(name, kernels.by_name))
+    reason = _refusal(name, request, kernels)
     if reason is not None:
         raise ModelError(
             f"Kernel {name!r} cannot serve this attention: {reason}",
             remedy="Leave the choice to the plan, or ask for another kernel",
         )
-    return KERNELS[name]
+    return kernels.by_name[name]
 
 
-def _refusal(name: str, request: AttentionRequest) -> str | None:
+def _refusal(name: str, request: AttentionRequest, kernels: KernelSet) -> str | None:
     """Return why a kernel cannot serve a request; None when it can."""
     if request.positions.group is not None and name != "ring":
         return "sees only the keys of this process"
-    return KERNELS[name].unsupported(request)
+    return kernels.by_name[name].unsupported(request)
 
 
 def _check_is_whole(request: AttentionRequest) -> None:
@@ -252,33 +276,35 @@ def _check_is_whole(request: AttentionRequest) -> None:
         )
 
 
-def _pick(request: AttentionRequest) -> tuple[str, str]:
+def _pick(request: AttentionRequest, kernels: KernelSet) -> tuple[str, str]:
     """The first kernel of the ranking that can serve, and why it ranks so."""
-    if torch.compiler.is_compiling() and not torch.compiler.is_dynamo_compiling():
-        return "reference", "a graph is exported, which must serve any sizes: the definition"
     if request.positions.group is not None:
-        _named(request, "ring")
+        _named(request, "ring", kernels)
         return "ring", "the sequence is divided among processes, and keys travel round them"
-    for name, reason in _ranking(request):
-        if KERNELS[name].unsupported(request) is None:
+    if len(kernels.by_name) == 1:
+        return next(iter(kernels.by_name)), "the only one"
+    for name, reason in _ranking(request, kernels):
+        if name in kernels.by_name and kernels.by_name[name].unsupported(request) is None:
             return name, reason
-    raise AssertionError("chunked serves everything")
+    raise AssertionError("one kernel at least serves everything")
 
 
-def _ranking(request: AttentionRequest) -> list[tuple[str, str]]:
+def _ranking(request: AttentionRequest, kernels: KernelSet) -> list[tuple[str, str]]:
     """Kernels from the one that should be best, each with the reason for its place."""
     num_queries, num_keys = request.q.shape[2], request.k.shape[2]
     ranking = []
+    for name, kernel in kernels.by_name.items():
+        advantage = getattr(kernel, "advantage", None)
+        if advantage is not None and (reason := advantage(request)):
+            ranking.append((name, reason))
     if not request.wants_gradient and num_queries <= decode.MAX_QUERIES < num_keys:
         ranking.append(("decode", "few queries against many keys: only slots in use are read"))
-    on_cpu = request.q.device.type == "cpu"
+    on_cpu = request.device == "cpu"
     reduced = request.q.dtype != request.precision
     short = _SHORT_REDUCED if reduced or request.dropout else _SHORT
-    if request.wants_gradient:
-        ranking.append(("native", "short and learned from: scores never leave a core"))
     if on_cpu and num_queries * num_keys <= short**2:
         ranking.append(("matmul", f"short on a processor: at most {short} × {short} scores"))
-    if num_keys >= _LONG and _most_seen(request.mask, num_keys) <= num_keys // 4:
+    if num_keys >= _LONG and _is_sparse(request):
         reason = "the mask hides most blocks of a long sequence, and they are skipped"
         ranking.append(("chunked", reason) if on_cpu else ("flex", reason))
     if request.biases and _num_scores(request) > _SCORES_IN_MEMORY:
@@ -287,6 +313,7 @@ def _ranking(request: AttentionRequest) -> list[tuple[str, str]]:
     if _num_scores(request) <= _SCORES_IN_MEMORY:
         ranking.append(("matmul", "fused kernels cannot serve, and the scores fit in memory"))
     ranking.append(("chunked", "fused kernels cannot serve, and the scores would not fit"))
+    ranking.append(("reference", "the definition serves everything"))
     return ranking
 
 
@@ -300,13 +327,30 @@ def _drawback(name: str, request: AttentionRequest) -> str:
         "chunked": "slower here: it pays for memory with work, which long sequences need",
         "decode": "looks for the keys in use, which pays for a cache outside training",
         "flex": "slower here: it pays where a mask hides most of a long sequence",
-        "varlen": "it has not been measured on a GPU yet: ask for it by name",
+        "ring": "the whole sequence is in this process",
     }[name]
 
 
 def _num_scores(request: AttentionRequest) -> int:
     batch, heads, num_queries, _ = request.q.shape
     return batch * heads * num_queries * request.k.shape[2]
+
+
+def _is_sparse(request: AttentionRequest) -> bool:
+    """Return whether a mask hides three quarters of the keys, or more, wherever a query stands.
+
+    Rules without gaps say so by their bounds; of the others single keys are asked, which a graph
+    in the making cannot wait for.
+    """
+    num_keys, mask = request.k.shape[2], request.mask
+    places = (num_keys // 2, num_keys - 1)
+    bounded = max(
+        sum(min(last, num_keys - 1) - first + 1 for first, last in mask.bounds(place, place))
+        for place in places
+    )
+    if bounded <= num_keys // 4:
+        return True
+    return request.readable and _most_seen(mask, num_keys) <= num_keys // 4
 
 
 @functools.lru_cache(maxsize=64)

@@ -18,7 +18,6 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from heedful.kernels.library import HeadAddresses
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 
@@ -306,11 +305,6 @@ class Store:
         self.values = values
         self.filled: int | None = None
         self._is_inference = keys.is_inference()
-
-    @functools.cached_property
-    def places(self) -> HeadAddresses:
-        """The addresses and strides of keys and values."""
-        return HeadAddresses.of(self.keys, self.values)
 
     @classmethod
     def around(cls, keys: Tensor, values: Tensor) -> Store:

@@ -8,9 +8,7 @@ D model width.
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
@@ -18,8 +16,6 @@ import torch
 from torch import Tensor
 
 from heedful.errors import ModelError
-from heedful.kernels.library import HeadAddresses
-from heedful.nn.fused_sublayer import ProjectedMemory
 from heedful.nn.mixer import Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 
@@ -49,15 +45,6 @@ class KeyValues:
     keys: Tensor
     values: Tensor
 
-    @functools.cached_property
-    def places(self) -> HeadAddresses:
-        """The addresses and strides of both."""
-        return HeadAddresses.of(self.keys, self.values)
-
-    def plain(self) -> KeyValues:
-        """Return these keys and values as nothing but two tensors."""
-        return self
-
     def reorder(self, choice: Reordering) -> KeyValues:
         """Return those of the chosen sentences; beams of a sentence share them."""
         sentences = choice.sentences
@@ -66,42 +53,6 @@ class KeyValues:
         return KeyValues(
             self.keys.index_select(0, sentences), self.values.index_select(0, sentences)
         )
-
-
-@dataclass(frozen=True, eq=False)
-class LearnedKeyValues:
-    """Keys and values in training: left side by side, as a fused sub-layer reads them.
-
-    Args:
-        memory: the output of the projection.
-        split: makes keys and values of it, when another kernel asks for them.
-    """
-
-    memory: ProjectedMemory
-    split: Callable[[ProjectedMemory], KeyValues]
-
-    @functools.cached_property
-    def _key_values(self) -> KeyValues:
-        with torch.enable_grad():  # kept for every later call, which may want gradients
-            return self.split(self.memory)
-
-    def plain(self) -> KeyValues:
-        """Return these keys and values as nothing but two tensors."""
-        return self._key_values
-
-    @property
-    def keys(self) -> Tensor:
-        """[B, K, Lk, E]."""
-        return self._key_values.keys
-
-    @property
-    def values(self) -> Tensor:
-        """[B, K, Lk, E]."""
-        return self._key_values.values
-
-    def reorder(self, choice: Reordering) -> KeyValues:
-        """Return those of the chosen sentences; beams of a sentence share them."""
-        return self.plain().reorder(choice)
 
 
 @dataclass(frozen=True, eq=False)

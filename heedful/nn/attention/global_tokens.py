@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues
+from heedful.nn.attention.cache import KeyValueCache, KeyValues
 from heedful.nn.attention.multi_head import (
     CrossAttention,
     GlobalQueries,
@@ -26,7 +26,6 @@ from heedful.nn.linear_layers import FusedLinear
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.positions import NOTHING_HERE, Positions
 from heedful.nn.spec import AttentionSpec
-from heedful.nn.sublayer import ResidualNorm
 from heedful.nn.work import Saved, Work, weight_work
 
 
@@ -72,7 +71,7 @@ class GlobalSelfAttention(SelfAttention):
         own, own_keys, own_values = self._project(x, context, self.global_projection)
         memory, positions = KeyValues(keys, values), context.positions
         others = self._global_queries(own, KeyValues(own_keys, own_values), positions)
-        return self._attend(q, memory, positions, context, others).view_as(x)
+        return self._attend(q, memory, positions, context, others)
 
     def initial_state(  # type: ignore[override]
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
@@ -85,24 +84,15 @@ class GlobalSelfAttention(SelfAttention):
 
     def step(self, x: Tensor, state: GlobalState, context: Context) -> tuple[Tensor, GlobalState]:
         """Attend from more tokens to them and to those in the caches; see `Mixer.step`."""
+        shape, x = x.shape, self.rows_of(x, context)
         q, keys, values = self._project(x, context)
         own, own_keys, own_values = self._project(x, context, self.global_projection)
         plain, positions = state.plain.extend(keys, values, context.positions)
         of_global, _ = state.of_global.extend(own_keys, own_values, context.positions)
         others = self._global_queries(own, KeyValues(of_global.keys, of_global.values), positions)
         memory = KeyValues(plain.keys, plain.values)
-        output = self._attend(q, memory, positions, context, others).view_as(x)
+        output = self._attend(q, memory, positions, context, others).view(shape)
         return output, GlobalState(plain, of_global)
-
-    def fused(
-        self,
-        x: Tensor,
-        y: Tensor,
-        after: ResidualNorm,
-        context: Context,
-        state: KeyValues | LearnedKeyValues | None = None,
-    ) -> None:
-        """No fused kernel has two projections."""
 
     def work(self, queries: int, keys: int) -> Work:
         """Add the projections, and the pairs of global queries; see `Costed`."""
@@ -127,7 +117,9 @@ class GlobalSelfAttention(SelfAttention):
         """Pick the queries of global tokens from all [B, H, Lq, E]; None if there are none."""
         at = positions.query
         chosen = (at >= 0) & (at < self.global_tokens)
-        most = int(chosen.sum(1).max()) if chosen.numel() else 0
+        most = at.shape[1]
+        if positions.query_segment is None:  # else each text of a row has tokens of its own
+            most = min(self.global_tokens, most)
         if not most:
             return None
         # Those chosen come first, in their order; rows with fewer have some that count as padding.

@@ -7,6 +7,7 @@ Patterns with gaps are in `sparse_masks`. Shapes: B batch, H heads, Lq queries, 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -91,8 +92,16 @@ class Prefix(Mask):
 
 
 def build_mask(spec: MaskSpec) -> Mask:
-    """The mask that a piece of configuration stands for."""
-    return _BUILDERS[spec.kind](spec)
+    """The mask that a piece of configuration stands for: one object for all that are equal.
+
+    A compiled block is asked whether its mask is the one it was compiled with, not an equal one.
+    """
+    return _the_one(_BUILDERS[spec.kind](spec))
+
+
+@functools.lru_cache(maxsize=256)
+def _the_one(mask: Mask) -> Mask:
+    return mask
 
 
 _BUILDERS: Mapping[str, Callable[[Any], Mask]] = {

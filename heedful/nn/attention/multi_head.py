@@ -6,29 +6,30 @@ import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from heedful.nn.attention.attend import (
+    KernelSet,
     attend,
     attention_bias,
     attention_scores,
     attention_weights,
     make_request,
-    recomputes_weights,
 )
 from heedful.nn.attention.beam_cache import BeamCache
-from heedful.nn.attention.cache import KeyValueCache, KeyValues, LearnedKeyValues, SegmentInputs
+from heedful.nn.attention.cache import KeyValueCache, KeyValues, SegmentInputs
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.attention.relative_positions import Bias, BiasOfHeads, RelativeValues, build_bias
-from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
-from heedful.nn.linear_layers import FusedLinear, Linear, has_no_hooks, is_plain, store_maps_apart
+from heedful.nn.attention.relative_positions import Bias, BiasOfHeads, build_bias
+from heedful.nn.attention.relative_values import RelativeValues
+from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.mixer import Context, MakeCache, Memory
+from heedful.nn.norms import build_norm
 from heedful.nn.positions import Positions, Rotary
 from heedful.nn.spec import AttentionSpec
-from heedful.nn.sublayer import ResidualNorm, build_norm
 from heedful.nn.work import Saved, Work, weight_work
 
 
@@ -135,9 +136,14 @@ class Attention(nn.Module):
     with scores of −∞ and zero everywhere else.
     """
 
+    kernels = KernelSet()
+    """Kernels that `attend` may pick; engines bring others."""
+
     projection: FusedLinear
     has_shared_biases: bool
     """Whether the position biases that all blocks share are added to the scores."""
+    over_memory: bool
+    """Whether keys and values are of a memory."""
 
     def __init__(self, width: int, spec: AttentionSpec) -> None:
         super().__init__()
@@ -146,7 +152,7 @@ class Attention(nn.Module):
         heads = range(self.num_heads) if spec.kept_heads is None else spec.kept_heads
         self.kept = KeptHeads(tuple(heads), self.num_heads, self.num_heads // self.num_kv_heads)
         self.heads_left, self.key_heads_left = len(self.kept.heads), len(self.kept.key_heads)
-        self._regroup = self.kept.regroup
+        self.regroup = self.kept.regroup
         self.head_width = spec.width_of_heads(width)
         self.scale = spec.scale_of_scores(width)
         self.softcap = spec.softcap
@@ -202,52 +208,6 @@ class Attention(nn.Module):
         """Return values [B, L, K · E] as [B, K, L, E]."""
         return self._heads(value, self.key_heads_left)
 
-    def fused(
-        self,
-        x: Tensor,
-        y: Tensor,
-        after: ResidualNorm,
-        context: Context,
-        state: KeyValues | LearnedKeyValues | None = None,
-    ) -> tuple[Tensor, Tensor] | None:
-        """Attend and do all that follows up to the next sub-layer in one call.
-
-        Args:
-            x: [B, L, D], the residual stream; [1, R, D] without its padding.
-            y: as x, the input of this module.
-            after: dropout, sum and norm that follow.
-            context: positions of x.
-            state: the memory that is attended to; x itself if None.
-
-        Returns:
-            The stream, and the input of the next sub-layer; None where no kernel serves.
-        """
-        plain = self.rotary is None and self.query_norm is None and self.softcap is None
-        plain = plain and self.relative_values is None
-        if not plain or self._regroup is not None or self.biases_with(context.biases):
-            return None
-        if self.training and self.dropout:
-            return None
-        if not is_plain(self.output) or not has_no_hooks(self, self.projection):
-            return None
-        positions, memory = context.positions, None
-        if state is not None:
-            if not isinstance(state, LearnedKeyValues) or context.memory_positions is None:
-                return None
-            positions, memory = context.memory_positions, state.memory
-        heads = Heads(
-            self.heads_left,
-            self.key_heads_left,
-            self.scale,
-            positions,
-            self.mask.within_segments(positions),
-            context.rows,
-            memory,
-        )
-        first = Parameters(self.projection.weight, self.projection.bias)
-        second = Parameters(self.output.weight, self.output.bias)
-        return fused_sublayer(x, y, first, heads, second, after)
-
     def work(self, queries: int, keys: int) -> Work:
         """Return the operations of queries that look at keys; see `Costed`."""
         rows = queries * self.heads_left
@@ -263,19 +223,22 @@ class Attention(nn.Module):
         return 2 * self.key_heads_left * self.head_width * tokens * number_bytes
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
-        """Return queries, outputs of the heads, and weights unless they are recomputed."""
+        """Return queries, outputs of the heads, and weights of a text of `length` tokens."""
         # Softmax keeps its result in float32; the product with the values keeps its own input.
-        weights = 0 if self._recomputes(shared_bias) else self.heads_left * length
+        weights = self.heads_left * length
         copied = weights if mixed or self.dropout else 0
         queries = self.heads_left * self.head_width
         return Saved(2 * queries + copied, weights if self.dropout else 0, weights)
 
-    def _recomputes(self, shared_bias: bool) -> bool:
-        """Return whether the kernel of training keeps no attention weights."""
+    def is_plain(self, *, shared_bias: bool) -> bool:
+        """Return whether scores are plain products: no bias, cap, dropout or relative values.
+
+        Args:
+            shared_bias: whether the blocks of the stack share a position bias.
+        """
         biased = self.position_bias is not None or (self.has_shared_biases and shared_bias)
         plain = not self.dropout and self.softcap is None and not biased
-        plain = plain and self.relative_values is None
-        return plain and recomputes_weights(self.head_width)
+        return plain and self.relative_values is None
 
     def _heads(self, x: Tensor, num_heads: int) -> Tensor:
         return x.view(*x.shape[:2], num_heads, self.head_width).transpose(1, 2)
@@ -294,30 +257,32 @@ class Attention(nn.Module):
         if capturing:
             context.offer("key", self.kept.keys_in_place(memory.keys))
             context.offer("value", self.kept.keys_in_place(memory.values))
-        if self._regroup is not None:
-            index = list(self._regroup)
+        if self.regroup is not None:
+            index = list(self.regroup)
             memory = KeyValues(memory.keys[:, index], memory.values[:, index])
         if capturing:
             self._show(q, memory, positions, biases, context, others)
         mixed = q  # of no heads, when all were pruned
         if self.heads_left:
-            mixed = self._mix(q, memory, positions, biases)
+            mix = partial(
+                attend,
+                biases=biases,
+                scale=self.scale,
+                softcap=self.softcap,
+                dropout=self.dropout if self.training else 0.0,
+                relative_values=self.relative_values,
+                kernels=self.kernels,
+            )
+            mask = self.mask.within_segments(positions)
+            mixed = mix(q, memory.keys, memory.values, positions, mask)
             if others is not None:
-                own = self._mix(others.q, others.memory, others.positions, biases)
-                mixed = others.put(mixed, own)
+                mask = self.mask.within_segments(others.positions)
+                keys, values = others.memory.keys, others.memory.values
+                mixed = others.put(mixed, mix(others.q, keys, values, others.positions, mask))
         if capturing:
             context.offer("context", self.kept.in_place(mixed))
-        merged = mixed.transpose(1, 2).flatten(-2)
-        output: Tensor = self.output(merged if context.rows is None else context.rows.pack(merged))
+        output: Tensor = self.output(mixed.transpose(1, 2).flatten(-2))
         return output
-
-    def _mix(
-        self, q: Tensor, memory: KeyValues, positions: Positions, biases: Sequence[Bias]
-    ) -> Tensor:
-        mask, more = self.mask.within_segments(positions), self.relative_values
-        heads = (q, memory.keys, memory.values, positions, mask, biases, self.scale)
-        dropout = self.dropout if self.training else 0.0
-        return attend(*heads, softcap=self.softcap, dropout=dropout, relative_values=more)
 
     def _show(
         self,
@@ -356,23 +321,16 @@ class SelfAttention(Attention):
     """Attention over the input itself."""
 
     has_shared_biases = True
+    over_memory = False
 
     def _build_projections(self, width: int, bias: bool) -> None:
         query, key_value = self._widths()
         self.projection = FusedLinear(width, query | key_value, bias=bias, gain=_INPUT_GAIN)
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
-        """Attend within x.
-
-        Args:
-            x: [B, L, D]; [1, R, D] without its padding.
-            context: positions of x.
-
-        Returns:
-            As x.
-        """
+        """Attend within x [B, L, D]; see `Mixer`."""
         q, keys, values = self._project(x, context)
-        return self._attend(q, KeyValues(keys, values), context.positions, context).view_as(x)
+        return self._attend(q, KeyValues(keys, values), context.positions, context)
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
@@ -410,10 +368,20 @@ class SelfAttention(Attention):
         """Attend from more tokens to them and to those in the state; see `Mixer.step`."""
         if isinstance(state, SegmentInputs):
             return self.read_segment(x, state, context)
-        q, keys, values = self._project(x, context)
+        q, keys, values = self._project(self.rows_of(x, context), context)
         state, positions = state.extend(keys, values, context.positions)
         memory = KeyValues(state.keys, state.values)
         return self._attend(q, memory, positions, context).view_as(x), state
+
+    @staticmethod
+    def rows_of(x: Tensor, context: Context) -> Tensor:
+        """Return x as a row for each row of positions: beams that share none have their own.
+
+        Args:
+            x: [B, W, D], a token of each beam; [B, n, D], n tokens of the only beam.
+            context: positions [B · W, 1] of beams with rows of their own; else as x.
+        """
+        return x.reshape(*context.positions.query.shape, x.shape[-1])
 
     def segment_work(self, tokens: int, memory: int) -> Work:
         """Return the operations of a segment and of the keys and values of tokens before it."""
@@ -424,20 +392,14 @@ class SelfAttention(Attention):
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Add the keys and values, which are made of the same tokens."""
         key_value = 2 * self.key_heads_left * self.head_width
-        kept = super().saved(length, mixed=mixed, shared_bias=shared_bias).plus(Saved(key_value))
-        if self.rotary is not None and self._recomputes(shared_bias):
-            # Values are read where the projection left them, beside what was rotated since.
-            kept = kept.plus(Saved(self.heads_left * self.head_width + key_value // 2))
-        return kept
+        return super().saved(length, mixed=mixed, shared_bias=shared_bias).plus(Saved(key_value))
 
     def _project(
         self, x: Tensor, context: Context, projection: FusedLinear | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries [B, H, L, E], keys and values [B, K, L, E], rotated to their places."""
-        positions, rows = context.positions.query, context.rows
-        if rows is None:  # with rows of its own each of W beams: [B, W, D] is [B · W, 1, D]
-            x = x.reshape(positions.shape[0], -1, x.shape[-1])
-        query, key, value = (projection or self.projection)(x, rows)
+        positions = context.positions.query
+        query, key, value = (projection or self.projection)(x)
         q, k, v = self.queries_of(query), self.keys_of(key), self.values_of(value)
         if self.rotary is not None:
             q, k = self.rotary(q, positions), self.rotary(k, positions)
@@ -448,31 +410,26 @@ class CrossAttention(Attention):
     """Attention over a memory, whose keys and values are projected once."""
 
     has_shared_biases = False
+    over_memory = True
 
     def _build_projections(self, width: int, bias: bool) -> None:
         query, key_value = self._widths()
         self.projection = FusedLinear(width, query, bias=bias, gain=_INPUT_GAIN)
         self.memory_projection = FusedLinear(width, key_value, bias=bias, gain=_INPUT_GAIN)
 
-    def read(self, memory: Memory) -> KeyValues | LearnedKeyValues:
-        """Return keys and values of a memory."""
-        projection = self.memory_projection
-        learns = self.training and torch.is_grad_enabled() and not torch.compiler.is_compiling()
-        if learns and isinstance(projection, FusedLinear) and has_no_hooks(projection):
-            projected = ProjectedMemory(projection.fused(memory.states), memory.rows)
-            return LearnedKeyValues(projected, self._split)
-        return self._laid_out(projection(memory.states, memory.rows))
+    def read(self, memory: Memory) -> KeyValues:
+        """Return keys and values of a memory, as kernels read them: else each step copies them."""
+        key, value = self.memory_projection(memory.states)
+        return KeyValues(self.keys_of(key).contiguous(), self.values_of(value).contiguous())
 
-    def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
+    def step(self, x: Tensor, state: KeyValues, context: Context) -> tuple[Tensor, KeyValues]:
         """Attend from x [B, Lq, D] to a memory; see `CrossMixer.step`.
 
         All beams of a sentence may stand side by side in Lq: queries do not see each other here.
-        Without its padding x is [1, R, D], and so is the result.
         """
-        (query,) = self.projection(x, context.rows)
+        (query,) = self.projection(x)
         assert context.memory_positions is not None
-        positions = context.memory_positions
-        return self._attend(self.queries_of(query), state.plain(), positions, context), state
+        return self._attend(self.queries_of(query), state, context.memory_positions, context), state
 
     def read_work(self, tokens: int) -> Work:
         """Return the operations of reading a memory of so many tokens."""
@@ -483,18 +440,10 @@ class CrossAttention(Attention):
         width = self.output.out_features if mixed else 0
         return Saved(2 * self.key_heads_left * self.head_width + width)
 
-    def _split(self, memory: ProjectedMemory) -> KeyValues:
-        return self._laid_out(self.memory_projection.parts(memory.projected, memory.rows))
 
-    def _laid_out(self, parts: Sequence[Tensor]) -> KeyValues:
-        """Return keys and values as kernels read them; else each step would copy them anew."""
-        key, value = parts
-        return KeyValues(self.keys_of(key).contiguous(), self.values_of(value).contiguous())
-
-
-def _linear(in_width: int, out_width: int, *, bias: bool) -> Linear:
+def _linear(in_width: int, out_width: int, *, bias: bool) -> nn.Linear:
     """A linear map whose numbers the caller sets."""
     with warnings.catch_warnings():
         if not in_width:  # PyTorch warns that there is nothing to set
             warnings.simplefilter("ignore", UserWarning)
-        return Linear(in_width, out_width, bias=bias)
+        return nn.Linear(in_width, out_width, bias=bias)

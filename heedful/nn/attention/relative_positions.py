@@ -14,13 +14,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from heedful.errors import ConfigError, ModelError
-from heedful.nn.positions import Positions, SinusoidalPositions, sinusoids
+from heedful.errors import ConfigError
+from heedful.nn.positions import Positions, SinusoidalPositions, check_below, sinusoids
 from heedful.nn.spec import AttentionSpec, BiasSpec
+
+OfPairs = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""A bias of single pairs, by row of the batch, head, place of the query and distance: all []."""
 
 
 class Bias(nn.Module):
     """Something added to the scores of every pair of query and key."""
+
+    is_of_queries = False
+    """True where it depends on the numbers of a query, and so has the heads that queries have."""
 
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """The scores to add.
@@ -49,6 +55,18 @@ class Bias(nn.Module):
         # What heads share, and depends on the queries, has been said for those heads only.
         return result if result.shape[1] == len(heads) else result[:, list(heads)]
 
+    def of_pairs(self, query: Tensor) -> OfPairs | None:
+        """Return the bias as a function of single pairs; None where it needs whole rows.
+
+        Args:
+            query: [B, H, Lq, E], times the attention's scale.
+        """
+        return None
+
+    def diagonals(self, positions: Positions) -> Tensor | None:
+        """Distances that all rows have in the same order; see `Positions.diagonals`."""
+        return positions.diagonals()
+
     def work(self, queries: int, keys: int) -> int:
         """Return the operations of matrix products for queries of one head that look at keys."""
         return 0
@@ -70,6 +88,14 @@ class BiasOfHeads(Bias):
     def forward(self, query: Tensor, keys: Tensor, positions: Positions) -> Tensor:
         """See `Bias`; query and keys are of the heads that are left."""
         return self.bias.of_heads(self.heads, query, keys, positions)
+
+    def of_pairs(self, query: Tensor) -> OfPairs | None:
+        """See `Bias.of_pairs`."""
+        of_pairs = self.bias.of_pairs(query)
+        if of_pairs is None or self.bias.is_of_queries:
+            return of_pairs  # what it says of a query is of that query's own head
+        numbers = torch.tensor(list(self.heads), device=query.device)
+        return lambda row, head, place, distance: of_pairs(row, numbers[head], place, distance)
 
 
 class Alibi(Bias):
@@ -94,6 +120,11 @@ class Alibi(Bias):
             return distance[:, None] * -distance.new_tensor(self.slopes)[:, None, None]
 
         return positions.derive(("alibi", self.slopes), compute)
+
+    def of_pairs(self, query: Tensor) -> OfPairs:
+        """See `Bias.of_pairs`."""
+        slopes = torch.tensor(self.slopes, device=query.device)
+        return lambda row, head, place, distance: -slopes[head] * distance.abs()
 
 
 class T5Bias(Bias):
@@ -138,6 +169,11 @@ class T5Bias(Bias):
         buckets = positions.derive(name, lambda: self._bucket(positions.distance()))
         return nn.functional.embedding(buckets, self.weight.float()).permute(0, 3, 1, 2)
 
+    def of_pairs(self, query: Tensor) -> OfPairs:
+        """See `Bias.of_pairs`."""
+        table = self.weight.float()
+        return lambda row, head, place, distance: table[self._bucket(distance), head]
+
     def _bucket(self, distance: Tensor) -> Tensor:
         """Bucket number of each distance (key position − query position), int64."""
         if self.bidirectional:
@@ -178,6 +214,13 @@ class Kerple(Bias):
         penalty: Tensor = scale * torch.log1p(rate * distance[:, None])
         return -penalty
 
+    def of_pairs(self, query: Tensor) -> OfPairs:
+        """See `Bias.of_pairs`."""
+        scale, rate = self.weight.float().clamp(min=self.LEAST)
+        return lambda row, head, place, distance: (
+            -scale[head] * torch.log1p(rate[head] * distance.abs())
+        )
+
 
 class RelativeKeys(Bias):
     """A learned vector per clipped distance, compared with the query as keys are (Shaw 2018).
@@ -189,6 +232,8 @@ class RelativeKeys(Bias):
         max_distance: distances beyond it, on either side, count as it.
     """
 
+    is_of_queries = True
+
     def __init__(self, head_width: int, max_distance: int) -> None:
         super().__init__()
         self.max_distance = max_distance
@@ -199,11 +244,11 @@ class RelativeKeys(Bias):
         """query · vector of the distance, [B, H, Lq, Lk]."""
         precision = torch.promote_types(query.dtype, torch.float32)
         query, table = query.to(precision), self.weight.to(precision)
-        diagonals = _diagonals(positions)
+        diagonals = self.diagonals(positions)
         if diagonals is not None and len(diagonals) < len(table) and query.shape[2] > 1:
             return skew(query @ table[self._row(diagonals)].T)
         # One product with every vector, then a pick: Lk vectors per query would not fit.
-        clipped = _clipped(positions, self.max_distance)
+        clipped = clipped_distance(positions, self.max_distance)
         return (query @ table.T).gather(-1, clipped.expand(-1, query.shape[1], -1, -1))
 
     def work(self, queries: int, keys: int) -> int:
@@ -212,6 +257,12 @@ class RelativeKeys(Bias):
         if queries > 1:
             vectors = min(vectors, queries + keys - 1)
         return 2 * vectors * width * queries
+
+    def of_pairs(self, query: Tensor) -> OfPairs:
+        """See `Bias.of_pairs`: products with every vector, of which a pair picks one."""
+        table = self.weight.to(torch.promote_types(query.dtype, torch.float32))
+        products = query.to(table.dtype) @ table.T
+        return lambda row, head, place, distance: products[row, head, place, self._row(distance)]
 
     def _row(self, distance: Tensor) -> Tensor:
         return distance.clamp(-self.max_distance, self.max_distance) + self.max_distance
@@ -276,7 +327,7 @@ class TransformerXL(Bias):
         asked = query.to(precision) + distance[:, None]
         grouped = content.unflatten(0, (keys.shape[1], -1))
         of_keys = torch.einsum("kge,bkle->bkgl", grouped, keys.to(precision)).flatten(1, 2)
-        diagonals = _diagonals(positions) if query.shape[2] > 1 else None
+        diagonals = self.diagonals(positions) if query.shape[2] > 1 else None
         if diagonals is None:
             by_distance = self._by_rotation(asked, weight, positions)
         else:
@@ -309,43 +360,6 @@ class TransformerXL(Bias):
         )
         products: Tensor = (turned.flatten(1, 2) @ of_key.mT).unflatten(1, asked.shape[1:3])
         return products
-
-
-class RelativeValues(nn.Module):
-    """A learned vector per clipped distance, added to the values that are mixed (Shaw 2018).
-
-    A query's output gets Σ weight · vector of the distance. Weights of one distance are summed
-    first, so there are never vectors for every pair. All heads share them, as in the paper.
-
-    Args:
-        head_width: E.
-        max_distance: distances beyond it, on either side, count as it.
-    """
-
-    def __init__(self, head_width: int, max_distance: int) -> None:
-        super().__init__()
-        self.max_distance = max_distance
-        self.weight = nn.Parameter(torch.empty(2 * max_distance + 1, head_width))
-        nn.init.xavier_uniform_(self.weight)
-
-    def forward(self, weights: Tensor, positions: Positions) -> Tensor:
-        """The vectors to add to the mixed values.
-
-        Args:
-            weights: [B, H, Lq, Lk], of attention.
-            positions: where queries and keys stand.
-
-        Returns:
-            [B, H, Lq, E] in the type of the weights.
-        """
-        clipped = _clipped(positions, self.max_distance)
-        by_distance = weights.new_zeros(*weights.shape[:3], len(self.weight))
-        by_distance = by_distance.scatter_add(-1, clipped.expand_as(weights), weights)
-        return by_distance @ self.weight.to(weights.dtype)
-
-    def work(self, queries: int) -> int:
-        """Return the operations of the sums of every vector for so many queries of one head."""
-        return 2 * self.weight.numel() * queries
 
 
 def skew(products: Tensor) -> Tensor:
@@ -383,29 +397,13 @@ def _with_distances(asked: Tensor, weight: Tensor, distances: Tensor) -> Tensor:
     return torch.einsum("bhqe,nhe->bhqn", asked, keys)
 
 
-def _clipped(positions: Positions, farthest: int) -> Tensor:
+def clipped_distance(positions: Positions, farthest: int) -> Tensor:
     """Distances counted from the lowest, clipped, [B, 1, Lq, Lk] int64."""
     clipped = positions.derive(
         ("clipped distance", farthest),
         lambda: positions.distance().clamp(-farthest, farthest) + farthest,
     )
     return clipped[:, None]
-
-
-def _diagonals(positions: Positions) -> Tensor | None:
-    """Distances of the diagonals [Lq + Lk − 1], lowest first; None unless all rows count by one."""
-    if torch.compiler.is_compiling() or positions.key.device.type != "cpu":  # it would have to look
-        return None
-
-    def compute() -> Tensor | None:
-        for at in (positions.query, positions.key):
-            count = at[:, :1] + torch.arange(at.shape[1])
-            if not at.numel() or not torch.equal(at, count) or bool((at[:1] != at).any()):
-                return None
-        query, key = positions.query[0], positions.key[0]
-        return torch.arange(int(key[0] - query[-1]), int(key[-1] - query[0]) + 1)
-
-    return positions.derive("diagonals", compute)
 
 
 class ExplicitBias(Bias):
@@ -435,11 +433,12 @@ class ExplicitBias(Bias):
             (positions.query, num_query_positions),
             (positions.key, num_key_positions),
         ):
-            if at.numel() and (last := int(at.max())) >= size:
-                raise ModelError(
-                    f"Position {last} lies past the explicit bias, which ends at {size - 1}",
-                    remedy="Give a larger bias, or shorter sequences",
-                )
+            check_below(
+                at,
+                size,
+                f"the explicit bias, which ends at {size - 1}",
+                "Give a larger bias, or shorter sequences",
+            )
         device = self.table.device
         rows = torch.arange(len(positions.query), device=device) % batch
         result = self.table[

@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.dropout import dropout
-from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.mixer_spec import ScoreAttentionSpec
 from heedful.nn.positions import Positions
@@ -42,11 +40,6 @@ class ScoreKeys:
             self.keys.index_select(0, choice.sentences),
             self.values.index_select(0, choice.sentences),
         )
-
-
-def padded_memory(memory: Memory) -> Tensor:
-    """Return the states of a memory as [B, S, D], also where they come without their padding."""
-    return memory.states if memory.rows is None else memory.rows.unpack(memory.states)
 
 
 def one_memory(context: Context) -> Positions:
@@ -79,26 +72,26 @@ class ScoreFunction(nn.Module):
         self.scale = spec.scale
         self.window = spec.window
         self.embeddings = spec.embeddings
-        self.dropout = spec.dropout
+        self.dropout = nn.Dropout(spec.dropout)
         inner = spec.width or width
         self.is_additive = spec.score in ("additive", "concat")
         self.query = self.key = self.vector = self.place = self.place_vector = None
         if self.is_additive or (spec.score == "dot" and spec.width is not None):
-            self.query = _xavier(Linear(width, inner, bias=False))
-            self.key = _xavier(Linear(width, inner, bias=spec.score == "additive"))
+            self.query = _xavier(nn.Linear(width, inner, bias=False))
+            self.key = _xavier(nn.Linear(width, inner, bias=spec.score == "additive"))
         elif spec.score == "general":
-            self.key = _xavier(Linear(width, width, bias=False))
+            self.key = _xavier(nn.Linear(width, width, bias=False))
         if self.is_additive:
-            self.vector = _xavier(Linear(inner, 1, bias=False))
+            self.vector = _xavier(nn.Linear(inner, 1, bias=False))
         if spec.embeddings and self.query is None:
-            self.query = _xavier(Linear(width, width))
+            self.query = _xavier(nn.Linear(width, width))
         if spec.window is not None:
-            self.place = _xavier(Linear(width, width, bias=False))
-            self.place_vector = _xavier(Linear(width, 1, bias=False))
+            self.place = _xavier(nn.Linear(width, width, bias=False))
+            self.place_vector = _xavier(nn.Linear(width, 1, bias=False))
 
     def read(self, memory: Memory) -> ScoreKeys:
         """Return keys and values of a memory."""
-        states = padded_memory(memory)
+        states = memory.states
         keys = states if self.key is None else self.key(states)
         if not self.embeddings:
             return ScoreKeys(keys, states)
@@ -140,7 +133,7 @@ class ScoreFunction(nn.Module):
         weights = torch.softmax(scores, -1) * seen
         if gaussian is not None:
             weights = weights * gaussian
-        used = dropout(weights, self.dropout, self.training)
+        used = self.dropout(weights)
         mixed = used.to(keys.values.dtype) @ keys.values
         if self.embeddings:
             mixed = mixed * real.sum(1)[:, None, None].to(mixed.dtype).sqrt()
@@ -203,7 +196,7 @@ class ScoreAttention(nn.Module):
         self.width = width
         self.head_width = width
         self.function = ScoreFunction(width, spec)
-        self.output = _xavier(Linear(width, width))
+        self.output = _xavier(nn.Linear(width, width))
 
     def read(self, memory: Memory) -> ScoreKeys:
         """Return keys and values of a memory; see `CrossMixer.read`."""
@@ -211,14 +204,10 @@ class ScoreAttention(nn.Module):
 
     def step(self, x: Tensor, state: ScoreKeys, context: Context) -> tuple[Tensor, ScoreKeys]:
         """Read the memory with x; see `CrossMixer.step`."""
-        rows, embedding = context.rows, context.embedding
-        query = x if rows is None else rows.unpack(x)
-        if embedding is not None and rows is not None:
-            embedding = rows.unpack(embedding)
-        mixed, weights = self.function(query, state, one_memory(context).key, embedding)
+        keys = one_memory(context).key
+        mixed, weights = self.function(x, state, keys, context.embedding)
         offer_weights(context, weights)
         context.offer("context", mixed[:, None])
-        mixed = mixed if rows is None else rows.pack(mixed)
         return self.output(mixed.to(x.dtype)), state
 
     def work(self, queries: int, keys: int) -> Work:
@@ -250,7 +239,7 @@ def offer_weights(context: Context, weights: Tensor) -> None:
         context.keep("weights", (weights * real)[:, None])
 
 
-def _xavier(layer: Linear) -> Linear:
+def _xavier(layer: nn.Linear) -> nn.Linear:
     nn.init.xavier_uniform_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from heedful.nn.attention.mask_algebra import FAR, Intervals, Mask, Pass, Place, Without
+from heedful.nn.positions import constant
 
 
 @dataclass(frozen=True)
@@ -148,7 +149,7 @@ class RandomBlocks(Mask):
     seed: int
 
     def sees(self, query: Place, key: Place) -> Tensor:
-        table = _on(query.position.device, _draws(self))
+        table = constant(query.position.device, _draws(self))
         # Padding is at −1, which is hidden later; here it must only be a row of the table.
         drawn = table[(query.position // self.size) % len(table)]
         return (drawn == (key.position // self.size)[..., None]).any(-1)
@@ -234,16 +235,3 @@ def _draws(mask: RandomBlocks) -> tuple[tuple[int, ...], ...]:
         tuple(sorted(random.Random(f"{mask.seed} {block}").sample(range(blocks), mask.count)))
         for block in range(blocks)
     )
-
-
-def _on(device: torch.device, draws: tuple[tuple[int, ...], ...]) -> Tensor:
-    """The same as a tensor [blocks, count] int64."""
-    if torch.compiler.is_compiling():
-        return torch.tensor(draws, device=device)
-    return _kept_on(device, draws)
-
-
-@functools.lru_cache(maxsize=16)
-def _kept_on(device: torch.device, draws: tuple[tuple[int, ...], ...]) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.tensor(draws, device=device)

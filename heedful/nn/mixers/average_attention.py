@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import AverageAttentionSpec
 from heedful.nn.mixers.linear_scan import LinearRecurrence
@@ -36,7 +35,7 @@ class AverageAttention(LinearRecurrence):
         self.state_width = width + 1  # the sum of tokens, and their number
         inner = spec.inner_width(width)
         self.network = FeedForward(width, FeedForwardSpec(width=inner)) if inner else None
-        self.gate = Linear(2 * width, 2 * width) if spec.gate else None
+        self.gate = nn.Linear(2 * width, 2 * width) if spec.gate else None
         if self.gate is not None:
             nn.init.xavier_uniform_(self.gate.weight)
             nn.init.zeros_(self.gate.bias)

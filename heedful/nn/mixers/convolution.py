@@ -17,8 +17,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.dropout import dropout
-from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.mixer_spec import ConvolutionSpec
 from heedful.nn.mixers.recurrent import Runs
@@ -53,8 +51,8 @@ class Convolution(nn.Module):
         self.width = width
         self.kernel_width = spec.kernel_width
         self.causal = spec.causal
-        self.dropout = spec.dropout
-        self.projection = Linear(spec.kernel_width * width, 2 * width)
+        self.dropout = nn.Dropout(spec.dropout)
+        self.projection = nn.Linear(spec.kernel_width * width, 2 * width)
         # The gate halves what it lets through, dropout leaves a share: so a variance stays.
         deviation = math.sqrt(4 * (1 - spec.dropout) / (spec.kernel_width * width))
         nn.init.normal_(self.projection.weight, std=deviation)
@@ -62,12 +60,9 @@ class Convolution(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Mix whole texts; see `Mixer`."""
-        rows = context.rows
-        padded = x if rows is None else rows.unpack(x)
         before = self.kernel_width - 1 if self.causal else self.kernel_width // 2
         runs = Runs.of(context.positions)
-        mixed = self._over_runs(padded, runs, F.pad(self._tokens(padded, runs), (0, 0, before, 0)))
-        return mixed if rows is None else rows.pack(mixed)
+        return self._over_runs(x, runs, F.pad(self._tokens(x, runs), (0, 0, before, 0)))
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
@@ -110,7 +105,7 @@ class Convolution(nn.Module):
 
     def saved(self, length: int, *, mixed: bool, shared_bias: bool) -> Saved:
         """Return the windows, both halves of the map's output and the gate; see `Costed`."""
-        marks = self.width if self.dropout else 0
+        marks = self.width if self.dropout.p else 0
         return Saved((self.kernel_width + 2) * self.width, marks)
 
     def _tokens(self, x: Tensor, runs: Runs) -> Tensor:
@@ -118,7 +113,8 @@ class Convolution(nn.Module):
         return runs.take(self._drop(x)) * runs.is_real[..., None]
 
     def _drop(self, x: Tensor) -> Tensor:
-        return dropout(x, self.dropout, self.training)
+        dropped: Tensor = self.dropout(x)
+        return dropped
 
     def _over_runs(self, x: Tensor, runs: Runs, tokens: Tensor) -> Tensor:
         """Return the output in the layout of x [B, L, D].

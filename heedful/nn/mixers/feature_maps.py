@@ -18,8 +18,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.errors import ModelError
 from heedful.nn.mixer_spec import FeaturesSpec
+from heedful.nn.positions import check_below
 
 
 class FeatureMap(nn.Module):
@@ -82,14 +82,12 @@ class CosineFeatures(FeatureMap):
         self.length = length
 
     def forward(self, x: Tensor, positions: Tensor, *, of_keys: bool) -> Tensor:
-        if positions.numel() and not torch.compiler.is_compiling():  # a graph cannot look
-            last = int(positions.max())
-            if last >= self.length:
-                raise ModelError(
-                    f"Position {last} lies past the {self.length} tokens of cosine features, where "
-                    "weights would become negative",
-                    remedy="Use shorter texts, or a model with a larger length",
-                )
+        check_below(
+            positions,
+            self.length,
+            f"the {self.length} tokens of cosine features, where weights would become negative",
+            "Use shorter texts, or a model with a larger length",
+        )
         angles = positions[:, None, :, None].to(x.dtype) * (math.pi / (2 * self.length))
         x = F.relu(x)
         return torch.cat([x * angles.cos(), x * angles.sin()], -1)
@@ -138,8 +136,9 @@ class RandomFeatures(FeatureMap):
 
     def directions(self, device: torch.device) -> Tensor:
         """Return ω of the present draw, [F, E] float32."""
-        draw = 0 if self.redraw_every is None else int(self.passes) // self.redraw_every
-        return _directions(self.width, self.head_width, self.seed, draw, device)
+        sizes, passes = (self.width, self.head_width), self.passes.to(device)
+        directions: Tensor = _drawn(passes, *sizes, self.seed, self.redraw_every or 0)
+        return directions
 
     def count_pass(self) -> None:
         """See `FeatureMap`."""
@@ -163,6 +162,23 @@ _BUILDERS: Mapping[str, Callable[[Any, int], FeatureMap]] = {
         width, spec.num_features, spec.redraw_every, spec.seed
     ),
 }
+
+
+@torch.library.custom_op("heedful::random_directions", mutates_args=())
+def _drawn(passes: Tensor, number: int, width: int, seed: int, redraw_every: int) -> Tensor:
+    """Return the directions after so many passes [], [number, width] float32.
+
+    An operation of its own, so that a compiler need not trace how they are drawn.
+    """
+    draw = int(passes) // redraw_every if redraw_every else 0
+    return _directions(number, width, seed, draw, passes.device).clone()
+
+
+@_drawn.register_fake
+def _shape_of_drawn(
+    passes: Tensor, number: int, width: int, seed: int, redraw_every: int
+) -> Tensor:
+    return passes.new_empty((number, width), dtype=torch.float32)
 
 
 @functools.lru_cache(maxsize=64)

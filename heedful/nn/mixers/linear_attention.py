@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from heedful.device import full_precision
 from heedful.errors import ModelError
-from heedful.nn.attention.kernels.request import full_precision
 from heedful.nn.attention.masks import build_mask
-from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.mask_spec import CausalSpec, EverythingSpec
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.mixer_spec import LinearAttentionSpec
@@ -70,7 +70,7 @@ class LinearAttention(nn.Module):
         maps = dict.fromkeys(("query", "key", "value"), inner)
         self.projection = FusedLinear(width, maps, bias=spec.bias)
         store_maps_apart(self)
-        self.output = Linear(inner, width, bias=spec.bias)
+        self.output = nn.Linear(inner, width, bias=spec.bias)
         nn.init.xavier_uniform_(self.output.weight)
         if spec.bias:
             nn.init.zeros_(self.output.bias)
@@ -151,7 +151,7 @@ class LinearAttention(nn.Module):
 
     def _features(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Return φ(q) and φ(k) [B, H, L, F] and v [B, H, L, E], float32; padding has keys of 0."""
-        query, key, value = self.projection(x, context.rows)
+        query, key, value = self.projection(x)
         q, k, v = (
             each.float().unflatten(-1, (self.num_heads, -1)).transpose(1, 2)
             for each in (query, key, value)
@@ -222,8 +222,6 @@ class LinearAttention(nn.Module):
         """Return heads [B, H, L, E] as one vector for each token, in the shape of x."""
         context.offer("context", mixed)
         merged = mixed.transpose(1, 2).flatten(-2)
-        if context.rows is not None:
-            merged = context.rows.pack(merged)
         output: Tensor = self.output(merged.to(x.dtype))
         return output.view_as(x)
 

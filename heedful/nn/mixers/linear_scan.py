@@ -93,17 +93,13 @@ class LinearRecurrence(nn.Module):
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Mix whole texts; see `Mixer`."""
         decay, value = self.terms(x)
-        rows = context.rows
-        if rows is not None:
-            decay, value = rows.unpack(decay), rows.unpack(value)
         decay, value = self._at_padding(decay, value, context.positions.query)
         segments = context.positions.query_segment
         if segments is not None:
             begins = torch.ones_like(segments, dtype=torch.bool)
             begins[:, 1:] = segments[:, 1:] != segments[:, :-1]
             decay = decay.masked_fill(begins[..., None], 0.0)
-        states = scan(decay, value)
-        return self.result(x, states if rows is None else rows.pack(states), context)
+        return self.result(x, scan(decay, value), context)
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from heedful.errors import ModelError
-from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.mixer import Context, MakeCache, MixerState
 from heedful.nn.mixer_spec import LinformerSpec
+from heedful.nn.positions import check_below
 from heedful.nn.work import Saved, Work, weight_work
 
 
@@ -46,7 +47,7 @@ class Linformer(nn.Module):
             # Of the length of a text, sums are as large as what they are of.
             weight = torch.randn(heads, spec.rank, spec.length) / math.sqrt(spec.length)
             self.register_parameter(name, nn.Parameter(weight))
-        self.output = Linear(inner, width, bias=spec.bias)
+        self.output = nn.Linear(inner, width, bias=spec.bias)
         nn.init.xavier_uniform_(self.output.weight)
         if spec.bias:
             nn.init.zeros_(self.output.bias)
@@ -61,7 +62,7 @@ class Linformer(nn.Module):
         self._check(context)
         q, k, v = (
             each.unflatten(-1, (self.spec.num_heads, -1)).transpose(1, 2)
-            for each in self.projection(x, context.rows)
+            for each in self.projection(x)
         )
         k, v = self._sums(k, v, positions)
         for name, tensor in {"query": q, "key": k, "value": v}.items():
@@ -72,8 +73,6 @@ class Linformer(nn.Module):
         mixed = weights.to(v.dtype) @ v
         context.offer("context", mixed)
         merged = mixed.transpose(1, 2).flatten(-2)
-        if context.rows is not None:
-            merged = context.rows.pack(merged)
         output: Tensor = self.output(merged.to(x.dtype))
         return output.view_as(x)
 
@@ -106,7 +105,8 @@ class Linformer(nn.Module):
 
     def _sums(self, k: Tensor, v: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the sums [B, H, k, E] of keys and values [B, H, L, E]."""
-        length = int(positions.max()) + 1 if positions.numel() else 0
+        # No row is longer than the array: a position past it would be one without those before.
+        length = min(positions.shape[1], self.spec.length)
         # By position, not by place in the array; padding goes to a slot that is left out.
         slots = torch.where(positions >= 0, positions, length)[:, None, :, None]
         key_sums = self.get_parameter("key_sums")
@@ -125,8 +125,9 @@ class Linformer(nn.Module):
             raise ModelError(
                 "Linformer cannot tell packed texts apart", remedy="Use one text in each row"
             )
-        if positions.numel() and (last := int(positions.max())) >= length:
-            raise ModelError(
-                f"Position {last} lies past the {length} tokens that Linformer has sums for",
-                remedy=f"Use at most {length} tokens, or a model with a larger length",
-            )
+        check_below(
+            positions,
+            length,
+            f"the {length} tokens that Linformer has sums for",
+            f"Use at most {length} tokens, or a model with a larger length",
+        )

@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.linear_layers import FusedLinear, Linear, store_maps_apart
+from heedful.device import full_precision
+from heedful.nn.linear_layers import FusedLinear, store_maps_apart
 from heedful.nn.mixer_spec import MambaSpec
-from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, full_precision, wide
+from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, wide
 from heedful.nn.mixers.selective_scan import selective_scan
 from heedful.nn.work import Saved, Work, weight_work
 
@@ -47,12 +48,12 @@ class Mamba(ScanMixer):
         shape = (inner, spec.convolution)
         self.taps = nn.Parameter(torch.empty(shape).uniform_(-bound, bound))
         self.taps_bias = nn.Parameter(torch.empty(inner).uniform_(-bound, bound))
-        self.selection = Linear(inner, self.rank + 2 * spec.state_size, bias=False)
-        self.step_size = Linear(self.rank, inner)
+        self.selection = nn.Linear(inner, self.rank + 2 * spec.state_size, bias=False)
+        self.step_size = nn.Linear(self.rank, inner)
         rates = torch.arange(1.0, spec.state_size + 1).log()
         self.log_decay = nn.Parameter(rates.expand(inner, -1).contiguous())
         self.skip = nn.Parameter(torch.ones(inner))
-        self.output = Linear(inner, width, bias=spec.bias)
+        self.output = nn.Linear(inner, width, bias=spec.bias)
         self._reset()
 
     def _reset(self) -> None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence, pad_sequence
 
+from heedful.device import full_precision
 from heedful.errors import ModelError
 from heedful.nn.mixer import Context, MakeCache, Reordering
 from heedful.nn.mixer_spec import Cell, Direction, RecurrentSpec
@@ -74,9 +75,11 @@ class Runs:
 
     def place(self, states: Tensor, like: Tensor) -> Tensor:
         """[N, M, D'] to [B, L, D'] in the layout of `like`, 0 where there is padding."""
-        real = self.is_real
-        slots = states.new_zeros(like.shape[0] * like.shape[1], states.shape[-1])
-        placed: Tensor = slots.index_copy(0, self.index[real], states[real])
+        count = like.shape[0] * like.shape[1]
+        # What stands past a run's end goes to a slot of its own, which is cut off.
+        index = torch.where(self.is_real, self.index, count).flatten()
+        slots = states.new_zeros(count + 1, states.shape[-1])
+        placed: Tensor = slots.index_copy(0, index, states.flatten(0, 1))[:count]
         padded: Tensor = placed.unflatten(0, like.shape[:2])
         return padded
 
@@ -184,7 +187,7 @@ class RecurrentLayer(nn.Module):
             hidden = tuple(parts) if self.vectors == 2 else parts[0]
         # A run of nothing is read as one token of padding; nothing is kept of it.
         lengths = runs.lengths.clamp(min=1).cpu()
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             tokens = runs.take(x).to(self.dtype)
             packed = pack_padded_sequence(tokens, lengths, batch_first=True, enforce_sorted=False)
             read, after = self.layers(packed, hidden)
@@ -208,7 +211,7 @@ class RecurrentLayer(nn.Module):
         """
         names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
         weights = [cast("Tensor", getattr(self.layers, name)) for name in names]
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             x = x.to(state.dtype)
             if self.cell == "lstm":
                 return torch.stack(torch.lstm_cell(x, state.unbind(1), *weights), 1)
@@ -285,10 +288,8 @@ class RecurrentMixer(nn.Module):
 
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Read whole texts; see `Mixer`."""
-        rows = context.rows
-        padded = x if rows is None else rows.unpack(x)
-        states, _ = self.layer.sequence(padded, Runs.of(context.positions))
-        return states if rows is None else rows.pack(states)
+        states, _ = self.layer.sequence(x, Runs.of(context.positions))
+        return states
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None

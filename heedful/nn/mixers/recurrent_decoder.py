@@ -18,15 +18,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from heedful.device import full_precision
 from heedful.nn.attention.score_attention import (
     ScoreFunction,
     ScoreKeys,
     offer_weights,
     one_memory,
-    padded_memory,
 )
-from heedful.nn.dropout import dropout
-from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context, Memory, Reordering
 from heedful.nn.mixer_spec import Direction, RecurrentDecoderSpec
 from heedful.nn.mixers.recurrent import RecurrentLayer, Runs
@@ -89,17 +87,18 @@ class RecurrentDecoder(nn.Module):
             )
             for number in range(spec.num_layers)
         )
+        self.dropout = nn.Dropout(spec.dropout)
         self.vectors = spec.num_layers * self._layer(0).vectors
-        self.start = Linear(width, self.vectors * width)
+        self.start = nn.Linear(width, self.vectors * width)
         self.attention = None
         if spec.attention is not None:
             self.num_heads = 1  # whose weights can be shown
             self.attention = ScoreFunction(width, spec.attention)
         self.readout = None
         if spec.readout == "tanh":
-            self.readout = Linear(2 * width, width)
+            self.readout = nn.Linear(2 * width, width)
         elif spec.readout == "maxout":
-            self.readout = Linear(3 * width, 2 * width)
+            self.readout = nn.Linear(3 * width, 2 * width)
         for layer in (self.start, self.readout):
             if layer is not None:
                 nn.init.xavier_uniform_(layer.weight)
@@ -110,14 +109,14 @@ class RecurrentDecoder(nn.Module):
 
     def read(self, memory: Memory) -> RecurrentDecoderState:
         """Return a source as the decoder reads it, and the states before the first token."""
-        states = padded_memory(memory)
-        with torch.autocast(states.device.type, enabled=False):
+        states = memory.states
+        with full_precision(states):
             states = states.to(self._layer(0).dtype)
             summary = last_state(states, memory.positions, self.spec.summary)
             start = torch.tanh(self.start(summary)).unflatten(-1, (self.vectors, self.width))
             keys = None
             if self.attention is not None:
-                keys = self.attention.read(replace(memory, states=states, rows=None))
+                keys = self.attention.read(replace(memory, states=states))
         output = summary.new_zeros((len(summary), 1, self.width))
         return RecurrentDecoderState(summary, start, start[:, None], output, keys)
 
@@ -137,18 +136,15 @@ class RecurrentDecoder(nn.Module):
             context: positions of the tokens and of the memory.
         """
         one_memory(context)
-        rows = context.rows
-        padded = x if rows is None else rows.unpack(x)
-        with torch.autocast(x.device.type, enabled=False):
-            tokens = padded.to(state.start.dtype)
-            if state.vectors.shape[1] > 1 or (x.shape[1] == 1 and rows is None):
+        with full_precision(x):
+            tokens = x.to(state.start.dtype)
+            if state.vectors.shape[1] > 1 or x.shape[1] == 1:
                 result, state = self._step_beams(tokens, state, context)
             elif self.is_sequential:
                 result, state = self._loop(tokens, state, context)
             else:
                 result, state = self._sequence(tokens, state, context)
-        result = result.to(x.dtype)
-        return (result if rows is None else rows.pack(result)), state
+        return result.to(x.dtype), state
 
     @property
     def is_sequential(self) -> bool:
@@ -249,7 +245,8 @@ class RecurrentDecoder(nn.Module):
 
     def _between(self, x: Tensor, number: int) -> Tensor:
         """Return what a layer reads of the layer below."""
-        return dropout(x, self.spec.dropout, self.training) if number else x
+        dropped: Tensor = self.dropout(x) if number else x
+        return dropped
 
     def _with_residual(self, states: Tensor, read: Tensor, number: int) -> Tensor:
         return states + read if self.spec.residual and number else states

@@ -20,9 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.linear_layers import Linear
+from heedful.device import full_precision
 from heedful.nn.mixer_spec import ChannelMixSpec, RWKVSpec
-from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, chunk_length, full_precision, wide
+from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, chunk_length, wide
 from heedful.nn.work import Saved, Work, weight_work
 
 _NOTHING = -1e38
@@ -72,7 +72,7 @@ class TimeMix(ScanMixer):
         zigzag = (torch.arange(width) + 1) % 3 - 1
         self.bonus = nn.Parameter(math.log(0.3) + 0.5 * zigzag)
         self.key, self.value, self.receptance, self.output = (
-            Linear(width, width, bias=False) for _ in range(4)
+            nn.Linear(width, width, bias=False) for _ in range(4)
         )
         for layer in (self.key, self.value, self.receptance, self.output):
             nn.init.xavier_uniform_(layer.weight)
@@ -132,9 +132,9 @@ class ChannelMix(ScanMixer):
         share = torch.arange(width) / width
         self.key_mix = nn.Parameter(share**0.5)
         self.receptance_mix = nn.Parameter(share**0.5)
-        self.key = Linear(width, spec.width, bias=False)
-        self.receptance = Linear(width, width, bias=False)
-        self.value = Linear(spec.width, width, bias=False)
+        self.key = nn.Linear(width, spec.width, bias=False)
+        self.receptance = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(spec.width, width, bias=False)
         for layer in (self.key, self.receptance, self.value):
             nn.init.xavier_uniform_(layer.weight)
 

@@ -16,9 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.linear_layers import Linear
+from heedful.device import full_precision
 from heedful.nn.mixer_spec import S4DSpec
-from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, full_precision, wide
+from heedful.nn.mixers.scan_mixer import ScanMixer, Tokens, wide
 from heedful.nn.work import Saved, Work, weight_work
 
 _CHUNK = 64
@@ -50,7 +50,7 @@ class S4D(ScanMixer):
         self.frequency = nn.Parameter(frequencies.expand(shape).contiguous())
         self.readout = nn.Parameter(torch.randn(*shape, 2) * math.sqrt(0.5))
         self.skip = nn.Parameter(torch.randn(width))
-        self.output = Linear(width, 2 * width, bias=spec.bias)
+        self.output = nn.Linear(width, 2 * width, bias=spec.bias)
         nn.init.xavier_uniform_(self.output.weight)
         if spec.bias:
             nn.init.zeros_(self.output.bias)

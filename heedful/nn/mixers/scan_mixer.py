@@ -9,8 +9,6 @@ Shapes: B sentences, W beams of each, L length, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -50,15 +48,18 @@ class Tokens:
     since_start: Tensor | None = None
 
     @classmethod
-    def of(cls, positions: Tensor, segments: Tensor | None = None) -> Tokens:
+    def of(
+        cls, positions: Tensor, segments: Tensor | None = None, *, in_order: bool = False
+    ) -> Tokens:
         """Order the tokens of rows.
 
         Args:
             positions: [B, L] int64; −1 is padding, wherever it stands.
             segments: [B, L] int64, the text of each token where a row packs several.
+            in_order: whether padding is known to stand after all tokens.
         """
         real, index = positions >= 0, None
-        if _may_move(real):
+        if real.shape[1] > 1 and not in_order:
             index = (~real).to(torch.int8).argsort(dim=1, stable=True)
             real = real.gather(1, index)
         if segments is None:
@@ -108,15 +109,6 @@ class Tokens:
         return joined.gather(1, places[..., None].expand(-1, -1, joined.shape[2]))
 
 
-def _may_move(real: Tensor) -> bool:
-    """Return whether padding may stand before a token: on accelerators nobody waits to know."""
-    if real.shape[1] < 2:
-        return False
-    if torch.compiler.is_compiling() or real.device.type != "cpu":
-        return True
-    return bool((real[:, 1:] > real[:, :-1]).any())
-
-
 class ScanMixer(nn.Module):
     """A mixer that goes over the tokens of each row in their order.
 
@@ -145,15 +137,16 @@ class ScanMixer(nn.Module):
         """Return the tensors [rows, ...] of the state before the first token."""
         raise NotImplementedError
 
+    def tokens_at(self, positions: Tensor, segments: Tensor | None = None) -> Tokens:
+        """Return the tokens of rows in their order; see `Tokens.of`."""
+        return Tokens.of(positions, segments)
+
     def forward(self, x: Tensor, context: Context) -> Tensor:
         """Mix whole texts; see `Mixer`."""
-        rows = context.rows
-        whole = x if rows is None else rows.unpack(x)
-        positions = context.positions.query.reshape(whole.shape[:2])
-        tokens = Tokens.of(positions, context.positions.query_segment)
-        state = self.empty_state(len(whole), x.device)
-        y = tokens.back(self.mix(tokens.in_front(whole), state, tokens)[0])
-        return y if rows is None else rows.pack(y)
+        positions = context.positions.query.reshape(x.shape[:2])
+        tokens = self.tokens_at(positions, context.positions.query_segment)
+        state = self.empty_state(len(x), x.device)
+        return tokens.back(self.mix(tokens.in_front(x), state, tokens)[0])
 
     def initial_state(
         self, rows: int, like: Tensor, make_cache: MakeCache | None = None
@@ -165,7 +158,7 @@ class ScanMixer(nn.Module):
         """Go over more tokens of the only beam, or one of each beam; see `Mixer.step`."""
         beams = state.tensors[0].shape[:2]
         shape = (-1, 1) if beams[1] > 1 else x.shape[:2]
-        tokens = Tokens.of(context.positions.query.reshape(shape))
+        tokens = self.tokens_at(context.positions.query.reshape(shape))
         below = tuple(each.flatten(0, 1) for each in state.tensors)
         inputs = tokens.in_front(x.reshape(*tokens.real.shape, x.shape[2]))
         y, above = self.mix(inputs, below, tokens)
@@ -176,13 +169,6 @@ class ScanMixer(nn.Module):
         """Return the bytes of the state, the same however many tokens it is of."""
         state = self.empty_state(1, torch.device("meta"))
         return sum(each.numel() * each.element_size() for each in state)
-
-
-@contextmanager
-def full_precision(x: Tensor) -> Iterator[None]:
-    """A context in which products are of float32: states add up over thousands of tokens."""
-    with torch.autocast(x.device.type, enabled=False):
-        yield
 
 
 def wide(x: Tensor) -> Tensor:

@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from heedful.nn.linear_layers import Linear
 from heedful.nn.mixer import Context
 from heedful.nn.mixer_spec import SSRUSpec
 from heedful.nn.mixers.linear_scan import LinearRecurrence
@@ -32,8 +31,8 @@ class SSRU(LinearRecurrence):
     def __init__(self, width: int, spec: SSRUSpec) -> None:
         super().__init__()
         self.state_width = width
-        self.value = Linear(width, width, bias=False)
-        self.forget = Linear(width, width, bias=spec.bias)
+        self.value = nn.Linear(width, width, bias=False)
+        self.forget = nn.Linear(width, width, bias=spec.bias)
         for each in (self.value, self.forget):
             nn.init.xavier_uniform_(each.weight)
         if spec.bias:

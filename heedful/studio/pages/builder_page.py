@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from heedful.config import Config, dump_toml
+from heedful.engines.cost_memory import training_memory
 from heedful.models.cost import (
     count_parameters,
     decoding_cost,
@@ -20,7 +21,6 @@ from heedful.models.cost import (
     text_work,
     training_cost,
 )
-from heedful.models.cost_memory import training_memory
 from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
 from heedful.models.shape import TranslatorShape
 from heedful.nn.work import FLOAT32

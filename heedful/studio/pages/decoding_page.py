@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from heedful.inspect.attention_maps import AttentionMap, AttentionPart
     from heedful.inspect.decoding_steps import NextToken, SearchRecord
     from heedful.inspect.subject import Subject
-    from heedful.search.beam import Looked, Step
+    from heedful.search.search_trace import Looked, Step
     from heedful.studio.workspace import Workspace
 
 LONGEST = 1000

@@ -16,9 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from heedful.nn.moe import adds_penalties
 from heedful.train.context_parallel import context_parallel
-from heedful.train.objective import Context, LossSum, Objective
+from heedful.train.objective import Context, LossSum, Objective, adds_penalties
 from heedful.train.parallel.team import Team
 from heedful.train.update import Distribution
 

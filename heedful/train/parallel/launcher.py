@@ -7,6 +7,7 @@ a person has to mend ends the run at once, since it would only happen again.
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from heedful.device import usable_cores
 from heedful.errors import RunError, UserError
@@ -84,7 +85,7 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
             local_addr="localhost",
             max_restarts=restarts,
             logs_specs=DefaultLogsSpecs(log_dir=folder),
-            shutdown_timeout=_SHUTDOWN_SECONDS,
+            **_patience(LaunchConfig),
         )
         try:
             elastic_launch(config, sys.executable)("-m", "heedful", *arguments)
@@ -97,6 +98,12 @@ def launch(arguments: Sequence[str], settings: RunSettings, processes: int, rest
                 raise _lost(error, restarts) from error
             return status
         return _status(folder) or 0
+
+
+def _patience(config: Callable[..., object]) -> dict[str, Any]:
+    """The argument that gives processes time to save; PyTorch 2.11 has none, and gives 30 s."""
+    known = "shutdown_timeout" in inspect.signature(config).parameters
+    return {"shutdown_timeout": _SHUTDOWN_SECONDS} if known else {}
 
 
 def end_with_launcher() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,7 +15,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
 from torch.distributed.tensor import DTensor, distribute_tensor
 
-from heedful.nn.linear_layers import has_no_hooks
+from heedful.engines.class_exchange import has_no_hooks
 from heedful.train.model_weights import load_weights
 from heedful.train.objective import Context, LossSum, Objective
 from heedful.train.parallel.copies import LossPass, Together, loss_sum
@@ -167,7 +168,7 @@ def _shard(loss_pass: LossPass, mesh: DeviceMesh) -> FSDPModule:
         for block in stack.blocks:
             for part in block.parts():
                 if hasattr(part, "memory_projection"):
-                    _shard_by_method(part.memory_projection, ("forward", "fused"), mesh)
+                    _shard_by_method(part.memory_projection, ("forward", "product"), mesh)
                 elif hasattr(part, "read"):
                     _shard_by_method(part, ("read", "step"), mesh)
             fully_shard(block, mesh=mesh)
@@ -193,4 +194,10 @@ def _shard_by_method(module: nn.Module, methods: Sequence[str], mesh: DeviceMesh
     else:
         methods = [method for method in methods if method != "forward"]  # by its hooks
     for method in methods:
+        vars(module)[method] = partial(_of_class, module, method)
         register_fsdp_forward_method(module, method)
+
+
+def _of_class(module: nn.Module, method: str, *inputs: Any) -> Any:
+    """Call a method of the module's class, which an engine may have exchanged since."""
+    return getattr(type(module), method)(module, *inputs)

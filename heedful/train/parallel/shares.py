@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from heedful.train.batch_source import Batch, Place, Prefetched, Source
+from heedful.train.batch_source import Batch, Place, Prefetched, Source, pinned
 from heedful.train.context_parallel import shard_batch
 from heedful.train.splitting import Part, stand_in
 
@@ -75,9 +75,19 @@ class UpdateParts:
         share: of this process.
         batches: of an update.
         max_epochs: after which the last update ends, with fewer batches if need be.
+        pin: put batches into memory that a GPU copies from while the processor goes on.
     """
 
-    def __init__(self, source: Source, share: Share, batches: int, max_epochs: int | None) -> None:
+    def __init__(
+        self,
+        source: Source,
+        share: Share,
+        batches: int,
+        max_epochs: int | None,
+        *,
+        pin: bool = False,
+    ) -> None:
+        self.pin = pin
         self.source = source
         self.share = share
         self.batches = batches
@@ -112,4 +122,6 @@ class UpdateParts:
         if not parts:
             whole = shard_batch(self.source.batch(*places[0]), *self.share.context)
             parts = [stand_in(whole)]
+        if self.pin:
+            parts = [replace(part, batch=pinned(part.batch)) for part in parts]
         return parts, place

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _set_pg_timeout
+from torch.distributed import distributed_c10d
 
 from heedful.errors import RunError, UserError
 from heedful.train.parallel.dimensions import Dimensions
@@ -41,6 +41,7 @@ __all__ = [
     "LostProcesses",
     "Process",
     "Team",
+    "limit_group",
 ]
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ class Team:
         Each of its groups begins with PyTorch's own, 30 minutes with gloo and 10 with NCCL.
         """
         for group in mesh.get_all_groups():
-            _set_pg_timeout(timedelta(seconds=self.timeout), group)
+            limit_group(self.timeout, group)
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """Sums over the processes that learn from different tokens.
@@ -390,6 +391,15 @@ class Team:
         tensor = torch.tensor([value], dtype=torch.float64)
         dist.all_reduce(tensor, operation)
         return float(tensor.item())
+
+
+def limit_group(seconds: float, group: ProcessGroup | None = None) -> None:
+    """Have operations of a group wait no longer than this; of all processes without a group."""
+    # PyTorch 2.14 has the public name and warns of the other, the only one that 2.13 has.
+    set_timeout = getattr(distributed_c10d, "set_timeout", None)
+    if set_timeout is None:
+        set_timeout = distributed_c10d._set_pg_timeout
+    set_timeout(timedelta(seconds=seconds), group)
 
 
 def _lost(error: Exception, process: Process) -> LostProcesses | None:

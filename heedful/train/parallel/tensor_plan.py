@@ -30,7 +30,7 @@ from torch.distributed.tensor.parallel import (
 
 from heedful.errors import ConfigError
 from heedful.nn.attention.multi_head import Attention, KeptHeads
-from heedful.nn.feedforward import FeedForward, relu
+from heedful.nn.feedforward import FeedForward
 from heedful.nn.linear_layers import FusedLinear
 
 if TYPE_CHECKING:
@@ -68,14 +68,10 @@ class _SplitFusedLinear(FusedLinear):
 
     mesh: DeviceMesh
 
-    def fused(self, x: Tensor) -> Tensor:
+    def product(self, x: Tensor) -> Tensor:
         """The part of x [..., in_width] that this process computes, [..., width / processes]."""
         everywhere = DTensor.from_local(x, self.mesh, [Replicate()], run_check=False)
         return cast(DTensor, F.linear(everywhere, self.weight, self.bias)).to_local()
-
-    def forward(self, x: Tensor, rows: Any = None) -> tuple[Tensor, ...]:
-        """See `FusedLinear.forward`."""
-        return self.parts(self.fused(x), rows)
 
 
 class _FusedColumns(ParallelStyle):
@@ -206,8 +202,6 @@ def _split_feedforward(part: FeedForward, mesh: DeviceMesh, address: str, order:
     if part.gate is not None:
         plan["gate"] = ColwiseParallel()
     parallelize_module(part, mesh, plan)
-    if part.activation is relu:
-        part.activation = F.relu  # what a DTensor is a view of must not be changed in place
 
 
 def _split_attention(part: Attention, mesh: DeviceMesh, address: str, order: RowOrder) -> None:

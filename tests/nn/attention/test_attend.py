@@ -11,10 +11,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.errors import ModelError
 from heedful.nn.attention.attend import (
-    KERNELS,
     AttentionRequest,
+    KernelSet,
     attend,
     attention_weights,
     explain,
@@ -26,7 +27,15 @@ from heedful.nn.attention.masks import AnyOf, Causal, Everything, Mask, Prefix, 
 from heedful.nn.attention.relative_positions import ExplicitBias, T5Bias
 from heedful.nn.positions import Positions
 
-CPU_KERNELS = ["reference", "matmul", "sdpa", "chunked", "decode"]
+SETS = {"the definition's": KernelSet(), "of processors": PROCESSOR_KERNELS}
+by_every_kernel = pytest.mark.parametrize(
+    "how",
+    [
+        pytest.param({"kernel": name, "kernels": kernels}, id=f"{name} {which}")
+        for which, kernels in SETS.items()
+        for name in ("reference", "matmul", "sdpa", "chunked", "decode")
+    ],
+)
 
 
 def tokens(
@@ -106,16 +115,16 @@ def test_the_scale_is_the_papers_unless_given() -> None:
     assert torch.equal(attend(q, k, v, at, kernel="reference"), given)
 
 
-@pytest.mark.parametrize("kernel", CPU_KERNELS)
+@by_every_kernel
 @pytest.mark.parametrize("mask", [AnyOf(()), Window(1)])
-def test_a_blind_query_yields_zero_with_gradient_zero(kernel: str, mask: Mask) -> None:
+def test_a_blind_query_yields_zero_with_gradient_zero(how: dict[str, Any], mask: Mask) -> None:
     q, k, v = tokens()
     # With a window of one, the first query of each row finds no key at its own position.
     at = Positions(torch.tensor([[9, 1, 2, 3]] * 2), torch.arange(5).expand(2, -1))
     learned = T5Bias(4)
     for tensor in (q, k, v):
         tensor.requires_grad_()
-    found = attend(q, k, v, at, mask, [learned], kernel=kernel)
+    found = attend(q, k, v, at, mask, [learned], **how)
     assert found[:, :, 0].abs().max() == 0
     found[:, :, 0].sum().backward()
     for tensor in (q, k, v, learned.weight):
@@ -123,34 +132,34 @@ def test_a_blind_query_yields_zero_with_gradient_zero(kernel: str, mask: Mask) -
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("kernel", CPU_KERNELS)
-def test_no_keys_at_all(kernel: str) -> None:
+@by_every_kernel
+def test_no_keys_at_all(how: dict[str, Any]) -> None:
     q, k, v = tokens(keys=0)
     at = Positions(torch.arange(4).expand(2, -1), torch.empty(2, 0, dtype=torch.int64))
-    found = attend(q, k, v, at, Causal(), kernel=kernel)
+    found = attend(q, k, v, at, Causal(), **how)
     assert torch.equal(found, torch.zeros(2, 4, 4, 2))
 
 
-@pytest.mark.parametrize("kernel", CPU_KERNELS)
-def test_beams_may_stand_side_by_side_as_queries(kernel: str) -> None:
+@by_every_kernel
+def test_beams_may_stand_side_by_side_as_queries(how: dict[str, Any]) -> None:
     q, k, v = tokens(batch=2, queries=3, keys=5)
     source = torch.tensor([[0, 1, 2, 3, 4], [-1, -1, 0, 1, 2]])
     steps = torch.tensor([[7, 7, 7], [7, 7, -1]])
-    folded = attend(q, k, v, Positions(steps, source), Everything(), kernel=kernel)
+    folded = attend(q, k, v, Positions(steps, source), Everything(), **how)
     for beam in range(3):
         at = Positions(steps[:, beam : beam + 1], source)
         alone = attend(q[:, :, beam : beam + 1], k, v, at, Everything(), kernel="reference")
         torch.testing.assert_close(folded[:, :, beam : beam + 1], alone, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("kernel", CPU_KERNELS)
-def test_dropout_is_seeded_keeps_the_mean_and_is_absent_at_zero(kernel: str) -> None:
+@by_every_kernel
+def test_dropout_is_seeded_keeps_the_mean_and_is_absent_at_zero(how: dict[str, Any]) -> None:
     q, k, v = tokens(batch=1)
     at = line(1, 4, 5)
 
     def once(seed: int, dropout: float = 0.4) -> Tensor:
         torch.manual_seed(seed)
-        return attend(q, k, v, at, Causal(), dropout=dropout, kernel=kernel)
+        return attend(q, k, v, at, Causal(), dropout=dropout, **how)
 
     assert torch.equal(once(1), once(1))
     assert not torch.equal(once(1), once(2))
@@ -176,13 +185,13 @@ def test_dropout_of_the_backward_pass_is_that_of_the_forward_pass(
     assert torch.autograd.gradcheck(run, (q, k, v, bias.weight))
 
 
-@pytest.mark.parametrize("kernel", CPU_KERNELS)
-def test_autocast_changes_nothing(kernel: str) -> None:
+@by_every_kernel
+def test_autocast_changes_nothing(how: dict[str, Any]) -> None:
     q, k, v = tokens()
     at = line(2, 4, 5)
-    expected = attend(q, k, v, at, Causal(), [T5Bias(4)], kernel=kernel)
+    expected = attend(q, k, v, at, Causal(), [T5Bias(4)], **how)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = attend(q, k, v, at, Causal(), [T5Bias(4)], kernel=kernel)
+        found = attend(q, k, v, at, Causal(), [T5Bias(4)], **how)
         weights = attention_weights(make_request(q, k, v, at, Causal()))
     assert torch.equal(found, expected)
     assert torch.equal(weights, attention_weights(make_request(q, k, v, at, Causal())))
@@ -270,7 +279,13 @@ def test_decode_reads_only_the_slots_in_use(monkeypatch: pytest.MonkeyPatch) -> 
     at[:, :9] = torch.arange(9)
     v[:, :, 9:] = torch.nan  # reading an unused slot would show
     found = attend(
-        q, k, v, Positions(torch.full((2, 1), 8), at), Causal() & Window(3), kernel="decode"
+        q,
+        k,
+        v,
+        Positions(torch.full((2, 1), 8), at),
+        Causal() & Window(3),
+        kernel="decode",
+        kernels=PROCESSOR_KERNELS,
     )
     expected = attend(
         q,
@@ -282,6 +297,7 @@ def test_decode_reads_only_the_slots_in_use(monkeypatch: pytest.MonkeyPatch) -> 
     torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("kernels", SETS.values(), ids=SETS)
 @pytest.mark.parametrize(
     ("queries", "keys", "mask", "gradient", "options", "expected"),
     [
@@ -300,27 +316,40 @@ def test_decode_reads_only_the_slots_in_use(monkeypatch: pytest.MonkeyPatch) -> 
     ],
 )
 def test_the_plan(
-    queries: int, keys: int, mask: Mask, gradient: bool, options: dict[str, Any], expected: str
+    queries: int,
+    keys: int,
+    mask: Mask,
+    gradient: bool,
+    options: dict[str, Any],
+    expected: str,
+    kernels: KernelSet,
 ) -> None:
     q, k, v = tokens(queries=queries, keys=keys)
     with torch.set_grad_enabled(gradient):
         request = make_request(
-            q.requires_grad_(gradient), k, v, line(2, queries, keys), mask, **options
+            q.requires_grad_(gradient),
+            k,
+            v,
+            line(2, queries, keys),
+            mask,
+            **options,
+            kernels=kernels,
         )
-        found = plan(request)
-        words = explain(request)
+        found = plan(request, kernels)
+        words = explain(request, kernels)
     assert found.kernel == expected
-    assert set(found.rejected) == set(KERNELS) - {expected}
+    assert set(found.rejected) == set(kernels.by_name) - {expected}
     assert all(found.rejected.values())
-    for name in KERNELS:
+    for name in kernels.by_name:
         assert name in words
     assert found.reason in words
 
 
-def test_the_plan_is_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kernels", SETS.values(), ids=SETS)
+def test_the_plan_is_what_is_run(kernels: KernelSet, monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tokens()
     expected = attend(q, k, v, line(2, 4, 5), kernel="reference")
-    chosen = plan(make_request(q, k, v, line(2, 4, 5))).kernel
+    chosen = plan(make_request(q, k, v, line(2, 4, 5), kernels=kernels), kernels).kernel
     called: list[str] = []
 
     def recorder(name: str) -> Callable[[AttentionRequest], Tensor]:
@@ -330,9 +359,9 @@ def test_the_plan_is_what_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return run
 
-    for name, kernel in KERNELS.items():
+    for name, kernel in kernels.by_name.items():
         monkeypatch.setattr(kernel, "run", recorder(name))
-    attend(q, k, v, line(2, 4, 5))
+    attend(q, k, v, line(2, 4, 5), kernels=kernels)
     assert called == [chosen]
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from heedful.engines.inference.cpu_attention import places_of
 from heedful.nn.attention import beam_cache
 from heedful.nn.attention.beam_cache import BeamCache, Lineage, choose_beams
 from heedful.nn.attention.masks import Causal
@@ -36,8 +37,8 @@ def grown(
     if claims:  # and puts them there
         used = cache.used
         cache, store = cache.claim(keys.shape, keys)
-        assert store.places.keys == store.keys.data_ptr()
-        assert store.places.value_strides == store.values.stride()
+        assert places_of(store).keys == store.keys.data_ptr()
+        assert places_of(store).value_strides == store.values.stride()
         store.keys[:, :, used : cache.used] = keys
         store.values[:, :, used : cache.used] = -keys
         return cache, lineage, positions

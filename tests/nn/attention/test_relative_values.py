@@ -11,13 +11,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from heedful.engines.class_exchange import Exchange
+from heedful.engines.host_parts import HOST_KINDS, HostRelativeKeys
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.errors import ConfigError, ModelError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec
-from heedful.nn.attention.attend import attend
+from heedful.nn.attention.attend import KernelSet, attend
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.masks import Causal
-from heedful.nn.attention.relative_positions import RelativeKeys, RelativeValues, skew
+from heedful.nn.attention.relative_positions import RelativeKeys, skew
+from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec
 
@@ -55,16 +59,27 @@ def shaw(q: Tensor, k: Tensor, v: Tensor, at: Tensor, keys: Any, values: Any) ->
     return outputs
 
 
+def relative_keys(width: int, farthest: int, on_host: bool) -> RelativeKeys:
+    """The definition's, or those of an engine that reads positions."""
+    bias = RelativeKeys(width, farthest)
+    if on_host:
+        Exchange(bias, HOST_KINDS).make()
+        assert type(bias) is HostRelativeKeys
+    return bias
+
+
+@pytest.mark.parametrize("on_host", [False, True])
 @pytest.mark.parametrize("kernel", ["reference", "matmul", "chunked", "decode", None])
-def test_relative_keys_and_values_are_shaws(kernel: str | None) -> None:
+def test_relative_keys_and_values_are_shaws(kernel: str | None, on_host: bool) -> None:
     q, k, v = inputs()
     at = torch.stack([torch.arange(7), torch.arange(7) - 2]).clamp(min=-1)
-    keys, values = RelativeKeys(6, 2).double(), RelativeValues(6, 2).double()
+    kernels = PROCESSOR_KERNELS if on_host else KernelSet()
+    keys, values = relative_keys(6, 2, on_host).double(), RelativeValues(6, 2).double()
     arguments = (q, k, v, Positions.of_self(at), Causal(), [keys])
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(chunked, "QUERY_BLOCK", 3)
         patched.setattr(chunked, "KEY_BLOCK", 2)
-        found = attend(*arguments, relative_values=values, kernel=kernel)
+        found = attend(*arguments, relative_values=values, kernel=kernel, kernels=kernels)
         up = torch.randn_like(found)
         learned = (q, k, v, keys.weight, values.weight)
         gradients = torch.autograd.grad(found, learned, up)
@@ -93,9 +108,18 @@ def test_kernels_that_cannot_say_so(kernel: str) -> None:
     q, k, v = (each.detach().float() for each in inputs())
     at = Positions.of_self(torch.arange(7).expand(2, -1))
     with pytest.raises(ModelError, match=r"relative values|compiled"):
-        attend(q, k, v, at, relative_values=RelativeValues(6, 2), kernel=kernel)
+        attend(
+            q,
+            k,
+            v,
+            at,
+            relative_values=RelativeValues(6, 2),
+            kernel=kernel,
+            kernels=PROCESSOR_KERNELS,
+        )
 
 
+@pytest.mark.parametrize("on_host", [False, True])
 @given(
     queries=st.integers(1, 9),
     keys=st.integers(1, 9),
@@ -105,10 +129,10 @@ def test_kernels_that_cannot_say_so(kernel: str) -> None:
 )
 @settings(max_examples=30, deadline=None)
 def test_the_skew_is_the_gather(
-    queries: int, keys: int, first: int, at: int, farthest: int
+    on_host: bool, queries: int, keys: int, first: int, at: int, farthest: int
 ) -> None:
     torch.manual_seed(0)
-    bias = RelativeKeys(4, farthest).double()
+    bias = relative_keys(4, farthest, on_host).double()
     q = torch.randn(2, 3, queries, 4, dtype=torch.float64, requires_grad=True)
     query, key = (
         torch.arange(begin, begin + count).expand(2, -1).clone()
@@ -126,8 +150,24 @@ def test_the_skew_is_the_gather(
         strict=True,
     ):
         torch.testing.assert_close(one, other)
+    # What counts is seen on a host, and elsewhere known of whole rows alone.
+    assert (bias.diagonals(Positions(query, key)) is not None) == on_host
     shuffled = Positions(query, key.flip(1))  # not one by one: gathered
+    assert keys == 1 or bias.diagonals(shuffled) is None
     torch.testing.assert_close(bias(q, q, shuffled), expected.flip(-1))
+
+
+@pytest.mark.parametrize("on_host", [False, True])
+@pytest.mark.parametrize("farthest", [2, 20])
+def test_whole_rows_are_skewed_without_looking(farthest: int, on_host: bool) -> None:
+    torch.manual_seed(0)
+    bias, q = relative_keys(4, farthest, on_host).double(), torch.randn(2, 3, 7, 4).double()
+    counted = Positions.counting(2, 7, q.device)
+    assert bias.diagonals(counted).tolist() == list(range(-6, 7))
+    distance = torch.arange(7)[None] - torch.arange(7)[:, None]
+    vectors = bias.weight[distance.clamp(-farthest, farthest) + farthest]
+    expected = torch.einsum("bhie,ije->bhij", q, vectors)
+    torch.testing.assert_close(bias(q, q, counted), expected)
 
 
 def test_the_skew_copies_nothing() -> None:
@@ -151,11 +191,12 @@ class Largest(TorchDispatchMode):
         return made
 
 
-def test_memory_is_linear_in_the_width_of_a_head() -> None:
+@pytest.mark.parametrize("on_host", [False, True])
+def test_memory_is_linear_in_the_width_of_a_head(on_host: bool) -> None:
     """Of L · L vectors there is no trace: doubling the head's width adds L · E and no more."""
     length, made = 64, {}
     for width in (16, 32):
-        bias = RelativeKeys(width, length)
+        bias = relative_keys(width, length, on_host)
         q, at = torch.randn(1, 1, length, width), Positions.of_self(torch.arange(length)[None])
         bias(q, q, at)  # positions are derived once
         with torch.no_grad(), Largest() as counted:

@@ -23,10 +23,10 @@ from heedful.nn.attention.relative_positions import (
     ExplicitBias,
     Kerple,
     RelativeKeys,
-    RelativeValues,
     T5Bias,
     TransformerXL,
 )
+from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.attention.sparse_masks import Dilated, GlobalTokens, Strided
 from heedful.nn.positions import Positions, context_parallel
 

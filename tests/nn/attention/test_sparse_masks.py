@@ -11,11 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.errors import ConfigError
 from heedful.models.causal_lm import CausalLM
 from heedful.models.model_spec import CausalLMSpec, EncoderSpec
-from heedful.nn.attention.attend import attend, make_request, plan
-from heedful.nn.attention.kernels import chunked, decode
+from heedful.nn.attention.attend import KernelSet, attend, make_request, plan
+from heedful.nn.attention.kernels import chunked
+from heedful.nn.attention.kernels.matmul import Matmul
 from heedful.nn.attention.mask_algebra import FAR, Without
 from heedful.nn.attention.masks import Causal, Mask, Prefix, Window, build_mask, picture
 from heedful.nn.attention.sparse_masks import (
@@ -165,9 +167,11 @@ def test_kernels_equal_the_definition(
         patched.setattr(chunked, "KEY_BLOCK", blocks[1])
         patched.setattr(chunked, "_SKIPPED", 4)
         patched.setattr(chunked, "_SMALLEST_CLASS", 2)
-        for kernel in ("reference", "chunked", "sdpa", "matmul"):
-            found = attend(q, k, v, Positions.of_self(at), mask, kernel=kernel)
-            results.append((found, *torch.autograd.grad(found, (q, k, v), up)))
+        for kernels in (KernelSet(), PROCESSOR_KERNELS):
+            for kernel in ("reference", "chunked", "sdpa", "matmul"):
+                how = {"kernel": kernel, "kernels": kernels}
+                found = attend(q, k, v, Positions.of_self(at), mask, **how)
+                results.append((found, *torch.autograd.grad(found, (q, k, v), up)))
     for result in results[1:]:
         for one, other in zip(result, results[0], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
@@ -223,21 +227,28 @@ def test_rows_at_other_places_of_the_period_are_still_right(
 
 
 def test_the_plan_skips_what_a_pattern_hides() -> None:
+    """Where it may look, in a graph only what bounds say is known to be hidden."""
+
+    def planned(mask: Mask, kernels: KernelSet) -> str:
+        return plan(make_request(q, q, q, at, mask, kernels=kernels), kernels).kernel
+
     q = torch.randn(1, 1, 4096, 4)
     at = Positions.of_self(torch.arange(4096)[None])
     for mask in (Causal() & Strided(64), Causal() & Fixed(64, 2), Window(99) | GlobalTokens(1)):
-        assert plan(make_request(q, q, q, at, mask)).kernel == "chunked"
-    assert plan(make_request(q, q, q, at, Causal() & Strided(2))).kernel == "sdpa"
+        assert planned(mask, PROCESSOR_KERNELS) == "chunked"
+    assert planned(Causal() & Strided(2), PROCESSOR_KERNELS) == "sdpa"
+    assert planned(Causal() & Strided(64), KernelSet()) == "sdpa"
+    assert planned(Window(99) | GlobalTokens(1), KernelSet()) == "chunked"
 
 
 def test_a_step_gathers_the_keys_that_a_pattern_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    run = decode.matmul.run
-    monkeypatch.setattr(decode.matmul, "run", lambda r: read.append(r.k.shape[2]) or run(r))
+    run = Matmul.run
+    monkeypatch.setattr(Matmul, "run", lambda s, r: read.append(r.k.shape[2]) or run(s, r))
     q, k = torch.randn(1, 2, 1, 4), torch.randn(1, 2, 200, 4)
     at = Positions(torch.tensor([[199]]), torch.arange(200)[None])
     mask = Causal() & Fixed(20, 1)
-    found = attend(q, k, k, at, mask, kernel="decode")
+    found = attend(q, k, k, at, mask, kernel="decode", kernels=PROCESSOR_KERNELS)
     assert read == [20 + 9]
     expected = attend(q, k, k, at, mask, kernel="reference")
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)

@@ -8,9 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from heedful.engines.class_exchange import Exchange
+from heedful.engines.host_parts import HOST_KINDS, HostTransformerXL
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
 from heedful.errors import ConfigError
 from heedful.models.shape import TranslatorShape
-from heedful.nn.attention.attend import attend
+from heedful.nn.attention.attend import KernelSet, attend
 from heedful.nn.attention.kernels import chunked
 from heedful.nn.attention.masks import Causal, Everything
 from heedful.nn.attention.relative_positions import BiasOfHeads, TransformerXL
@@ -19,11 +22,18 @@ from heedful.nn.positions import Positions
 HEADS, KEY_HEADS, WIDTH, MODEL_WIDTH, SCALE = 4, 2, 6, 10, 0.3
 
 
-def bias_of(heads: int = HEADS) -> TransformerXL:
+on_host_or_not = pytest.mark.parametrize("on_host", [False, True])
+
+
+def bias_of(on_host: bool, heads: int = HEADS) -> TransformerXL:
+    """The definition's, or that of an engine that reads positions."""
     torch.manual_seed(1)
     bias = TransformerXL(heads, WIDTH, MODEL_WIDTH, SCALE).double()
     for parameter in bias.parameters():
         nn.init.normal_(parameter)
+    if on_host:
+        Exchange(bias, HOST_KINDS).make()
+        assert type(bias) is HostTransformerXL
     return bias
 
 
@@ -66,21 +76,34 @@ def paper(bias: TransformerXL, q: Tensor, k: Tensor, v: Tensor, at: Tensor, caus
     return torch.stack(outputs).view_as(q)
 
 
-@pytest.mark.parametrize("layout", ["in order", "padded"])
+@on_host_or_not
+@pytest.mark.parametrize("layout", ["in order", "counted", "padded"])
 @pytest.mark.parametrize("causal", [True, False])
 @pytest.mark.parametrize("kernel", ["reference", "matmul", "sdpa", "chunked", "decode", None])
 def test_scores_and_gradients_are_the_papers(
-    kernel: str | None, causal: bool, layout: str, monkeypatch: pytest.MonkeyPatch
+    kernel: str | None,
+    causal: bool,
+    layout: str,
+    on_host: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(chunked, "QUERY_BLOCK", 3)
     monkeypatch.setattr(chunked, "KEY_BLOCK", 2)
-    bias = bias_of()
+    bias = bias_of(on_host)
     q, k, v = vectors(HEADS, 5), vectors(KEY_HEADS, 5), vectors(KEY_HEADS, 5)
     at = torch.arange(5).expand(2, -1) + 3
     if layout == "padded":
         at = torch.stack([torch.arange(5), torch.arange(5) - 2]).clamp(min=-1)
     mask = Causal() if causal else Everything()
-    found = attend(q, k, v, Positions.of_self(at), mask, [bias], SCALE, kernel=kernel)
+    positions = Positions.of_self(at)
+    if layout == "counted":
+        at = at - 3
+        positions = Positions.counting(2, 5, at.device)
+    assert (bias.diagonals(positions) is None) == (
+        layout == "padded" or (layout == "in order" and not on_host)
+    )
+    kernels = PROCESSOR_KERNELS if on_host else KernelSet()
+    found = attend(q, k, v, positions, mask, [bias], SCALE, kernel=kernel, kernels=kernels)
     expected = paper(bias, q, k, v, at, causal)
     torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
     learned = (q, k, v, *bias.parameters())
@@ -93,14 +116,15 @@ def test_scores_and_gradients_are_the_papers(
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
 
 
+@on_host_or_not
 @given(
     queries=st.integers(1, 7), keys=st.integers(1, 7), first=st.integers(0, 9), at=st.integers(0, 9)
 )
 @settings(max_examples=25, deadline=None)
 def test_places_in_any_order_give_what_the_skew_gives(
-    queries: int, keys: int, first: int, at: int
+    on_host: bool, queries: int, keys: int, first: int, at: int
 ) -> None:
-    bias, q, k = bias_of(), vectors(HEADS, queries), vectors(KEY_HEADS, keys)
+    bias, q, k = bias_of(on_host), vectors(HEADS, queries), vectors(KEY_HEADS, keys)
     query = torch.arange(at, at + queries).expand(2, -1)
     key = torch.arange(first, first + keys).expand(2, -1)
     in_order = bias(q, k, Positions(query, key))
@@ -108,9 +132,10 @@ def test_places_in_any_order_give_what_the_skew_gives(
     torch.testing.assert_close(turned.flip(-1), in_order, rtol=1e-6, atol=1e-6)
 
 
+@on_host_or_not
 @pytest.mark.parametrize("queries", [1, 4])
-def test_no_distance_is_too_far_and_only_distances_count(queries: int) -> None:
-    bias, q, k = bias_of(), vectors(HEADS, queries), vectors(KEY_HEADS, 3)
+def test_no_distance_is_too_far_and_only_distances_count(queries: int, on_host: bool) -> None:
+    bias, q, k = bias_of(on_host), vectors(HEADS, queries), vectors(KEY_HEADS, 3)
     query = 50_000 + torch.arange(queries).expand(2, -1)
     key = torch.tensor([[0, 1, 2]]).expand(2, -1)
     found = bias(q, k, Positions(query, key))
@@ -122,8 +147,9 @@ def test_no_distance_is_too_far_and_only_distances_count(queries: int) -> None:
     torch.testing.assert_close(later, found, rtol=1e-5, atol=1e-5)
 
 
-def test_heads_that_pruning_left_keep_their_scores() -> None:
-    bias, q, k = bias_of(), vectors(HEADS, 3), vectors(HEADS, 3)
+@on_host_or_not
+def test_heads_that_pruning_left_keep_their_scores(on_host: bool) -> None:
+    bias, q, k = bias_of(on_host), vectors(HEADS, 3), vectors(HEADS, 3)
     at = Positions.of_self(torch.arange(3).expand(2, -1))
     left = [0, 3]
     pruned = BiasOfHeads(bias, left)(q[:, left], k[:, left], at)

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch.multiprocessing
-from torch.distributed.distributed_c10d import _set_pg_timeout, _world
+from torch.distributed.distributed_c10d import _world
 
 from heedful.device import Precision
 from heedful.errors import RunError
 from heedful.events import Events
 from heedful.train.parallel.distribution import distribute
-from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process, Team
+from heedful.train.parallel.team import ElsewhereFailed, LostProcesses, Process, Team, limit_group
 from heedful.train.run_config import resolve_settings
 from heedful.train.run_settings import RunSettings
 from heedful.train.task import Task
@@ -43,7 +42,7 @@ def wait_as(rank: int, address: str, folder: str, steps: int, pause: float, show
     try:
         with team.joined(torch.device("cpu")):
             team.timeout = 3.0  # from here on: until they meet, a busy machine may take longer
-            _set_pg_timeout(timedelta(seconds=team.timeout))
+            limit_group(team.timeout)
             busy = time.process_time()
             try:
                 team.only_main(work)

@@ -1,19 +1,14 @@
 """Kernels of attention, by the names that they are asked for by."""
 
-from heedful.nn.attention.kernels import (
-    chunked,
-    decode,
-    flex,
-    matmul,
-    native,
-    reference,
-    ring,
-    sdpa,
-    varlen,
-)
+from heedful.nn.attention.kernels import chunked, reference, ring, sdpa
+from heedful.nn.attention.kernels.decode import Decode
+from heedful.nn.attention.kernels.flex import Flex
+from heedful.nn.attention.kernels.matmul import Matmul
 from heedful.nn.attention.kernels.request import Kernel
+
+_MATMUL = Matmul()
 
 KERNELS: dict[str, Kernel] = {
     kernel.name: kernel
-    for kernel in (reference, native, matmul, sdpa, chunked, decode, flex, varlen, ring)
+    for kernel in (reference, _MATMUL, sdpa, chunked, Decode(_MATMUL), Flex(), ring)
 }

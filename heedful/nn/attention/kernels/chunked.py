@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from heedful.device import full_precision
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
-    full_precision,
     soft_cap,
 )
 from heedful.nn.attention.masks import Mask

@@ -11,12 +11,10 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from heedful.nn.attention.kernels import matmul
+from heedful.nn.attention.kernels.matmul import Matmul
 from heedful.nn.attention.kernels.request import AttentionRequest
 from heedful.nn.attention.masks import Mask
 from heedful.nn.positions import Positions
-
-name = "decode"
 
 MAX_QUERIES = 16
 """Most queries that count as a few: they share one cut."""
@@ -26,24 +24,35 @@ _GATHERED = 0.25
 """Largest share of slots in use for which a copy of them is worth its time."""
 
 
-def unsupported(request: AttentionRequest) -> str | None:
-    """Serves a few queries."""
-    queries = request.q.shape[2]
-    if queries > MAX_QUERIES:
-        return f"it is made for at most {MAX_QUERIES} queries, not {queries}"
-    return None
+class Decode:
+    """Products with the slots in use alone.
 
+    Args:
+        matmul: computes them.
+    """
 
-def run(request: AttentionRequest) -> Tensor:
-    """Compute attention over the keys that some query sees."""
-    if request.q.device.type != "cpu":  # looking for what is in use would wait for the device
-        return matmul.run(request)
-    positions, mask = request.positions, request.mask
-    slots, cut = positions.derive(("in use", mask), lambda: _cut(positions, mask))
-    if cut.key.shape[1] == request.k.shape[2]:
-        return matmul.run(request)
-    k, v = request.k[:, :, slots], request.v[:, :, slots]
-    return matmul.run(replace(request, k=k, v=v, positions=cut))
+    name = "decode"
+
+    def __init__(self, matmul: Matmul) -> None:
+        self._matmul = matmul
+
+    def unsupported(self, request: AttentionRequest) -> str | None:
+        """Serves a few queries."""
+        queries = request.q.shape[2]
+        if queries > MAX_QUERIES:
+            return f"it is made for at most {MAX_QUERIES} queries, not {queries}"
+        return None
+
+    def run(self, request: AttentionRequest) -> Tensor:
+        """Compute attention over the keys that some query sees."""
+        if not request.readable:  # nobody may look for what is in use
+            return self._matmul.run(request)
+        positions, mask = request.positions, request.mask
+        slots, cut = positions.derive(("in use", mask), lambda: _cut(positions, mask))
+        if cut.key.shape[1] == request.k.shape[2]:
+            return self._matmul.run(request)
+        k, v = request.k[:, :, slots], request.v[:, :, slots]
+        return self._matmul.run(replace(request, k=k, v=v, positions=cut))
 
 
 def _cut(positions: Positions, mask: Mask) -> tuple[slice | Tensor, Positions]:

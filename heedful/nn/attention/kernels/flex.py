@@ -1,4 +1,8 @@
-"""PyTorch's `flex_attention`, compiled for CUDA: fused, and skips the blocks that a mask hides."""
+"""PyTorch's `flex_attention`: a kernel made of a mask and of biases, which are functions of pairs.
+
+A mask and a bias are asked for single pairs while the kernel runs: neither is ever in memory, and
+blocks of pairs that the mask hides are skipped.
+"""
 
 from __future__ import annotations
 
@@ -9,61 +13,71 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.kernels.request import (
-    AttentionRequest,
-    clear_blind_rows,
-    full_precision,
-    soft_cap,
-)
-from heedful.nn.attention.masks import Place
-
-name = "flex"
+from heedful.device import full_precision
+from heedful.nn.attention.kernels.request import AttentionRequest, is_causal, shows_all, soft_cap
+from heedful.nn.attention.masks import Mask, Place
+from heedful.nn.positions import Positions
 
 _MIN_WIDTH = 16
 
 
-def unsupported(request: AttentionRequest) -> str | None:
-    """It needs CUDA, and has neither biases nor dropout."""
-    if request.q.device.type != "cuda":
-        return f"it is compiled for CUDA, and the tensors are on {request.q.device.type}"
-    if request.biases:
-        return "its biases cannot be made block by block"
-    if request.relative_values is not None:
-        return "it adds no relative values"
-    if request.dropout:
-        return "it has no dropout"
-    if request.positions.lineage is not None:
-        return "it cannot tell continuations apart that share a row"
-    if request.q.dtype == torch.float64:
-        return "it has no float64"
-    if min(request.q.shape[-1], request.v.shape[-1]) < _MIN_WIDTH:
-        return f"it needs heads at least {_MIN_WIDTH} wide"
-    return None
+class Flex:
+    """`flex_attention` compiled by itself."""
+
+    name = "flex"
+
+    def unsupported(self, request: AttentionRequest) -> str | None:
+        """It needs CUDA, and has no dropout."""
+        if request.device != "cuda":
+            return f"it is compiled for CUDA, and the tensors are on {request.device}"
+        if any(bias.of_pairs(request.q) is None for bias in request.biases):
+            return "its biases are not functions of single pairs"
+        if request.relative_values is not None:
+            return "it adds no relative values"
+        if request.dropout:
+            return "it has no dropout"
+        if request.positions.lineage is not None:
+            return "it cannot tell continuations apart that share a row"
+        if request.q.dtype == torch.float64:
+            return "it has no float64"
+        if min(request.q.shape[-1], request.v.shape[-1]) < _MIN_WIDTH:
+            return f"it needs heads at least {_MIN_WIDTH} wide"
+        return None
+
+    def run(self, request: AttentionRequest) -> Tensor:
+        """Compute [B, H, Lq, Ev]; a query that sees nothing gets 0."""
+        with full_precision(request.q):
+            output: Tensor = self.attention()(
+                request.q,
+                request.k,
+                request.v,
+                score_mod=_score(request),
+                block_mask=_block_mask(request),
+                scale=request.scale,
+                enable_gqa=request.num_groups > 1,
+            )
+            return output
+
+    def attention(self) -> Callable[..., Any]:
+        """Return PyTorch's function."""
+        return _compiled()
 
 
-def run(request: AttentionRequest) -> Tensor:
-    """Compile the mask and the soft cap into PyTorch's kernel."""
-    return compute(request, _compiled())
+class InlineFlex(Flex):
+    """`flex_attention` as a part of a larger graph, whose compiler makes the kernel."""
 
+    def advantage(self, request: AttentionRequest) -> str | None:
+        """It pays wherever a mask or a bias would be made in memory for another kernel."""
+        plain = shows_all(request) or is_causal(request)
+        if plain and len(request.biases) == 0 and request.softcap is None:
+            return None
+        return "mask, biases and cap are made in the kernel, and hidden blocks are skipped"
 
-def compute(request: AttentionRequest, flex_attention: Callable[..., Any]) -> Tensor:
-    """The same with a given form of `flex_attention`, compiled or not."""
-    cap = request.softcap
+    def attention(self) -> Callable[..., Any]:
+        """See `Flex.attention`."""
+        from torch.nn.attention.flex_attention import flex_attention
 
-    def capped(score: Tensor, *place: Tensor) -> Tensor:
-        return soft_cap(score, cap)
-
-    with full_precision(request.q):
-        output = flex_attention(
-            request.q,
-            request.k,
-            request.v,
-            score_mod=None if cap is None else capped,
-            block_mask=_block_mask(request),
-            scale=request.scale,
-            enable_gqa=request.num_groups > 1,
-        )
-        return clear_blind_rows(output, request)
+        return flex_attention
 
 
 @functools.cache
@@ -73,13 +87,40 @@ def _compiled() -> Callable[..., Any]:
     return torch.compile(flex_attention)
 
 
-def _block_mask(request: AttentionRequest) -> Any:
-    """Return FlexAttention's block mask: blocks to visit, keys seen in them; None when all are."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    positions, mask = request.positions, request.mask
-    if positions.shows_all(mask):
+def _score(request: AttentionRequest) -> Callable[..., Tensor] | None:
+    """Return the change of a score: its cap, then the biases; None for none."""
+    cap, positions = request.softcap, request.positions
+    biases = [bias.of_pairs(request.q * request.scale) for bias in request.biases]
+    if cap is None and len(biases) == 0:
         return None
+    query_at, key_at = positions.query, positions.key
+
+    def score(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        score = soft_cap(score, cap)
+        distance = key_at[row, key] - query_at[row, query]
+        for bias in biases:
+            assert bias is not None
+            score = score + bias(row, head, query, distance)
+        return score
+
+    return score
+
+
+def _block_mask(request: AttentionRequest) -> Any:
+    """Return the blocks to visit and the rule for pairs in them; None when all are visible."""
+    if shows_all(request):
+        return None
+    return block_mask(request.positions, request.mask)
+
+
+def block_mask(positions: Positions, mask: Mask) -> Any:
+    """Return FlexAttention's block mask, made once for all layers that share the positions.
+
+    Args:
+        positions: of queries and keys.
+        mask: who may see whom.
+    """
+    from torch.nn.attention.flex_attention import create_block_mask
 
     # Tensors, not `positions`: it will hold the result, and a cycle would keep both in memory.
     queries = Place(positions.query, positions.query_segment)

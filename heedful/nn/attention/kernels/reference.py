@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from heedful.device import full_precision
 from heedful.nn.attention.kernels.request import (
     AttentionRequest,
-    full_precision,
     soft_cap,
     total_bias,
 )
-from heedful.nn.dropout import dropout
 
 name = "reference"
 
@@ -44,7 +44,7 @@ def weights(request: AttentionRequest) -> Tensor:
 def run(request: AttentionRequest) -> Tensor:
     """Compute attention by its definition, in float32 throughout."""
     with full_precision(request.q):
-        dropped = dropout(weights(request), request.dropout, training=request.dropout > 0)
+        dropped = F.dropout(weights(request), request.dropout)
         value = request.v.to(request.precision).repeat_interleave(request.num_groups, dim=1)
         mixed = dropped @ value
         if request.relative_values is not None:

@@ -6,15 +6,15 @@ a query or key head, Ev width of a value head.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from heedful.nn.attention.masks import Mask
-from heedful.nn.attention.relative_positions import Bias, RelativeValues
+from heedful.nn.attention.masks import Causal, Everything, Mask
+from heedful.nn.attention.relative_positions import Bias
+from heedful.nn.attention.relative_values import RelativeValues
 from heedful.nn.positions import Positions
 
 
@@ -33,6 +33,8 @@ class AttentionRequest:
         softcap: if given, scores are squashed to softcap · tanh(score / softcap).
         dropout: probability with which a weight is dropped now; 0 outside training.
         relative_values: adds vectors of distances to the values.
+        device: type of the device to plan for: the tensors' own, unless a plan is made elsewhere.
+        readable: whether values of positions can be read without waiting for them.
     """
 
     q: Tensor
@@ -45,6 +47,8 @@ class AttentionRequest:
     softcap: float | None = None
     dropout: float = 0.0
     relative_values: RelativeValues | None = None
+    device: str = "cpu"
+    readable: bool = False
 
     @property
     def num_groups(self) -> int:
@@ -85,7 +89,11 @@ class AttentionRequest:
 
 
 class Kernel(Protocol):
-    """One way to compute attention."""
+    """One way to compute attention.
+
+    A kernel that an engine brings may have a method `advantage(request) -> str | None` besides,
+    why it is the best for a request that it can serve. It is then asked before the others.
+    """
 
     @property
     def name(self) -> str:
@@ -96,6 +104,41 @@ class Kernel(Protocol):
 
     def run(self, request: AttentionRequest) -> Tensor:
         """Compute [B, H, Lq, Ev], in the type of the values."""
+
+
+def shows_all(request: AttentionRequest) -> bool:
+    """Return whether every query is known to see every key, so that no mask is needed."""
+    positions, mask = request.positions, request.mask
+    if positions.counted and positions.lineage is None and mask == Everything():
+        return True
+    if not request.readable:
+        return False
+    return all_visible(positions, mask)
+
+
+def all_visible(positions: Positions, mask: Mask) -> bool:
+    """Look up whether every query sees every key; of positions whose values can be read."""
+    visible = positions.visible(mask)  # itself kept, so that no call stands between
+    return positions.derive(("shows all", mask), lambda: bool(visible.all()))
+
+
+def is_causal(request: AttentionRequest) -> bool:
+    """Return whether query i is known to see the keys up to i, and no others."""
+    positions = request.positions
+    square = positions.query.shape[1] == positions.key.shape[1]
+    return positions.counted and positions.lineage is None and square and request.mask == Causal()
+
+
+def may_have_blind_rows(request: AttentionRequest) -> bool:
+    """Return whether some query may see no key at all."""
+    positions, mask = request.positions, request.mask
+    if shows_all(request) or is_causal(request):
+        return False
+    if not request.readable:
+        return True
+    return positions.derive(
+        ("blind rows", mask), lambda: not bool(positions.visible(mask).any(-1).all())
+    )
 
 
 def total_bias(request: AttentionRequest) -> Tensor | None:
@@ -121,7 +164,7 @@ def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | Non
     rounding, so nothing hidden leaks into a row that sees something.
     """
     positions, mask = request.positions, request.mask
-    if positions.shows_all(mask):
+    if shows_all(request):
         return None
 
     def compute() -> Tensor:
@@ -135,15 +178,10 @@ def hidden_scores(request: AttentionRequest, dtype: torch.dtype) -> Tensor | Non
 def clear_blind_rows(output: Tensor, request: AttentionRequest) -> Tensor:
     """Make the output [B, H, Lq, Ev] of queries that see nothing 0, and its gradient with it."""
     positions, mask = request.positions, request.mask
-    if not positions.may_have_blind_rows(mask):
+    if not may_have_blind_rows(request):
         return output
     sighted = positions.derive(
         ("sighted", mask, output.dtype),
         lambda: positions.visible(mask).any(-1, keepdim=True).to(output.dtype),
     )
     return output * sighted
-
-
-def full_precision(tensor: Tensor) -> contextlib.AbstractContextManager[object]:
-    """A context in which autocast leaves operations on the tensor's device alone."""
-    return torch.autocast(tensor.device.type, enabled=False)

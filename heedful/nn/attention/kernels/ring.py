@@ -25,13 +25,14 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
+from heedful.device import full_precision
 from heedful.nn.attention.kernels.chunked import (
     GradientSums,
     SoftmaxGradient,
     add_gradients,
     attend_to_all,
 )
-from heedful.nn.attention.kernels.request import AttentionRequest, full_precision
+from heedful.nn.attention.kernels.request import AttentionRequest
 from heedful.nn.positions import Positions
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ def unsupported(request: AttentionRequest) -> str | None:
     """Serves attention among processes, and nothing else."""
     if request.positions.group is None:
         return "the sequence is not divided among processes"
-    if torch.compiler.is_compiling():
-        return "a graph is made, in which processes cannot wait for each other"
     if request.positions.lineage is not None:
         return "beams share rows of a cache, which is in one process"
     return None

@@ -1,7 +1,8 @@
-"""A sub-layer: a part, dropout of its output, the residual sum, norms.
+"""Dropout of a part's output, the residual sum and norms after it, in one kernel.
 
-The definition runs them one by one. In training a processor spends as long going from kernel to
-kernel as in them where matrices are small, so a fused kernel does all of it where one serves.
+In training a processor spends as long going from kernel to kernel as in them where matrices are
+small. So a block's forward is cut differently here than in the definition: the norm that the next
+part reads is computed at the end of the part before it.
 """
 
 from __future__ import annotations
@@ -13,39 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from heedful.kernels.library import address, array_args, has_row_kernels, kernels
-from heedful.nn.dropout import dropout
-from heedful.nn.mixer import Context
-from heedful.nn.spec import NormPlacement, NormSpec
+from heedful.nn.norms import RMSNorm
 
+_CHUNKS = 16
+"""`GRAD_CHUNKS` of runtime.h."""
 
-class RMSNorm(nn.Module):
-    """Divide by the root mean square, then scale (Zhang and Sennrich 2019). Computed in float32.
+_LEVELS = 1 << 32
+_KINDS = (torch.float32, torch.bfloat16)
 
-    Args:
-        width: D.
-        epsilon: added to the mean square.
-        unit_offset: scale by 1 + weight, as Gemma does. The offset is not added to the stored
-            weight: 1 + w has fewer bits for a small w, and an export must give w back.
-    """
-
-    def __init__(self, width: int, epsilon: float, *, unit_offset: bool = False) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(width) if unit_offset else torch.ones(width))
-        self.epsilon = epsilon
-        self.unit_offset = unit_offset
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., D] in, the same shape and dtype out."""
-        wide = x.float()
-        inverse = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.epsilon)
-        if self.unit_offset:  # rounded once, after the product, as in Gemma
-            return (wide * inverse * (1.0 + self.weight.float())).to(x.dtype)
-        return (wide * inverse).to(x.dtype) * self.weight
-
-    @property
-    def factor(self) -> Tensor:
-        """[D], by which each normed channel is multiplied."""
-        return 1.0 + self.weight if self.unit_offset else self.weight
+Draw = tuple[int, int, float]
+"""What decides what is dropped: see `draw`."""
 
 
 def is_rms(norm: nn.Module | None) -> TypeGuard[RMSNorm]:
@@ -60,23 +38,6 @@ def norm_parts(norm: nn.Module | None) -> tuple[Tensor | None, Tensor | None, fl
     if isinstance(norm, nn.LayerNorm):
         return norm.weight, norm.bias, norm.eps
     return None, None, 0.0
-
-
-def build_norm(spec: NormSpec, width: int) -> nn.Module:
-    """The norm a spec describes, over a last axis of `width`."""
-    if spec.kind == "rms":
-        return RMSNorm(width, spec.epsilon, unit_offset=spec.unit_offset)
-    return nn.LayerNorm(width, eps=spec.epsilon)
-
-
-_CHUNKS = 16
-"""`GRAD_CHUNKS` of runtime.h."""
-
-_LEVELS = 1 << 32
-_KINDS = (torch.float32, torch.bfloat16)
-
-Draw = tuple[int, int, float]
-"""What decides what is dropped: see `draw`."""
 
 
 @dataclass(frozen=True)
@@ -112,52 +73,37 @@ class ResidualNorm:
         return self.input_norm if self.norm is None else self.norm
 
 
-def residual_norm(
-    x: Tensor, output: Tensor, after: ResidualNorm, context: Context, *, training: bool
-) -> tuple[Tensor, Tensor]:
-    """Add a part's output to the stream, and norm the sum.
-
-    A capture may ask for the part's `output`, the `residual` sum and the `stream` that goes on.
+def residual_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tensor, Tensor]:
+    """Add a part's output to the stream in training, and norm the sum.
 
     Args:
         x: [..., D], the stream.
         output: [..., D] of the part.
         after: dropout, sum and norms.
-        context: of the part.
-        training: whether elements are dropped and gradients wanted.
 
     Returns:
         The stream [..., D], and the input of the next part [..., D].
     """
-    looked_into = context.capture is not None
-    if training and fusion_refusal(x, output, after, looked_into=looked_into) is None:
+    if fusion_refusal(x, output, after) is None:
         return _sum_and_norm(x, output, after)
     if after.output_norm is not None:
         output = after.output_norm(output)
-    context.offer("output", output)
-    output = dropout(output, after.dropout, training)
+    output = cheap_dropout(output, after.dropout)
     x = x + output if after.residual else output
     if after.scale != 1.0:
         x = x * after.scale
-    context.offer("residual", x)
     x = x if after.norm is None else after.norm(x)
-    context.offer("stream", x)
     return x, x if after.input_norm is None else after.input_norm(x)
 
 
-def fusion_refusal(
-    x: Tensor, output: Tensor, after: ResidualNorm, *, looked_into: bool = False
-) -> str | None:
-    """Say why one kernel does not do all of `residual_norm` in training; None where it does.
+def fusion_refusal(x: Tensor, output: Tensor, after: ResidualNorm) -> str | None:
+    """Say why one kernel does not do all of `residual_norm`; None where it does.
 
     Args:
         x: [..., D], the stream.
         output: [..., D] of the part.
         after: dropout, sum and norms.
-        looked_into: whether a capture wants what lies between.
     """
-    if looked_into:
-        return "a capture wants what lies between"
     if not after.is_fusable:
         return "it computes a sum and at most one norm of it"
     if after.any_norm is None and not after.dropout:
@@ -175,9 +121,9 @@ def _sum_and_norm(x: Tensor, output: Tensor, after: ResidualNorm) -> tuple[Tenso
     return stream, stream if y is None else y
 
 
-def apply_norm(x: Tensor, norm: nn.Module, training: bool) -> Tensor:
-    """The norm of x [..., D], in the precision that products read it in."""
-    if training and residual_refusal(norm, x) is None:
+def apply_norm(x: Tensor, norm: nn.Module) -> Tensor:
+    """The norm of x [..., D] in training, in the precision that products read it in."""
+    if residual_refusal(norm, x) is None:
         result: Tensor = _ResidualNorm.apply(x, None, *norm_parts(norm), draw(0.0), False)[1]  # type: ignore[no-untyped-call]
         return result
     plain: Tensor = norm(x)
@@ -191,8 +137,6 @@ def residual_refusal(norm: nn.Module | None, *tensors: Tensor) -> str | None:
         norm: of the sum, or None.
         tensors: [..., D] each.
     """
-    if torch.compiler.is_compiling():
-        return "a graph is made, which has no place for them"
     if not torch.is_grad_enabled():
         return "no gradient is wanted: they pay by what they keep for it"
     if not has_row_kernels(tensors[0].shape[-1]):
@@ -302,74 +246,55 @@ class _ResidualNorm(torch.autograd.Function):
         return x, x if is_one else change, for_weight, for_bias, None, None, None
 
 
-@dataclass(frozen=True)
-class SubLayer:
-    """The settings of one sub-layer; the block holds its part and norms under its name.
+_SHORT_LEVELS = 1 << 16
 
-    Args:
-        name: of the part (`self_attention`), and with `_norm` of its norm.
-        placement: of the norm.
-        dropout: probability of dropping an element of the part's output.
-        residual_scale: factor on the residual sum.
+
+class CheapDropout(nn.Dropout):
+    """Dropout whose random numbers cost little (Srivastava 2014).
+
+    PyTorch's processor kernel draws one random number per element. One 64-bit draw holds four
+    16-bit numbers, so here it decides for four elements; the probability is met to 1/65,536.
     """
 
-    name: str
-    placement: NormPlacement
-    dropout: float
-    residual_scale: float = 1.0
-
-    @property
-    def address(self) -> str:
-        """The place of its captures within the block: `self`, `cross`, `feedforward`."""
-        return self.name.removesuffix("_attention")
-
-    @property
-    def norms_input(self) -> bool:
-        """True where the part reads a norm of the stream."""
-        return self.placement in ("before", "both")
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape in, the same shape out."""
+        return cheap_dropout(x, self.p) if self.training else x
 
 
-def run_sublayer(
-    part: nn.Module,
-    x: Tensor,
-    y: Tensor,
-    after: ResidualNorm,
-    context: Context,
-    state: Any = None,
-    *,
-    training: bool,
-) -> tuple[Tensor, Tensor, Any]:
-    """Run a part, and add its output to the stream.
+def cheap_dropout(x: Tensor, probability: float) -> Tensor:
+    """Zero elements of `x` (any shape) at random, and scale the rest to keep the mean.
 
-    Args:
-        part: of the block.
-        x: [..., D], the residual stream.
-        y: [..., D], the part's input: x, or its norm.
-        after: dropout, sum and norms that follow.
-        context: positions of x; its address is the part's.
-        state: the part's; None where it has none, or a whole sequence is mixed.
-        training: whether elements are dropped and gradients wanted.
-
-    Returns:
-        The stream, the input of the next part, and the part's state.
+    Random numbers come from PyTorch's default generator, so that `torch.manual_seed` fixes them.
     """
-    result = _fused(part, x, y, after, context, state) if training else None
-    if result is not None:
-        return *result, state
-    context.offer("input", y)
-    if state is None:
-        output = part(y, context)
-    else:
-        output, state = part.step(y, state, context)  # type: ignore[operator]
-    return *residual_norm(x, output, after, context, training=training), state
-
-
-def _fused(
-    part: Any, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
-) -> tuple[Tensor, Tensor] | None:
-    """Return the stream and the next input by one kernel; None where none serves."""
-    if context.capture is not None or not after.is_fusable or torch.compiler.is_compiling():
-        return None
-    fuse = getattr(part, "fused", None)
-    result: tuple[Tensor, Tensor] | None = fuse and fuse(x, y, after, context, state)
+    if not probability:
+        return x
+    result: Tensor = _CheapDropout.apply(x, probability)  # type: ignore[no-untyped-call]
     return result
+
+
+def _keep_mask(x: Tensor, probability: float) -> tuple[Tensor, float]:
+    """1 where an element of `x` is kept, else 0 (int8), and the share that is kept on average."""
+    dropped = round(probability * _SHORT_LEVELS)
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64)
+    draws.random_(-(2**63), None)
+    levels = draws.view(torch.int16)[: x.numel()].view(x.shape)
+    keep = torch.empty(x.shape, dtype=torch.int8)
+    # int16 runs from -32,768, so the lowest `dropped` values are the dropped ones. Comparing into
+    # int8 is vectorised, and so are products with int8; with bool neither is (torch 2.13).
+    torch.ge(levels, dropped - _SHORT_LEVELS // 2, out=keep)
+    return keep, 1.0 - dropped / _SHORT_LEVELS
+
+
+class _CheapDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, probability: float) -> Tensor:
+        keep, share = _keep_mask(x, probability)
+        ctx.save_for_backward(keep)
+        ctx.scale = 1.0 / share
+        return (x * keep).mul_(ctx.scale)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (keep,) = ctx.saved_tensors
+        (gradient,) = gradients
+        return (gradient * keep).mul_(ctx.scale), None

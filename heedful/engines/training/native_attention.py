@@ -20,7 +20,7 @@ from heedful.kernels.library import (
     kernels,
 )
 from heedful.kernels.structs import Array, AttentionTraining, HeadTensor
-from heedful.nn.attention.kernels.request import AttentionRequest
+from heedful.nn.attention.kernels.request import AttentionRequest, shows_all
 
 name = "native"
 
@@ -33,11 +33,14 @@ def serves_width(width: int) -> bool:
     return has_row_kernels(width)
 
 
+def advantage(request: AttentionRequest) -> str | None:
+    """It pays where scores are made again for the gradient."""
+    return "short and learned from: scores never leave a core" if request.wants_gradient else None
+
+
 def unsupported(request: AttentionRequest) -> str | None:
     """Serves plain attention of short sequences on a processor."""
     q, k, v = request.q, request.k, request.v
-    if torch.compiler.is_compiling():
-        return "a graph is made, which has no place for it"
     if q.device.type != "cpu":
         return f"it is for processors, and the tensors are on {q.device.type}"
     if not serves_width(q.shape[3]):
@@ -58,7 +61,7 @@ def unsupported(request: AttentionRequest) -> str | None:
 def run(request: AttentionRequest) -> Tensor:
     """Compute attention; the result lies in memory as [B, Lq, H, E]."""
     visible = None
-    if not request.positions.shows_all(request.mask):
+    if not shows_all(request):
         visible = request.positions.visible(request.mask).contiguous()
     result: Tensor = _Attention.apply(  # type: ignore[no-untyped-call]
         request.q, request.k, request.v, visible, request.scale

@@ -1,12 +1,15 @@
-"""Training's pass through a model, compiled by PyTorch: for any sizes, or for one.
+"""Training by graphs that PyTorch compiles: for any sizes, or for one.
 
-The model's blocks are compiled, with the backward pass of each. Blocks of a stack are alike, so one
-graph serves them all: `transformer-big` takes 46 seconds on an H100's host, and as one whole graph
-172, for no more speed (torchtitan compiles layer by layer for the same reason). A model without
-blocks is compiled as a whole. The loss is not compiled, since it is fused already and works in
-chunks; nor are seeds, accumulation, clipping, the optimiser, and passes with captures. Padding
-stays in: a graph cannot have as many rows as there happen to be tokens. The choice of an attention
-kernel is part of the graph.
+The model's blocks are compiled, each as one graph without a break, with its backward pass. Blocks
+of a stack are alike, so one graph serves them all: `transformer-big` takes 46 seconds on an H100's
+host, and as one whole graph 172, for no more speed (torchtitan compiles layer by layer for the same
+reason). A model without blocks is compiled as a whole. The loss is compiled chunk by chunk; seeds,
+accumulation, clipping, the optimiser and passes with captures are not. Padding stays in: a graph
+cannot have as many rows as there happen to be tokens.
+
+The choice of an attention kernel is part of a graph. It is made by a plan for the device's type,
+given as a value, so that the plan for CUDA can be asked, and traced, on a processor. What the plan
+needs of positions, the blocks of pairs that a mask leaves, is made once before the blocks run.
 
 The first batch is passed through and forgotten before the first update, always the same one: a
 failure costs nothing, the warm-up is a number, and a resumed run is compiled for the same sizes.
@@ -25,11 +28,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from heedful.engines.class_exchange import Exchange
+from heedful.engines.training.activation_checkpointing import CheckpointedForward, blocks_of
+from heedful.engines.training.masked_loss import MaskedLosses
+from heedful.engines.training.traced_parts import compiled_kinds
 from heedful.errors import RunError
-from heedful.nn.attention.cache import LearnedKeyValues
 from heedful.nn.capture import Capture
-from heedful.nn.unpadding import sequences_apart
-from heedful.train.activation_checkpointing import CheckpointedForward, blocks_of
 
 if TYPE_CHECKING:
     from heedful.events import Events
@@ -39,8 +43,10 @@ MOST_FORMS = 8
 none of them then runs uncompiled."""
 
 
-class CompiledPass:
-    """A model's forward pass, compiled when it is first called and for kinds of input not yet seen.
+class CompiledEngine:
+    """Training of one model by compiled graphs; see `TrainingEngine`.
+
+    A graph is made when a kind of input first comes.
 
     Args:
         model: the model to train.
@@ -48,15 +54,28 @@ class CompiledPass:
         asked_for: a failure is an error; else it is a warning, and training goes on without.
         one_shape: batches have one shape, for which the graphs are made; parts of a batch, where
             memory runs out, get another that serves any sizes.
+        device: type of the device that the graphs are planned for; the model's own if None.
+        backend: compiles a graph: PyTorch's own, or `eager` and `aot_eager`, which only trace it.
 
     Attributes:
         graphs: how many there are.
     """
 
     def __init__(
-        self, model: nn.Module, events: Events, *, asked_for: bool, one_shape: bool = False
+        self,
+        model: nn.Module,
+        events: Events,
+        *,
+        asked_for: bool,
+        one_shape: bool = False,
+        device: str | None = None,
+        backend: str = "inductor",
     ) -> None:
         self.model = model
+        self._device = device or next(model.parameters()).device.type
+        self._backend = torch._dynamo.lookup_backend(backend)
+        self._exchange = Exchange(model, compiled_kinds(self._device))
+        self.losses = MaskedLosses(compiled=backend == "inductor")
         self.events = events
         self.asked_for = asked_for
         self.graphs = 0
@@ -64,10 +83,10 @@ class CompiledPass:
         self._parts = blocks_of(model) or [model]
         own = _with_code_of_its_own(self._parts[0])
         dynamic = None if one_shape else True  # None: once sizes differ
-        self._compiled = torch.compile(own, dynamic=dynamic, backend=self._compile)
+        self._compiled = torch.compile(own, dynamic=dynamic, backend=self._compile, fullgraph=True)
 
     @contextmanager
-    def used(self) -> Iterator[None]:
+    def active(self) -> Iterator[None]:
         """A context in which the model runs compiled, unless something of a pass is captured."""
         before = [vars(part).get("forward") for part in self._parts]
         for part, own in zip(self._parts, before, strict=True):
@@ -76,7 +95,9 @@ class CompiledPass:
                 own.of_compiled(compiled) if isinstance(own, CheckpointedForward) else compiled
             )
         try:
-            with sequences_apart(), warnings.catch_warnings():
+            with self._exchange.made(), warnings.catch_warnings():
+                # Constants that are kept on a device are constants of a graph too.
+                warnings.filterwarnings("ignore", "Dynamo detected a call to a `functools.lru_")
                 # The compiler looks at what comes of the block before as it does at parameters.
                 warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not")
                 yield
@@ -105,6 +126,16 @@ class CompiledPass:
         now = f"; there are {self.graphs} now" if added < self.graphs else ""
         self.events.note(f"Compiled {new} in {seconds:.0f} seconds at step {step}{now}")
 
+    def explain(self) -> str:
+        """See `TrainingEngine.explain`."""
+        what = f"{len(self._parts)} blocks share {self.graphs} graphs planned for {self._device}"
+        if self._device != "cuda":
+            return f"{what}; attention by PyTorch's fused kernel or plain products"
+        return (
+            f"{what}; attention by FlashAttention where rows are whole texts and nothing else is "
+            "asked of scores, by flex_attention elsewhere"
+        )
+
     def failed(self, error: Exception) -> None:
         """Say that compiling failed, and that training goes on without.
 
@@ -126,21 +157,19 @@ class CompiledPass:
     def _forward(self, part: nn.Module, *inputs: Any, **options: Any) -> Any:
         if any(_looks(each) for each in (*inputs, *options.values())):
             return type(part).forward(part, *inputs, **options)
-        inputs = tuple(_plain(each) for each in inputs)
         with _bounded():
-            return self._compiled(part, *inputs, **options)
+            try:
+                return self._compiled(part, *inputs, **options)
+            except Exception as error:
+                if type(error).__name__ != "FailOnRecompileLimitHit":
+                    raise
+                # One form more than are compiled: it is computed as it is written.
+                return type(part).forward(part, *inputs, **options)
 
     def _compile(self, graph: torch.fx.GraphModule, inputs: list[Any]) -> Callable[..., Any]:
-        compiled: Callable[..., Any] = torch._dynamo.lookup_backend("inductor")(graph, inputs)
+        compiled: Callable[..., Any] = self._backend(graph, inputs)
         self.graphs += 1
         return compiled
-
-
-def _plain(value: Any) -> Any:
-    """Return states of mixers as nothing but their tensors; other inputs as they are."""
-    if not isinstance(value, tuple):
-        return value
-    return tuple(each.plain() if isinstance(each, LearnedKeyValues) else each for each in value)
 
 
 def _looks(given: object) -> bool:

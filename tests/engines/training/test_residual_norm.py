@@ -8,15 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from heedful.engines.training import residual_norm as residual_norm_module
+from heedful.engines.training.residual_norm import ResidualNorm, apply_norm, residual_norm
 from heedful.kernels import library
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn import sublayer
 from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer import Context, Memory
+from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.spec import AttentionSpec, FeedForwardSpec, NormSpec
-from heedful.nn.sublayer import ResidualNorm, RMSNorm, apply_norm, residual_norm
+
+from ...on_processor import on_processor
 
 pytestmark = [
     pytest.mark.skipif(library.kernels() is None, reason="no kernels were compiled here"),
@@ -24,20 +27,16 @@ pytestmark = [
 ]
 
 
-def add_residual(x, output, probability, norm, training):
+def add_residual(x, output, probability, norm):
     """The stream after a sum that is normed last."""
     after = ResidualNorm(norm=norm, dropout=probability)
-    return residual_norm(x, output, after, nothing_captured(), training=training)[0]
+    return residual_norm(x, output, after)[0]
 
 
-def add_and_norm(x, output, probability, norm, training):
+def add_and_norm(x, output, probability, norm):
     """The stream after a sum, and its norm for the next part."""
     after = ResidualNorm(input_norm=norm, dropout=probability)
-    return residual_norm(x, output, after, nothing_captured(), training=training)
-
-
-def nothing_captured():
-    return Context(Positions.of_self(torch.zeros(1, 1, dtype=torch.int64)))
+    return residual_norm(x, output, after)
 
 
 def norm_of(kind: str, width: int, seed: int) -> nn.Module | None:
@@ -79,7 +78,7 @@ def test_sum_norm_and_gradients_are_those_of_the_formula(rows, width, kind, half
     change = torch.randn(rows, width, dtype=torch.bfloat16 if half else torch.float32)
     change.requires_grad_()
     norm = norm_of(kind, width, seed)
-    y = add_residual(x, change, 1e-12, norm, True)  # so rarely that nothing is dropped
+    y = add_residual(x, change, 1e-12, norm)  # so rarely that nothing is dropped
     assert y.dtype == torch.float32
     assert y.grad_fn.name() == "_ResidualNormBackward"
     up = torch.randn_like(y)
@@ -115,7 +114,7 @@ def test_a_sum_and_its_norm_are_those_of_the_formula(
     norm = norm_of(kind, width, seed)
     for_products = torch.bfloat16 if "products" in halves else torch.float32
     with torch.autocast("cpu", torch.bfloat16, enabled="products" in halves):
-        found = add_and_norm(x, change, 0.0, norm, True)
+        found = add_and_norm(x, change, 0.0, norm)
     assert [each.grad_fn.name() for each in found] == ["_ResidualNormBackward"] * 2
     assert [each.dtype for each in found] == [
         torch.promote_types(x.dtype, change.dtype),
@@ -150,7 +149,7 @@ def test_a_sum_and_its_norm_drop_the_same_forward_and_backward(half):
     x = torch.randn(60, 64, requires_grad=True)
     change = torch.randn(60, 64).to(torch.bfloat16 if half else torch.float32).requires_grad_()
     norm = norm_of("layer", 64, 1)
-    whole, y = add_and_norm(x, change, 0.25, norm, True)
+    whole, y = add_and_norm(x, change, 0.25, norm)
     kept = (whole != x).double()  # no number of `change` is zero
     assert kept.mean().item() == pytest.approx(0.75, abs=5 * (0.1875 / 3840) ** 0.5)
 
@@ -169,7 +168,7 @@ def test_a_sum_and_its_norm_drop_the_same_forward_and_backward(half):
 
 def test_a_gradient_that_passes_on_as_it_is_is_not_copied():
     x, change = (torch.randn(3, 16, requires_grad=True) for _ in range(2))
-    whole, y = add_and_norm(x, change, 0.0, norm_of("layer", 16, 0), True)
+    whole, y = add_and_norm(x, change, 0.0, norm_of("layer", 16, 0))
     up = torch.randn_like(whole)
     for found in torch.autograd.grad(whole, (x, change), up, retain_graph=True):
         assert found.data_ptr() == up.data_ptr()
@@ -179,7 +178,7 @@ def test_a_gradient_that_passes_on_as_it_is_is_not_copied():
 
 def test_where_no_gradient_comes_none_goes_on(stopping):
     x, change = (torch.randn(3, 16, requires_grad=True) for _ in range(2))
-    outputs = add_and_norm(x, change, 0.1, norm_of("rms", 16, 0), True)
+    outputs = add_and_norm(x, change, 0.1, norm_of("rms", 16, 0))
     stopped = sum(stopping(each).sum() for each in outputs)
     assert torch.autograd.grad(stopped, (x, change), allow_unused=True) == (None, None)
 
@@ -191,7 +190,7 @@ def test_a_norm_alone_comes_as_products_read_it(kind, half):
     x = torch.randn(5, 7, 64, requires_grad=True)
     norm = norm_of(kind, 64, 1)
     with torch.autocast("cpu", torch.bfloat16, enabled=half):
-        y = apply_norm(x, norm, True)
+        y = apply_norm(x, norm)
     assert y.dtype == (torch.bfloat16 if half else torch.float32)
     expected = by_definition(x.double(), norm)
     rounded = expected.float().to(y.dtype)  # by the same rule: to nearest, ties to even
@@ -209,7 +208,7 @@ def test_what_is_no_number_stays_none_in_half():
     x = torch.ones(1, 16)
     x[0, 3] = torch.nan
     with torch.autocast("cpu", torch.bfloat16):
-        y = apply_norm(x.requires_grad_(), norm_of("layer", 16, 0), True)
+        y = apply_norm(x.requires_grad_(), norm_of("layer", 16, 0))
     assert y.isnan().all()
 
 
@@ -217,7 +216,7 @@ def test_what_is_no_number_stays_none_in_half():
 def test_drops_the_share_asked_for_and_keeps_the_mean(probability):
     torch.manual_seed(0)
     change = torch.ones(400, 1024, requires_grad=True)
-    y = add_residual(torch.zeros(400, 1024), change, probability, None, True)
+    y = add_residual(torch.zeros(400, 1024), change, probability, None)
     dropped = (y == 0).double().mean().item()
     # Five standard deviations of a binomial share over 409,600 draws.
     assert dropped == pytest.approx(probability, abs=5 * (0.25 / 409_600) ** 0.5)
@@ -230,7 +229,7 @@ def test_decisions_are_independent_of_each_other_and_of_other_calls():
     torch.manual_seed(1)
     change = torch.ones(1, 98_304, requires_grad=True)
     first, second = (
-        (add_residual(torch.zeros_like(change), change, 0.3, None, True)[0] != 0).double() - 0.7
+        (add_residual(torch.zeros_like(change), change, 0.3, None)[0] != 0).double() - 0.7
         for _ in range(2)
     )
     for lag in (1, 2, 3, 4, 8, 16, 64, 512, 4096):
@@ -248,7 +247,7 @@ def test_the_seed_decides_and_threads_do_not():
         before = torch.get_num_threads()
         torch.set_num_threads(threads)
         try:
-            y = add_residual(x, change, 0.3, norm, True)
+            y = add_residual(x, change, 0.3, norm)
             return [y, *torch.autograd.grad(y.square().sum(), norm.parameters())]
         finally:
             torch.set_num_threads(before)
@@ -263,11 +262,11 @@ def test_without_kernels_it_is_operations_of_pytorch(monkeypatch):
     norm = norm_of("rms", 48, 2)
 
     def draw() -> list[torch.Tensor]:
-        both = add_and_norm(x, x.sin(), 0.0, norm, True)
-        return [add_residual(x, x.sin(), 0.0, norm, True), apply_norm(x, norm, True), *both]
+        both = add_and_norm(x, x.sin(), 0.0, norm)
+        return [add_residual(x, x.sin(), 0.0, norm), apply_norm(x, norm), *both]
 
     found = draw()
-    monkeypatch.setattr(sublayer, "has_row_kernels", lambda width: False)
+    monkeypatch.setattr(residual_norm_module, "has_row_kernels", lambda width: False)
     for one, two in zip(found, draw(), strict=True):
         assert two.grad_fn.name() != "_ResidualNormBackward"
         torch.testing.assert_close(one, two, rtol=1e-6, atol=1e-6)
@@ -307,15 +306,16 @@ def test_a_decoder_is_the_same_with_kernels_and_without(monkeypatch, kind, place
 
     def draw() -> tuple[list[str], list[torch.Tensor]]:
         context = Context(Positions(queries, queries), Positions(queries, keys))
-        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        with on_processor(stack), torch.autocast("cpu", torch.bfloat16, enabled=half):
             y = stack(x, context, stack.read(Memory(memory, keys)))
-        return list(steps(y)), [y, *torch.autograd.grad(y, mine, up)]
+            through = list(steps(y))
+            return through, [y, *torch.autograd.grad(y, mine, up)]
 
     through, found = draw()
     assert through.count("_ResidualNormBackward") == 6  # one for each norm, first or last
     # Where norms come first, the sum that ends a block is the only one without a norm.
     assert through.count("AddBackward0") == (2 if placement == "pre" else 0)
-    monkeypatch.setattr(sublayer, "has_row_kernels", lambda width: False)
+    monkeypatch.setattr(residual_norm_module, "has_row_kernels", lambda width: False)
     through, plain = draw()
     assert "_ResidualNormBackward" not in through
     for one, two in zip(found, plain, strict=True):

@@ -23,10 +23,10 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from heedful.engines.training.fused_sublayer import LearnedKeyValues
+from heedful.engines.training.products import KeptProducts
 from heedful.errors import ConfigError
-from heedful.nn.attention.cache import LearnedKeyValues
 from heedful.nn.capture import Capture
-from heedful.nn.linear_layers import KeptProducts
 from heedful.nn.mixer import Context
 from heedful.nn.work import Checkpointing
 
@@ -71,7 +71,7 @@ def apply_checkpointing(model: nn.Module, mode: Checkpointing) -> None:
         # PyTorch computes recurrent layers on top of their products, in place: none could be kept.
         recurrent = any(isinstance(each, nn.RNNBase) for each in block.modules())
         selective = mode == "selective" and not recurrent
-        vars(block)["forward"] = CheckpointedForward(block, block.forward, selective)
+        vars(block)["forward"] = CheckpointedForward(block, selective)
 
 
 @dataclass(frozen=True)
@@ -80,20 +80,20 @@ class CheckpointedForward:
 
     Args:
         block: whose mode counts: outside training nothing is forgotten.
-        forward: the block's own pass.
         selective: whether products of matrices are kept.
+        compiled: the block's pass as a graph; None for that of its class, an engine's in training.
     """
 
     block: nn.Module
-    forward: Callable[..., Any]
     selective: bool
+    compiled: Callable[..., Any] | None = None
 
     def __call__(self, *inputs: Any) -> Any:
         """As the block's own pass."""
         if not self.block.training or not torch.is_grad_enabled():
-            return self.forward(*inputs)
+            return self._forward(*inputs)
         contexts = _selective_contexts if self.selective else _no_contexts
-        run = _Repeatable(self.forward, KeptProducts() if self.selective else None)
+        run = _Repeatable(self._forward, KeptProducts() if self.selective else None)
         return checkpoint(run, *inputs, use_reentrant=False, context_fn=contexts)
 
     def of_compiled(self, forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -102,7 +102,12 @@ class CheckpointedForward:
         Args:
             forward: the compiled pass, which keeps products and computes again what is cheap.
         """
-        return forward if self.selective else replace(self, forward=forward)
+        return forward if self.selective else replace(self, compiled=forward)
+
+    def _forward(self, *inputs: Any) -> Any:
+        if self.compiled is not None:
+            return self.compiled(*inputs)
+        return type(self.block).forward(self.block, *inputs)
 
 
 class _Repeatable:

@@ -7,10 +7,12 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from heedful.models import stack
+from heedful.engines.training import processor
+from heedful.engines.unpadding import real_rows
 from heedful.models.shape import TranslatorShape
 from heedful.models.translator import Translator
-from heedful.nn.unpadding import real_rows
+
+from ...on_processor import on_processor
 
 LENGTHS = st.lists(st.integers(0, 9), min_size=1, max_size=12).filter(any)
 
@@ -87,15 +89,20 @@ def test_training_is_the_same_with_padding(name, sources, seed, side):
     counted = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            stack, "real_rows", lambda p, **how: counted.append(real_rows(p, **how)) or counted[-1]
+            processor,
+            "real_rows",
+            lambda p, **how: counted.append(real_rows(p, **how)) or counted[-1],
         )
-        found = learn(model)
-        patch.setattr(stack, "real_rows", lambda positions, **_how: None)
-        expected = learn(model)
-    assert any(rows is not None for rows in counted)
-    torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-9)
-    for one, other in zip(found[1], expected[1], strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
+        with on_processor(model):
+            found = learn(model)
+        assert any(rows is not None for rows in counted)
+        patch.setattr(processor, "real_rows", lambda positions, **_how: None)
+        with on_processor(model):
+            padded = learn(model)
+    for expected in (padded, learn(model)):
+        torch.testing.assert_close(found[0], expected[0], rtol=1e-9, atol=1e-9)
+        for one, other in zip(found[1], expected[1], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-9)
 
 
 def test_full_batches_and_answers_keep_their_shape():

@@ -8,21 +8,31 @@ takes longer than they do. So there is one call for the pass and one for all its
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from heedful.engines.training.native_attention import LONGEST
+from heedful.engines.training.products import kept, product_plan
+from heedful.engines.training.residual_norm import (
+    Draw,
+    ResidualNorm,
+    draw,
+    norm_parts,
+    residual_refusal,
+)
+from heedful.engines.unpadding import RealRows
 from heedful.kernels.library import ACTIVATIONS, address, array_args, has_row_kernels, kernels
 from heedful.kernels.structs import Array, LinearTraining, Sublayer
-from heedful.nn.attention.kernels.native import LONGEST
+from heedful.nn.attention.cache import KeyValues
 from heedful.nn.attention.masks import Mask
-from heedful.nn.linear_layers import kept, product_plan
+from heedful.nn.mixer import Reordering
 from heedful.nn.positions import Positions
 from heedful.nn.spec import PlainActivation
-from heedful.nn.sublayer import Draw, ResidualNorm, draw, norm_parts, residual_refusal
-from heedful.nn.unpadding import RealRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +46,29 @@ class ProjectedMemory:
 
     projected: Tensor
     rows: RealRows | None
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedKeyValues:
+    """Keys and values in training: left side by side, as a fused sub-layer reads them.
+
+    Args:
+        memory: the output of the projection.
+        split: makes keys and values of it, when another kernel asks for them.
+    """
+
+    memory: ProjectedMemory
+    split: Callable[[ProjectedMemory], KeyValues]
+
+    @functools.cached_property
+    def plain(self) -> KeyValues:
+        """These keys and values as two tensors."""
+        with torch.enable_grad():  # kept for every later call, which may want gradients
+            return self.split(self.memory)
+
+    def reorder(self, choice: Reordering) -> KeyValues:
+        """Return those of the chosen sentences; beams of a sentence share them."""
+        return self.plain.reorder(choice)
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,15 +8,14 @@ tokens, N of them real, R ≥ N rows.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from heedful.nn.mixer import Context, Memory
 from heedful.nn.positions import NOTHING_HERE
 
 _WORTH_IT = 0.98
@@ -77,31 +76,74 @@ class RealRows:
         return padded
 
 
-@contextmanager
-def sequences_apart() -> Iterator[None]:
-    """A context in which padding stays, so that the first axis of all tensors is the batch's."""
-    token = _apart.set(True)
-    try:
-        yield
-    finally:
-        _apart.reset(token)
+rows_in_use: ContextVar[RealRows | None] = ContextVar("rows in use", default=None)
+"""The rows of the part that runs, whose first map unpacks its output and whose last packs its
+input; None where it runs with padding."""
 
 
-_apart: ContextVar[bool] = ContextVar("sequences apart", default=False)
+@dataclass(frozen=True)
+class PackedContext(Context):
+    """The context of a pass over a batch without its padding.
+
+    Args:
+        rows: the places of the input's rows [1, R, D] in the batch.
+        padded: the context of the same pass with its padding.
+    """
+
+    rows: RealRows = field(kw_only=True)
+    padded: Context = field(kw_only=True)
+
+    @classmethod
+    def of(cls, context: Context, rows: RealRows, embedding: Tensor) -> PackedContext:
+        """Pack a context.
+
+        Args:
+            context: of the padded pass.
+            rows: the places of its real tokens.
+            embedding: [1, R, D], the packed input of the stack.
+        """
+        values = {each.name: getattr(context, each.name) for each in fields(Context)}
+        return cls(**values | {"embedding": embedding}, rows=rows, padded=context)
+
+
+@dataclass(frozen=True)
+class PackedMemory(Memory):
+    """An encoder's output without its padding.
+
+    Args:
+        rows: the places of the rows of `states` [1, R, D].
+        padded: the same output with its padding.
+    """
+
+    rows: RealRows = field(kw_only=True)
+    padded: Memory = field(kw_only=True)
+
+    @classmethod
+    def of(cls, memory: Memory, rows: RealRows) -> PackedMemory:
+        """Pack a memory, given the places of its real tokens."""
+        values = {each.name: getattr(memory, each.name) for each in fields(Memory)}
+        return cls(**values | {"states": rows.pack(memory.states)}, rows=rows, padded=memory)
+
+
+def rows_of(context: Context) -> RealRows | None:
+    """Return the rows of a pass without its padding; None where padding stays."""
+    return context.rows if isinstance(context, PackedContext) else None
+
+
+def row_positions(context: Context) -> Tensor:
+    """Return the position of every row of a pass, [B, L] or [1, R] int64."""
+    rows = rows_of(context)
+    return context.positions.query if rows is None else rows.positions
 
 
 def real_rows(positions: Tensor, *, as_they_stand: bool = False) -> RealRows | None:
     """The rows of a batch that is being trained on; None where padding is not worth leaving out.
 
-    On an accelerator it never is: to count tokens would wait for the device.
-
     Args:
         positions: [B, L] int64; −1 is padding.
         as_they_stand: whether kernels in C multiply them, which need no plans.
     """
-    if torch.compiler.is_compiling():  # first: what follows cannot be part of a graph
-        return None
-    if not torch.is_grad_enabled() or positions.device.type != "cpu" or _apart.get():
+    if not torch.is_grad_enabled():
         return None
     flat = positions.flatten()
     index = (flat >= 0).nonzero()[:, 0]

@@ -333,7 +333,7 @@ def loss_bytes(width: int, vocabulary: int, tokens: int, number_bytes: int) -> i
 def embedding_saved(spec: ModelSpec, name: str) -> Saved:
     """Return the numbers of a token kept before the first block of a stack."""
     module: Any = built(spec).input_modules()[name]
-    marks = spec.width if module.dropout.probability else 0
+    marks = spec.width if module.dropout.p else 0
     if spec.reads == "images":
         return Saved(0, marks, spec.width)
     norm = spec.embedding.norm
@@ -374,7 +374,7 @@ def _blocks_saved(
     for settings, (block, layers) in zip(stack.pattern, blocks_of(spec, name), strict=True):
         whole = products = Saved()
         for sublayer, part in zip(settings.sublayers, block.parts(), strict=True):
-            inside = part.saved(length, mixed=mixed, shared_bias=shared)
+            inside = _saved_here(part, length, mixed=mixed, shared=shared)
             inside = inside.plus(_sublayer_saved_here(sublayer, spec.width))
             whole = whole.plus(inside)
             in_c = _is_whole_in_c(part, length_in_c)
@@ -385,12 +385,41 @@ def _blocks_saved(
 
 def _is_whole_in_c(part: Any, length: int) -> bool:
     """Return whether one call in C does all of a sub-layer of sentences so long; 0 for none."""
-    from heedful.nn.attention.kernels.native import LONGEST  # loads torch
+    from heedful.engines.training.native_attention import LONGEST  # loads torch
 
-    dropout = getattr(part, "dropout", 0.0)
-    drops = bool(getattr(dropout, "probability", dropout))
-    longest = LONGEST if hasattr(part, "num_heads") else length
-    return hasattr(part, "fused") and not drops and 0 < length <= longest
+    if hasattr(part, "is_plain"):  # attention of several heads
+        return not part.dropout and 0 < length <= LONGEST
+    return hasattr(part, "down") and not part.dropout.p and length > 0
+
+
+def _saved_here(part: Any, length: int, *, mixed: bool, shared: bool) -> Saved:
+    """Return the numbers of a token that a part keeps by the kernels of this processor.
+
+    Args:
+        part: of a sub-layer.
+        length: longest text whose attention weights are kept; 0 where they are not.
+        mixed: whether activations are of half precision.
+        shared: whether the blocks share a position bias.
+    """
+    remade = hasattr(part, "is_plain") and has_row_kernels(part.head_width)
+    remade = remade and part.is_plain(shared_bias=shared)  # attention weights, for gradients
+    kept: Saved = part.saved(0 if remade else length, mixed=mixed, shared_bias=shared)
+    return kept.plus(rotated_beside(part, shared_bias=shared)) if remade else kept
+
+
+def rotated_beside(part: Any, *, shared_bias: bool) -> Saved:
+    """Return the numbers of rotated queries and keys beside what a token's projection left.
+
+    Kernels that make attention weights anew read values where the projection put them.
+
+    Args:
+        part: of a sub-layer.
+        shared_bias: whether the blocks share a position bias.
+    """
+    plain = hasattr(part, "is_plain") and part.is_plain(shared_bias=shared_bias)
+    if not plain or part.over_memory or part.rotary is None:
+        return Saved()
+    return Saved((part.heads_left + part.key_heads_left) * part.head_width)
 
 
 def _around_blocks(spec: ModelSpec, name: str) -> Saved:

@@ -18,29 +18,38 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from heedful.device import Precision
+from heedful.engines import unpadding
+from heedful.engines.training import fused_sublayer as fused_module
+from heedful.engines.training import processor, processor_attention, products
+from heedful.engines.training.fused_sublayer import (
+    Heads,
+    LearnedKeyValues,
+    Parameters,
+    ProjectedMemory,
+    fused_sublayer,
+)
+from heedful.engines.training.residual_norm import ResidualNorm, residual_norm
+from heedful.engines.unpadding import (
+    PackedContext,
+    PackedMemory,
+    RealRows,
+    real_rows,
+    rows_in_front,
+)
 from heedful.kernels import library
 from heedful.models.block import Block
 from heedful.models.stack import Stack
 from heedful.models.stack_spec import BlockSpec, StackSpec
-from heedful.nn import feedforward as feedforward_module
-from heedful.nn import fused_sublayer as fused_module
-from heedful.nn import linear_layers, unpadding
-from heedful.nn.attention import multi_head as attention_module
-from heedful.nn.attention.cache import GrowingCache
+from heedful.nn.attention.cache import GrowingCache, KeyValues
 from heedful.nn.attention.masks import AnyOf, Causal, Everything, Window
-from heedful.nn.attention.multi_head import (
-    CrossAttention,
-    KeyValues,
-    LearnedKeyValues,
-    SelfAttention,
-)
+from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
 from heedful.nn.attention.relative_positions import build_bias
 from heedful.nn.capture import Capture
 from heedful.nn.feedforward import FeedForward
-from heedful.nn.fused_sublayer import Heads, Parameters, ProjectedMemory, fused_sublayer
 from heedful.nn.low_rank import LowRank
 from heedful.nn.mask_spec import CausalSpec
 from heedful.nn.mixer import Context, Memory, Reordering
+from heedful.nn.norms import RMSNorm
 from heedful.nn.positions import Positions
 from heedful.nn.spec import (
     AlibiSpec,
@@ -50,8 +59,8 @@ from heedful.nn.spec import (
     NormSpec,
     RotarySpec,
 )
-from heedful.nn.sublayer import ResidualNorm, RMSNorm, residual_norm
-from heedful.nn.unpadding import RealRows, real_rows, rows_in_front
+
+from ...on_processor import on_processor
 
 HALF = torch.bfloat16
 KINDS = [torch.float32, HALF]
@@ -69,7 +78,7 @@ def any_size(monkeypatch):
     """Matrices are multiplied by kernels in C however small they are, and many rows repeat."""
     monkeypatch.setattr(library, "min_gemm_width", lambda kind: 2)
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", 2)
-    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 1)
+    monkeypatch.setattr(products, "_FEWEST_ROWS", 1)
     monkeypatch.setattr(unpadding, "_STEPS", 4)
 
 
@@ -410,7 +419,8 @@ def test_a_stream_in_half_stays_so(same):
 def test_what_is_read_and_added_has_one_gradient():
     for placement, count in (("pre", 2), ("post", 1)):
         case = feedforward_case((2, 40), "relu", 64, "", ending_of("layer", placement, False))
-        functions = (function for function, _ in fused_sublayer(*case)[1].grad_fn.next_functions)
+        _, read = fused_sublayer(*case)  # older PyTorch forgets the graph of a tensor that is gone
+        functions = (function for function, _ in read.grad_fn.next_functions)
         inputs = [id(each.variable) for each in functions if each is not None]
         assert sum(each in (id(case.x), id(case.read)) for each in inputs) == count
 
@@ -484,8 +494,17 @@ def calls(*of: Tensor) -> int:
 
 
 def one_by_one(patch: pytest.MonkeyPatch) -> None:
-    for module in (attention_module, feedforward_module):
+    for module in (processor, processor_attention):
         patch.setattr(module, "fused_sublayer", lambda *_: None)
+
+
+def in_one_call(
+    part: nn.Module, x: Tensor, read: Tensor, ending: ResidualNorm, context: Context
+) -> tuple[Tensor, Tensor] | None:
+    """What a part of the engine gives in one call, if it says that it may be one."""
+    if processor.fusion_refusal(part, ending, context.biases) is not None:
+        return None
+    return part.fuse(x, read, ending, context, None)
 
 
 class Translation:
@@ -522,6 +541,11 @@ class Translation:
 
     def learned(self, dtype: torch.dtype) -> tuple[int, list[Tensor]]:
         """How many sub-layers were one call; the result and all gradients."""
+        with on_processor(self.encoder, self.decoder):
+            return self.learned_by_definition(dtype)
+
+    def learned_by_definition(self, dtype: torch.dtype) -> tuple[int, list[Tensor]]:
+        """The same without the engine."""
         y = self.forward(dtype)
         mine = [self.x, self.y, *self.parameters()]
         return calls(y), [y.detach(), *torch.autograd.grad(y, mine, self.up)]
@@ -540,13 +564,31 @@ def test_a_translator_is_the_same_as_one_by_one(
 ):
     needs(dtype)
     model = Translation(placement, "layer" if apart else "rms", dropout, how)
-    with unpadding.sequences_apart() if apart else contextlib.nullcontext():
-        times, found = model.learned(dtype)
-        one_by_one(monkeypatch)
-        never, plain = model.learned(dtype)
+    if apart:  # padding stays
+        monkeypatch.setattr(processor, "real_rows", lambda *_, **__: None)
+    times, found = model.learned(dtype)
+    one_by_one(monkeypatch)
+    never, plain = model.learned(dtype)
     assert (times, never) == (count, 0)
     assert torch.equal(found[0], plain[0])
     for one, other in zip(found, plain, strict=True):
+        near(one, other, 1e-2 if dtype == HALF else 5e-6)
+
+
+@pytest.mark.parametrize("how", ["repeats", "left", "full"])
+@pytest.mark.parametrize("placement", ["pre", "post"])
+@pytest.mark.parametrize("dtype", KINDS)
+def test_a_translator_learns_what_the_definition_says(dtype, placement, how):
+    needs(dtype)
+    model = Translation(placement, "layer", 0.0, how)
+    real = (model.target >= 0)[..., None]
+    model.up = model.up * real  # what comes of padding goes nowhere
+    times, found = model.learned(dtype)
+    never, plain = model.learned_by_definition(dtype)
+    assert never == 0 < times
+    for one, other in zip(
+        [found[0] * real, *found[1:]], [plain[0] * real, *plain[1:]], strict=True
+    ):
         near(one, other, 1e-2 if dtype == HALF else 5e-6)
 
 
@@ -667,22 +709,25 @@ def test_a_seed_drops_what_it_drops_one_by_one(dtype, placement, norm):
     mine += [] if ending.any_norm is None else list(ending.any_norm.parameters())
 
     def plain() -> tuple[Tensor, Tensor]:
-        return residual_norm(x, network(read), ending, nowhere(), training=True)
+        return residual_norm(x, network(read), ending)
+
+    def fused() -> tuple[Tensor, Tensor] | None:
+        return in_one_call(network, x, read, ending, nowhere())
 
     def drawn(seed: int, compute: Callable[[], tuple[Tensor, Tensor] | None]) -> list[Tensor]:
         torch.manual_seed(seed)
-        with autocast(dtype):
+        with on_processor(network), autocast(dtype):
             found = compute()
         after = torch.rand(1)  # as many random numbers were drawn
         total = sum(each.float().square().sum() for each in found)
         return [*found, after, *torch.autograd.grad(total, mine)]
 
-    one = drawn(5, lambda: network.fused(x, read, ending, nowhere()))
+    one = drawn(5, fused)
     other = drawn(5, plain)
     assert all(map(torch.equal, one[:3], other[:3]))
     for each, wanted in zip(one, other, strict=True):
         near(each, wanted, 1e-2 if dtype == HALF else 5e-6)
-    again = drawn(6, lambda: network.fused(x, read, ending, nowhere()))
+    again = drawn(6, fused)
     assert not torch.equal(again[0], one[0])
 
 
@@ -787,22 +832,43 @@ def test_nothing_is_written_past_the_memory_for_it(
     assert all(bool((each == 7).all()) for each in guarded.watched)
 
 
-def seen_by(how: str = "repeats", **changes: object) -> tuple[Tensor, Context, Tensor]:
-    """What a block is given: its input, sight and memory."""
+def memory_of(states: Tensor, positions: Tensor, rows: RealRows | None = None) -> Memory:
+    """A memory of states that come without their padding where there are rows."""
+    if rows is None:
+        return Memory(states, positions)
+    padded = Memory(rows.unpack(states), positions)
+    return PackedMemory(states, positions, rows=rows, padded=padded)
+
+
+def seen_by(
+    how: str = "repeats", memory: str | None = None, **changes: object
+) -> tuple[Tensor, Context, Memory]:
+    """What a block is given: its input, sight and memory, which may be laid out otherwise."""
     layout = laid([30, 41, 9], how)
     rows = layout.rows if how != "left" else real_rows(layout.positions)
     positions = Positions.of_self(layout.positions)
-    of_memory = Positions(layout.positions, layout.positions)
-    shape = layout.shape if rows is None else rows.positions.shape
-    x, memory = leaf(*shape, WIDTH), leaf(*shape, WIDTH)
-    return x, Context(positions, of_memory, rows=rows, **changes), memory
+    keys, key_rows = layout.positions, rows
+    if memory is not None:
+        keys = laid([30, 41, 9], memory).positions
+        key_rows = real_rows(keys)
+    of_memory = Positions(layout.positions, keys)
+    shape, key_shape = (
+        at.shape if of is None else of.positions.shape
+        for of, at in ((rows, positions.query), (key_rows, keys))
+    )
+    x, states = leaf(*shape, WIDTH), leaf(*key_shape, WIDTH)
+    context = Context(positions, of_memory, **changes)
+    if rows is not None:
+        context = PackedContext.of(context, rows, x)
+    return x, context, memory_of(states, keys, key_rows)
 
 
 def passed(block: Block, how: str = "repeats", **changes: object) -> Tensor:
     """What a block gives for some sentences."""
     x, context, memory = seen_by(how, **changes)
-    projected = block.cross_attention.read(Memory(memory, memory, context.rows))
-    return block(x, context, (None, projected, None))[0]
+    with on_processor(block):
+        projected = block.cross_attention.read(memory)
+        return block(x, context, (None, projected, None))[0]
 
 
 def test_every_part_of_a_block_is_one_call():
@@ -866,21 +932,23 @@ def test_a_module_that_is_watched_is_called(name, kind):
 
 def test_what_is_looked_into_cut_or_not_trained_goes_one_by_one():
     block = Block(WIDTH, block_of())
-    assert calls(passed(block, capture=Capture([]))) == 0
+    assert calls(passed(block, "full")) == 3
+    assert calls(passed(block, "full", capture=Capture([]))) == 0
     block.cut = frozenset({"cross"})
     assert calls(passed(block)) == 2
     block.cut = frozenset()
     assert calls(passed(block)) == 3
-    assert calls(passed(block.eval())) == 0
+    assert calls(passed(block.eval(), "full")) == 0
 
 
 def test_with_a_cache_self_attention_goes_one_by_one():
     block = Block(WIDTH, block_of())
     x, context, memory = seen_by("full")
     empty = torch.empty(x.shape[0], 2, 0, 16)
-    projected = block.cross_attention.read(Memory(memory, memory))
-    states = (GrowingCache.empty(empty, empty), projected, None)
-    y, (cache, *_) = block(x, context, states)
+    with on_processor(block):
+        projected = block.cross_attention.read(memory)
+        states = (GrowingCache.empty(empty, empty), projected, None)
+        y, (cache, *_) = block(x, context, states)
     assert calls(y) == 2
     assert cache.keys.shape[2] == x.shape[1]
 
@@ -897,12 +965,8 @@ def test_attention_of_rows_needs_them_in_front(how, count):
 
 def test_rows_of_a_memory_need_to_be_in_front_too():
     block = Block(WIDTH, block_of())
-    x, context, memory = seen_by()
-    left = laid([30, 41, 9], "left").positions
-    of_memory = Positions(context.positions.query, left)
-    context = dataclasses.replace(context, memory_positions=of_memory)
-    projected = block.cross_attention.read(Memory(memory, left, real_rows(left)))
-    assert calls(block(x, context, (None, projected, None))[0]) == 2
+    assert calls(passed(block, memory="right")) == 3
+    assert calls(passed(block, memory="left")) == 2
 
 
 @pytest.mark.parametrize(("length", "count"), [(256, 3), (257, 1)])
@@ -910,9 +974,10 @@ def test_long_sequences_attend_one_by_one(length, count):
     block = Block(WIDTH, block_of())
     positions = Positions.of_self(torch.arange(length)[None])
     x = leaf(1, length, WIDTH)
-    memory = block.cross_attention.read(Memory(leaf(1, 3, WIDTH), torch.arange(3)[None]))
     short = Positions(positions.query, torch.arange(3)[None])
-    assert calls(block(x, Context(positions, short), (None, memory, None))[0]) == count
+    with on_processor(block):
+        memory = block.cross_attention.read(Memory(leaf(1, 3, WIDTH), torch.arange(3)[None]))
+        assert calls(block(x, Context(positions, short), (None, memory, None))[0]) == count
 
 
 def test_without_gradients_there_is_no_such_call():
@@ -924,18 +989,18 @@ def test_without_gradients_there_is_no_such_call():
         assert fused_sublayer(*case) is None
     block = Block(WIDTH, block_of())
     x, context, memory = seen_by()
-    with torch.no_grad():
-        projected = block.cross_attention.read(Memory(memory, memory, context.rows))
+    with on_processor(block), torch.no_grad():
+        projected = block.cross_attention.read(memory)
         assert not block(x, context, (None, projected, None))[0].requires_grad
 
 
 def test_few_rows_and_narrow_maps_go_one_by_one(monkeypatch):
     case = cases(ending_with(norm_of("layer"), 0.0, False))[0]
-    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 80)
+    monkeypatch.setattr(products, "_FEWEST_ROWS", 80)
     assert fused_sublayer(*case) is not None
-    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 81)
+    monkeypatch.setattr(products, "_FEWEST_ROWS", 81)
     assert fused_sublayer(*case) is None
-    monkeypatch.setattr(linear_layers, "_FEWEST_ROWS", 80)
+    monkeypatch.setattr(products, "_FEWEST_ROWS", 80)
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", WIDTH)
     assert fused_sublayer(*case) is not None
     monkeypatch.setattr(library, "_MIN_FUSED_WIDTH", WIDTH + 1)
@@ -1001,7 +1066,9 @@ def test_heads_that_were_pruned_unevenly_attend_one_by_one():
     def found(*kept: int) -> tuple[Tensor, Tensor] | None:
         layer = SelfAttention(WIDTH, attention_of_blocks().model_copy(update={"kept_heads": kept}))
         x, positions = leaf(2, 40, WIDTH), Positions.of_self(torch.arange(40).repeat(2, 1))
-        return layer.fused(x, x, ending_with(None, 0.0, False), Context(positions))
+        with on_processor(layer):
+            ending = ending_with(None, 0.0, False)
+            return in_one_call(layer, x, x, ending, Context(positions))
 
     assert found(0, 1, 2, 3) is not None
     assert found(2, 3) is not None
@@ -1014,37 +1081,44 @@ def test_keys_and_values_are_taken_apart_for_whoever_asks(how):
     torch.manual_seed(0)
     layer = CrossAttention(WIDTH, attention_of_blocks().model_copy(update={"over": "memory"}))
     layout = laid([5, 20, 11], how)
-    memory = leaf(*layout.shape, WIDTH)
-    learned = layer.read(Memory(memory, layout.positions, layout.rows))
+    states = leaf(*layout.shape, WIDTH)
+    memory = memory_of(states, layout.positions, layout.rows)
+    with on_processor(layer):
+        learned = layer.read(memory)
     assert isinstance(learned, LearnedKeyValues)
     with torch.no_grad():
-        plain = layer.read(Memory(memory, layout.positions, layout.rows))
-        assert learned.plain().keys.requires_grad, (
-            "kept for all, though the first to ask learns nothing"
-        )
+        with on_processor(layer):
+            plain = layer.read(memory)
+            assert learned.plain.keys.requires_grad, (
+                "kept for all, though the first to ask learns nothing"
+            )
+        definition = layer.read(getattr(memory, "padded", memory))
     assert type(plain) is KeyValues
     real = (layout.positions >= 0)[:, None, :, None]
     for name in ("keys", "values"):
-        one, other = getattr(learned.plain(), name), getattr(plain, name)
-        near(one * real, other * real, 5e-6)  # PyTorch multiplies where nothing is learned
-        assert getattr(learned.plain(), name) is one
+        one = getattr(learned.plain, name)
+        for other in (getattr(plain, name), getattr(definition, name)):
+            near(one * real, other * real, 5e-6)  # PyTorch multiplies where nothing is learned
+        assert getattr(learned.plain, name) is one
     assert learned.reorder(Reordering(torch.zeros(2, 1), torch.tensor([2, 0]))).keys.shape[0] == 2
-    up = torch.randn_like(learned.plain().keys) * real
-    (gradient,) = torch.autograd.grad(learned.plain().keys, memory, up)
+    up = torch.randn_like(learned.plain.keys) * real
+    (gradient,) = torch.autograd.grad(learned.plain.keys, states, up)
     weight = layer.memory_projection.weight[: 2 * 16].double()
     wanted = up.transpose(1, 2).flatten(2).double() @ weight
     if layout.rows is not None:
         wanted, gradient = wanted[layout.positions >= 0], gradient[0, : layout.rows.count]
     near(gradient, wanted, 5e-6)
-    assert type(layer.eval().read(Memory(memory, layout.positions, layout.rows))) is KeyValues
+    with on_processor(layer):
+        assert type(layer.eval().read(memory)) is KeyValues
 
 
 def test_a_plain_memory_is_attended_to_one_by_one():
     block = Block(WIDTH, block_of())
     x, context, memory = seen_by("full")
-    learned = block.cross_attention.read(Memory(memory, memory))
-    plain = learned.plain()
-    counts = [calls(block(x, context, (None, each, None))[0]) for each in (learned, plain)]
-    assert counts == [3, 2]
-    one, other = (block(x, context, (None, each, None))[0] for each in (learned, plain))
+    with on_processor(block):
+        learned = block.cross_attention.read(memory)
+        plain = learned.plain
+        counts = [calls(block(x, context, (None, each, None))[0]) for each in (learned, plain)]
+        assert counts == [3, 2]
+        one, other = (block(x, context, (None, each, None))[0] for each in (learned, plain))
     assert torch.equal(one, other)

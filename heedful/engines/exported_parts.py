@@ -1,0 +1,39 @@
+"""Parts of a model while it is exported as a graph that has to serve any sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from heedful.engines.class_exchange import Exchange, Kinds
+from heedful.nn.attention.attend import KernelSet
+from heedful.nn.attention.kernels import reference
+from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
+from heedful.nn.positions import forget_constants
+
+
+class ExportedSelfAttention(SelfAttention):
+    """Self-attention by the definition: a plan reads sizes, and so would bound them."""
+
+    kernels = KernelSet({reference.name: reference})
+
+
+class ExportedCrossAttention(CrossAttention):
+    """Attention over a memory by the definition."""
+
+    kernels = ExportedSelfAttention.kernels
+
+
+_KINDS: Kinds = {SelfAttention: ExportedSelfAttention, CrossAttention: ExportedCrossAttention}
+
+
+@contextmanager
+def by_definition(model: nn.Module) -> Iterator[None]:
+    """A context in which attention is computed by its definition, for exporters."""
+    try:
+        with Exchange(model, _KINDS).made():
+            yield
+    finally:
+        forget_constants()  # an exporter's stand for numbers, and hold none

@@ -1,0 +1,399 @@
+"""A decoder's steps on memory that stays where it is, so that a search runs as a graph.
+
+Embedding, blocks, final norm and logits of a step read and write tensors that are made once, and
+the number of the step is itself one of them. A GPU then replays all of a step, and what a search
+does with its logits, as one CUDA graph: a processor starts one thing instead of some hundreds.
+
+A search borrows a decoder of the size it needs, loads the state that a model's `start` gives, and
+moves to another size when sentences are done or slots run out. All W continuations of a sentence
+stand in its row from the start, and `choose` only exchanges whose past is whose.
+
+Shapes: B sentences, W continuations of each, C slots, M tokens of the source, K key/value heads, E
+their width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from heedful.engines.host_parts import encoding_table
+from heedful.engines.inference.cpu_block import split_states
+from heedful.engines.inference.cuda_graphs import (
+    STEP_TOKENS,
+    GraphedStack,
+    Replay,
+    Shape,
+    SlotCache,
+)
+from heedful.engines.inference.engine_parts import become
+from heedful.engines.inference.fixed_attention import FixedPositions, fix_attention
+from heedful.memory import ran_out
+from heedful.models.stack import StackState
+from heedful.nn.attention.beam_cache import BeamCache
+from heedful.nn.attention.cache import KeyValues, StaticCache
+from heedful.nn.embeddings import InputEmbedding, TokenEmbedding
+from heedful.nn.mixer import Context
+from heedful.nn.positions import NOTHING_HERE
+
+MOST_KEPT = 64
+"""Programs kept for later searches; see `_KEPT_SHARE`."""
+
+_KEPT_SHARE = 8
+"""One part in so many of a GPU's memory may hold keys and values of programs kept. A program for 32
+sentences and 256 slots of a base-size model has 100 MB in 16 bits."""
+
+_SOURCE_MULTIPLE = 32
+"""Lengths of the source are rounded up to multiples of it: coarsely, as each costs a recording."""
+
+
+class Program(Protocol):
+    """A step of a search on fixed memory."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its keys and values."""
+
+
+P = TypeVar("P", bound=Program)
+
+
+class DecoderState(Protocol):
+    """A translator's or a language model's state, as their `start` gives it."""
+
+    @property
+    def decoder(self) -> StackState:
+        """States of the blocks."""
+
+
+class Decoder(Protocol):
+    """A translator or a language model."""
+
+    def input_modules(self) -> dict[str, InputEmbedding]:
+        """Return the module that embeds the tokens of each stack."""
+
+    def stream_logits(self, hidden: Tensor) -> Tensor:
+        """Scores [B, W, V] of the next token from final states [B, W, D]."""
+
+
+class FixedSteps:
+    """Fixed memory for the searches of one model.
+
+    Args:
+        model: a translator or a language model; an engine's copy.
+        stack: its decoder.
+        table: its vectors of tokens.
+        record: makes of a function that has run before another that does the same again.
+    """
+
+    def __init__(
+        self,
+        model: Decoder,
+        stack: GraphedStack,
+        table: TokenEmbedding,
+        record: Callable[[Callable[[], Tensor]], Replay],
+    ) -> None:
+        self.model = model
+        self.stack = stack
+        self.table = table
+        self.embedding = model.input_modules()["decoder"]
+        self._record = record
+        self._fails = False
+        self._kept: OrderedDict[Hashable, list[Program]] = OrderedDict()
+        self._room = _room(self.device)
+        self._lock = threading.Lock()
+        fix_attention(stack)
+
+    def refusal(self, state: DecoderState, steps: int, width: int) -> str | None:
+        """Return why a search cannot run on fixed memory, as a clause; None where it can.
+
+        Args:
+            state: from the model's `start`.
+            steps: the most that the search may take.
+            width: W.
+        """
+        caches = _caches(state)
+        if self._fails or self.stack.by_definition:
+            return "the definition was asked for, or steps cannot be recorded"
+        if not caches or any(type(cache) not in (BeamCache, StaticCache) for cache in caches):
+            return "not all blocks keep keys and values of all tokens"
+        if any(block.cut for block in self._blocks):
+            return "a residual connection was cut"
+        if torch.is_autocast_enabled(self.device.type):  # whose copies of weights do not last
+            return "weights are converted in every step"
+        if state.decoder.width > 1:
+            return "the search has begun"
+        if width > STEP_TOKENS:  # whose rows would be long: they keep what nobody needs any more
+            return f"it has more than {STEP_TOKENS} continuations of a sentence"
+        last = self.shape(state, 1, width, slots_of(state) + steps * width).slots
+        table = getattr(self.embedding.positions, "max_length", None)
+        if table is not None and int(next_positions(state).max()) + steps > table:
+            return "learned positions end before the search"
+        if self.embedding.positions is not None and _table(self.embedding, last, self) is None:
+            return "no table holds the sinusoids of so many positions"
+        return None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return self.table.weight.device
+
+    @property
+    def _blocks(self) -> Iterable[Any]:
+        return cast("Iterable[Any]", self.stack.blocks)
+
+    def shape(self, state: DecoderState, rows: int, width: int, slots: int) -> Shape:
+        """The smallest shape that serves so many sentences, continuations and slots."""
+        positions = state.decoder.memory_positions
+        source = 0 if positions is None else positions.shape[1]
+        source = -(-source // _SOURCE_MULTIPLE) * _SOURCE_MULTIPLE
+        like = self.table.weight.new_empty(0).expand(rows, width, 0)
+        return Shape.around(like, slots, source)
+
+    def borrow(self, key: Hashable, build: Callable[[], P]) -> P:
+        """A program of a key that no search uses now: one that is kept, or a new one.
+
+        Raises:
+            RuntimeError: when a new one does not fit in memory, even without those kept.
+        """
+        with self._lock:
+            if self._kept.get(key):
+                return cast("P", self._kept[key].pop())
+        try:
+            with torch.inference_mode(False), torch.no_grad():
+                return build()
+        except RuntimeError as error:
+            if not ran_out(error):
+                raise
+        with self._lock:
+            self._kept.clear()
+        with torch.inference_mode(False), torch.no_grad():
+            return build()
+
+    def give_back(self, key: Hashable, program: Program) -> None:
+        """Keep a program for another search; those not used for longest make room for it."""
+        with self._lock:
+            self._kept.setdefault(key, []).append(program)
+            self._kept.move_to_end(key)
+            while self._is_too_much():
+                oldest = next(iter(self._kept))
+                self._kept[oldest].pop(0)
+                if not self._kept[oldest]:
+                    del self._kept[oldest]
+
+    def _is_too_much(self) -> bool:
+        sizes = [program.bytes for kept in self._kept.values() for program in kept]
+        return len(sizes) > MOST_KEPT or (len(sizes) > 1 and sum(sizes) > self._room)
+
+    def recorded(self, compute: Callable[[], Tensor]) -> Replay:
+        """A graph of a step that has run; the step itself where none can be made of it."""
+        if self._fails:
+            return compute
+        try:
+            return self._record(compute)
+        except RuntimeError as error:
+            self._fails = self._fails or not ran_out(error)
+            return compute
+
+
+def next_positions(state: DecoderState) -> Tensor:
+    """The positions of the tokens that a step is to read, [B, 1] int64."""
+    of_prompts: Tensor | None = getattr(state, "next_positions", None)
+    if of_prompts is not None:
+        return of_prompts
+    lengths: Tensor = cast("Any", state).lengths
+    return lengths[:, None]
+
+
+def _caches(state: DecoderState) -> list[Any]:
+    return [cache for cache, _, _ in map(split_states, state.decoder.blocks)]
+
+
+def _memory(state: DecoderState) -> list[KeyValues]:
+    """Keys and values of the source, of each block that reads one."""
+    read = [memory for _, _, memory in map(split_states, state.decoder.blocks)]
+    return [memory for memory in read if memory is not None]
+
+
+def _room(device: torch.device) -> float:
+    """Bytes of keys and values that programs which are kept may have."""
+    if device.type != "cuda":
+        return math.inf
+    memory: int = torch.cuda.get_device_properties(device).total_memory
+    return memory / _KEPT_SHARE
+
+
+def slots_of(state: DecoderState) -> int:
+    """The slots in use."""
+    used: int = _caches(state)[0].used
+    return used
+
+
+class FixedDecoder:
+    """One step of a decoder, and the memory it works on.
+
+    Args:
+        fixed: the model's.
+        shape: sizes of the memory; its tokens are W.
+        state: of sentences like those that will be loaded.
+
+    Attributes:
+        used: [1] int64, slots in use.
+    """
+
+    def __init__(self, fixed: FixedSteps, shape: Shape, state: DecoderState) -> None:
+        self.shape = shape
+        self._stack, self._table, self._model = fixed.stack, fixed.table, fixed.model
+        rows, width, slots, device = shape.rows, shape.tokens, shape.slots, fixed.device
+        self._input = _with_table(fixed, slots)
+
+        def places(count: int) -> Tensor:
+            return torch.full((rows, count), NOTHING_HERE, device=device)
+
+        self._query, self._key, self._source = places(width), places(slots), places(shape.source)
+        self._own: Tensor | None = None
+        if width > 1:
+            self._own = torch.zeros((rows, width, slots), dtype=torch.bool, device=device)
+        self._itself = torch.eye(width, dtype=torch.bool, device=device).expand(rows, -1, -1)
+        self.used = torch.zeros(1, dtype=torch.int64, device=device)
+        self._each = torch.arange(width, device=device)
+        self._slots = self._each.clone()
+        blocks = list(cast("Iterable[Any]", fixed.stack.blocks))
+
+        def zeros(heads: int, count: int, size: int) -> Tensor:
+            return fixed.table.weight.new_zeros(rows, heads, count, size)
+
+        attentions = [block.self_attention for block in blocks]
+        sizes = [(a.key_heads_left, slots, a.head_width) for a in attentions]
+        self._caches = [SlotCache(zeros(*size), zeros(*size), self._slots) for size in sizes]
+        self._memory = [
+            KeyValues(*(zeros(t.shape[1], shape.source, t.shape[3]) for t in (m.keys, m.values)))
+            for m in _memory(state)
+        ]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its keys and values."""
+        pairs = [(c.keys, c.values) for c in self._caches]
+        pairs += [(m.keys, m.values) for m in self._memory]
+        return sum(keys.nbytes + values.nbytes for keys, values in pairs)
+
+    def load(self, state: DecoderState) -> None:
+        """Take over the state of at most as many sentences as the shape has rows."""
+        used, rows = slots_of(state), len(next_positions(state))
+        self._clear()
+        self._query[:rows] = next_positions(state)
+        caches = _caches(state)
+        if used:
+            lineage = state.decoder.lineage
+            of_keys = caches[0].positions if lineage is None else lineage.positions
+            self._key[:rows, :used] = of_keys[:, :used]
+            for buffer, cache in zip(self._caches, caches, strict=True):
+                buffer.keys[:rows, :, :used] = cache.keys[:, :, :used]
+                buffer.values[:rows, :, :used] = cache.values[:, :, :used]
+            if self._own is not None:
+                self._own[:rows, :, :used] = True
+        self.used.fill_(used)
+        positions = state.decoder.memory_positions
+        if positions is None:
+            return
+        length = positions.shape[1]
+        self._source[:rows, :length] = positions
+        for memory, read in zip(self._memory, _memory(state), strict=True):
+            memory.keys[:rows, :, :length] = read.keys
+            memory.values[:rows, :, :length] = read.values
+
+    def take(self, other: FixedDecoder, rows: Tensor, used: int) -> None:
+        """Take over some rows [B'] of another decoder, whose first slots are in use."""
+        count = len(rows)
+        self._clear()
+        pairs = [(self._query, other._query), (self._source, other._source)]
+        for mine, its in pairs:
+            mine[:count] = its.index_select(0, rows)
+        self._key[:count, :used] = other._key[:, :used].index_select(0, rows)
+        if self._own is not None and other._own is not None:
+            self._own[:count, :, :used] = other._own[..., :used].index_select(0, rows)
+        for buffer, cache in zip(self._caches, other._caches, strict=True):
+            buffer.keys[:count, :, :used] = cache.keys[:, :, :used].index_select(0, rows)
+            buffer.values[:count, :, :used] = cache.values[:, :, :used].index_select(0, rows)
+        for memory, read in zip(self._memory, other._memory, strict=True):
+            memory.keys[:count] = read.keys.index_select(0, rows)
+            memory.values[:count] = read.values.index_select(0, rows)
+        self.used.fill_(used)
+
+    def advance(self, tokens: Tensor) -> Tensor:
+        """Read a token of every continuation [B, W]; return logits [B, W, V] float32 of the next.
+
+        Rows without a sentence have positions of −1, which hide them as they hide padding.
+        """
+        torch.add(self._each, self.used, out=self._slots)
+        self._key.index_copy_(1, self._slots, self._query)
+        if self._own is not None:
+            self._own.index_copy_(2, self._slots, self._itself)
+        x = self._input(tokens, self._query, self._table)
+        own = FixedPositions(self._query, self._key, lineage=self._own)
+        over = FixedPositions(self._query, self._source) if self._memory else None
+        memory: Sequence[tuple[KeyValues, ...]] = [(m,) for m in self._memory]
+        states = [
+            (cache, *read, None)
+            for cache, read in zip(self._caches, memory or [()] * len(self._caches), strict=True)
+        ]
+        hidden = self._stack.step_in_place(x, Context(own, over), states)
+        self.used += self.shape.tokens
+        self._query += self._query >= 0
+        return self._model.stream_logits(hidden).float()
+
+    def choose(self, parents: Tensor) -> None:
+        """Go on with continuations [B, W] int64 of each sentence, whose keys stay in place."""
+        if self._own is not None:
+            index = parents[..., None].expand_as(self._own)
+            self._own.copy_(self._own.gather(1, index))
+
+    def _clear(self) -> None:
+        for places in (self._query, self._key, self._source):
+            places.fill_(NOTHING_HERE)
+        if self._own is not None:
+            self._own.fill_(False)
+
+
+class _TabledPositions(nn.Module):
+    """Positions whose vectors stand in a table that holds them all: nothing is looked at.
+
+    Args:
+        table: [P, D].
+        first: the row of position 0.
+    """
+
+    def __init__(self, table: Tensor, first: int) -> None:
+        super().__init__()
+        self.table = table
+        self.first = first
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Positions [B, L] int64 to vectors [B, L, D]; zeros where there is nothing."""
+        rows = F.embedding(positions.clamp(min=0) + self.first, self.table)
+        return rows.masked_fill((positions < 0)[..., None], 0.0)
+
+
+def _with_table(fixed: FixedSteps, slots: int) -> InputEmbedding:
+    """The embedding of a step, with a table of as many positions as there are slots."""
+    made = become(fixed.embedding, InputEmbedding)
+    if made.positions is None:
+        return made
+    found = _table(made, slots, fixed)
+    assert found is not None
+    made._modules = {**made._modules, "positions": _TabledPositions(*found)}
+    return made
+
+
+def _table(embedding: InputEmbedding, slots: int, fixed: FixedSteps) -> tuple[Tensor, int] | None:
+    assert embedding.positions is not None
+    found = encoding_table(embedding.positions, torch.full((1, 1), slots - 1))
+    return None if found is None else (found[0].to(fixed.device), found[1])

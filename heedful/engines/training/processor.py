@@ -1,0 +1,256 @@
+"""Training on a processor: kernels in C where they serve, and no work for padding.
+
+The model is that of the definition. For the time of an update its modules are of this engine's
+classes, which compute the same with fewer calls: whole sub-layers at once where matrices are small,
+products that read float32 weights as they are stored, rows without padding, dropout with cheap
+random numbers. What none of them serves goes to the definition, part by part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from heedful.engines.class_exchange import Exchange, has_no_hooks
+from heedful.engines.training.chunked_loss import ProcessorLosses
+from heedful.engines.training.fused_sublayer import Parameters, fused_sublayer
+from heedful.engines.training.processor_parts import PART_KINDS
+from heedful.engines.training.products import (
+    PackingLinear,
+    UnpackingLinear,
+    activated_pair,
+    is_plain,
+    may_fuse_sublayer,
+)
+from heedful.engines.training.residual_norm import ResidualNorm, apply_norm, residual_norm
+from heedful.engines.unpadding import (
+    PackedContext,
+    PackedMemory,
+    RealRows,
+    real_rows,
+    rows_in_use,
+    rows_of,
+)
+from heedful.models.block import Block, BlockState
+from heedful.models.stack import Stack
+from heedful.nn.feedforward import FeedForward
+from heedful.nn.mixer import Context, Memory, MixerState
+from heedful.nn.spec import PlainActivation
+
+
+class ProcessorEngine:
+    """Training of one model on a processor; see `TrainingEngine`."""
+
+    losses = ProcessorLosses()
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        mixers = [
+            each
+            for each in model.modules()
+            if hasattr(each, "projection") or hasattr(each, "function")
+        ]
+        outputs = {id(each.output) for each in mixers if hasattr(each, "output")}
+
+        def own(module: nn.Module) -> type[nn.Module] | None:
+            if id(module) in outputs and hasattr(module, "in_features"):
+                return PackingLinear
+            # Maps of which this process has a part multiply by a product of their own.
+            return UnpackingLinear if hasattr(module, "mesh") else None
+
+        kinds = {
+            **PART_KINDS,
+            Stack: ProcessorStack,
+            Block: ProcessorBlock,
+            FeedForward: ProcessorFeedForward,
+        }
+        self._exchange = Exchange(model, kinds, own)
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """See `TrainingEngine.active`."""
+        with self._exchange.made():
+            yield
+
+    def explain(self) -> str:
+        """See `TrainingEngine.explain`."""
+        with self.active():
+            return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        for name, stack in getattr(self._model, "stacks", dict)().items():
+            biases = () if stack.position_bias is None else (stack.position_bias,)
+            for number, block in enumerate(stack.blocks):
+                for index, sublayer in enumerate(block.sublayers):
+                    part, after = block._modules[sublayer.name], block._after(index)
+                    refusal = fusion_refusal(part, after, biases)
+                    how = (
+                        "one call in C, where its matrices are large enough"
+                        if refusal is None
+                        else f"part by part; of the call in C: {refusal}"
+                    )
+                    yield f"{name}.{number}.{sublayer.name}: {how}"
+        yield "all else: the definition, with products, norms and dropout of the engine"
+
+
+class ProcessorStack(Stack):
+    """A stack that leaves out padding in training."""
+
+    def forward(self, x: Tensor, context: Context, read: Any = ()) -> Tensor:
+        """See `Stack.forward`."""
+        rows = None
+        if self.training and context.capture is None:
+            rows = _training_rows(x, context.positions.query)
+        if rows is None:
+            return super().forward(x, context, read)
+        packed = rows.pack(x)
+        y, _ = self._run(packed, PackedContext.of(context, rows, packed), read)
+        return rows.unpack(y)
+
+    def read(self, memory: Memory) -> tuple[BlockState, ...]:
+        """See `Stack.read`."""
+        rows = _training_rows(memory.states, memory.positions) if self.training else None
+        if rows is None:
+            return super().read(memory)
+        packed = PackedMemory.of(memory, rows)
+        return tuple(tuple(_read(part, packed) for part in block.parts()) for block in self._blocks)
+
+
+def _read(part: Any, memory: PackedMemory) -> MixerState | None:
+    """Return what a part keeps of a memory; None for a part that reads none."""
+    if not hasattr(part, "read"):
+        return None
+    read: Memory = memory
+    if not getattr(part, "reads_rows", False):
+        # Unpacked for each part: gradients are summed in the order in which they always were.
+        read = replace(memory.padded, states=memory.rows.unpack(memory.states))
+    state: MixerState = part.read(read)
+    return state
+
+
+def _training_rows(x: Tensor, positions: Tensor) -> RealRows | None:
+    """Return the rows of x [B, L, D] if training goes without its padding."""
+    return real_rows(positions, as_they_stand=may_fuse_sublayer(x))
+
+
+class ProcessorBlock(Block):
+    """A block in training: each sub-layer in one call, or its part and one call for the rest."""
+
+    def forward(
+        self, x: Tensor, context: Context, states: BlockState = ()
+    ) -> tuple[Tensor, BlockState]:
+        """See `Block.forward`; x is [1, R, D] without its padding."""
+        if context.capture is not None or not self.training:
+            return super().forward(x, context, states)
+        first = self.sublayers[0]
+        y = apply_norm(x, self.modules_of(first)[1]) if first.norms_input else x
+        next_states: list[MixerState | None] = []
+        for index, sublayer in enumerate(self.sublayers):
+            part: Any = self._modules[sublayer.name]
+            state, after = states[index] if states else None, self._after(index)
+            result = None
+            if fusion_refusal(part, after, context.biases) is None:
+                result = part.fuse(x, y, after, context, state)
+            if result is None:
+                output, state = _mixed(part, y, context, state)
+                result = residual_norm(x, output, after)
+            x, y = result
+            next_states.append(state)
+        return x, next_states
+
+    def _after(self, index: int) -> ResidualNorm:
+        """Return what follows the part of a sub-layer, up to the input of the next part."""
+        here, following = self.sublayers[index], self.sublayers[index + 1 : index + 2]
+        _, norm, output_norm, dropout = self.modules_of(here)
+        reads_norm = any(each.norms_input for each in following)
+        return ResidualNorm(
+            norm=norm if here.placement == "after" else None,
+            input_norm=self.modules_of(following[0])[1] if reads_norm else None,
+            dropout=dropout.p,
+            output_norm=output_norm,
+            residual=here.address not in self.cut,
+            scale=here.residual_scale,
+        )
+
+
+class ProcessorFeedForward(FeedForward):
+    """A feed-forward network whose maps and activation are one call."""
+
+    rows = "tokens"
+
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+        """See `FeedForward.forward`."""
+        drops = self.training and self.dropout.p > 0.0
+        captures = context is not None and context.capture is not None
+        if not captures and self.kind is not None and not drops:
+            whole = activated_pair(x, self.up, self.kind, self.down)
+            if whole is not None:
+                return whole
+        return super().forward(x, context)
+
+    def fusion_refusal(self, biases: Sequence[Any]) -> str | None:
+        """Say why no call in C does all of the sub-layer; None where one may."""
+        if self.kind is None:
+            return "it has no gate beside the activation"
+        if self.dropout.p > 0.0:
+            return "it drops nothing between the two maps"
+        if not is_plain(self.up, self.down) or not has_no_hooks(self):
+            return "a map is parametrised or watched"
+        return None
+
+    def fuse(
+        self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
+    ) -> tuple[Tensor, Tensor] | None:
+        """Do all of the sub-layer in one call; see `fused_sublayer`."""
+        up = Parameters(self.up.weight, self.up.bias)
+        down = Parameters(self.down.weight, self.down.bias)
+        return fused_sublayer(x, y, up, cast("PlainActivation", self.kind), down, after)
+
+
+def fusion_refusal(part: Any, after: ResidualNorm, biases: Sequence[Any] = ()) -> str | None:
+    """Say why no call in C does all of a sub-layer, whatever goes through it; None where one may.
+
+    Args:
+        part: of the sub-layer, of this engine's classes.
+        after: dropout, sum and norms that follow.
+        biases: position biases that blocks share.
+    """
+    if not after.is_fusable:
+        return "it adds a residual as it is, and norms the sum once"
+    if not hasattr(part, "fuse"):
+        return "it is made for attention of several heads and for feed-forward networks"
+    refusal: str | None = part.fusion_refusal(biases)
+    return refusal
+
+
+def _mixed(part: Any, y: Tensor, context: Context, state: Any) -> tuple[Tensor, Any]:
+    """Return a part's output and state, of rows without padding where it can take them.
+
+    Args:
+        part: of the sub-layer.
+        y: [B, L, D]; [1, R, D] without its padding.
+        context: of the pass.
+        state: of the part, or None.
+    """
+    packed, rows, token = rows_of(context), None, None
+    if packed is not None:
+        embedding, takes = context.embedding, getattr(part, "rows", None)
+        if takes == "maps":
+            token = rows_in_use.set(packed)
+        elif takes is None:
+            rows, y = packed, packed.unpack(y)
+        padded: Context = context.padded  # type: ignore[attr-defined]
+        context = replace(padded, biases=context.biases, embedding=embedding)
+    try:
+        if state is None:
+            output = part(y, context)
+        else:
+            output, state = part.step(y, state, context)
+    finally:
+        if token is not None:
+            rows_in_use.reset(token)
+    return (output if rows is None else rows.pack(output)), state

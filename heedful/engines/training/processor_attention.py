@@ -1,0 +1,122 @@
+"""Attention of blocks while they are trained on a processor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from heedful.engines.class_exchange import has_no_hooks
+from heedful.engines.processor_kernels import PROCESSOR_KERNELS
+from heedful.engines.training.fused_sublayer import (
+    Heads,
+    LearnedKeyValues,
+    Parameters,
+    ProjectedMemory,
+    fused_sublayer,
+)
+from heedful.engines.training.products import is_plain
+from heedful.engines.unpadding import rows_in_use, rows_of
+from heedful.nn.attention.cache import KeyValues
+from heedful.nn.attention.multi_head import Attention, CrossAttention, SelfAttention
+
+if TYPE_CHECKING:
+    from heedful.engines.training.residual_norm import ResidualNorm
+    from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.mixer import Context, Memory
+
+
+class _InOneCall(Attention):
+    """Attention that kernels in C compute with all that follows it."""
+
+    kernels = PROCESSOR_KERNELS
+    rows = "maps"
+
+    def fusion_refusal(self, biases: Sequence[Bias]) -> str | None:
+        """Say why no call in C does all of the sub-layer; None where one may.
+
+        Args:
+            biases: position biases that blocks share.
+        """
+        if self.rotary is not None or self.query_norm is not None:
+            return "it neither rotates nor norms queries and keys"
+        if self.softcap is not None or self.relative_values is not None:
+            return "it knows no soft cap and no relative values"
+        if self.biases_with(biases):
+            return "it adds no position biases"
+        if self.regroup is not None:
+            return "pruning left key heads that unequally many query heads share"
+        if self.dropout:
+            return "it drops no attention weights"
+        own = getattr(self.projection, "multiplies_by_kernels", False) and is_plain(self.output)
+        if not own or not has_no_hooks(self, self.projection):
+            return "a map is divided among processes, parametrised or watched"
+        return None
+
+    def fuse(
+        self, x: Tensor, y: Tensor, after: ResidualNorm, context: Context, state: Any
+    ) -> tuple[Tensor, Tensor] | None:
+        """Do all of the sub-layer in one call; see `fused_sublayer`.
+
+        Args:
+            x: [B, L, D], the stream; [1, R, D] without its padding.
+            y: as x, the input of the part.
+            after: dropout, sum and norm that follow.
+            context: positions of x.
+            state: the memory that is read; x itself if None.
+        """
+        positions, memory = context.positions, None
+        if state is not None:
+            memory = getattr(state, "memory", None)
+            if memory is None or context.memory_positions is None:
+                return None
+            positions = context.memory_positions
+        heads = Heads(
+            self.heads_left,
+            self.key_heads_left,
+            self.scale,
+            positions,
+            self.mask.within_segments(positions),
+            rows_of(context),
+            memory,
+        )
+        first = Parameters(self.projection.weight, self.projection.bias)
+        second = Parameters(self.output.weight, self.output.bias)
+        return fused_sublayer(x, y, first, heads, second, after)
+
+
+class ProcessorSelfAttention(_InOneCall, SelfAttention):
+    """Self-attention on a processor."""
+
+
+class ProcessorCrossAttention(_InOneCall, CrossAttention):
+    """Attention over a memory, whose projection stays as it is until something splits it."""
+
+    reads_rows = True
+
+    def read(self, memory: Memory) -> Any:
+        """See `CrossAttention.read`."""
+        projection, rows = self.memory_projection, getattr(memory, "rows", None)
+        learns = self.training and torch.is_grad_enabled()
+        if learns and has_no_hooks(projection):
+            projected = ProjectedMemory(projection.product(memory.states), rows)
+            return LearnedKeyValues(projected, self._split)
+        token = rows_in_use.set(rows)
+        try:
+            return super().read(memory)
+        finally:
+            rows_in_use.reset(token)
+
+    def step(self, x: Tensor, state: Any, context: Context) -> tuple[Tensor, Any]:
+        """See `CrossAttention.step`."""
+        plain: KeyValues = getattr(state, "plain", state)
+        return super().step(x, plain, context)[0], state
+
+    def _split(self, memory: ProjectedMemory) -> KeyValues:
+        fused = memory.projected
+        if memory.rows is not None:
+            fused = memory.rows.unpack(fused)
+        key, value = self.memory_projection.split(fused)
+        return KeyValues(self.keys_of(key).contiguous(), self.values_of(value).contiguous())

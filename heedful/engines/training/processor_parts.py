@@ -1,0 +1,97 @@
+"""Parts of blocks while they are trained on a processor, and the classes of the engine.
+
+A part of this engine says how it takes rows without padding: `rows` is "tokens" where each token
+stands alone, and "maps" where its first map unpacks and its last one packs. All other parts are
+given the padded batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from heedful.engines.host_parts import HOST_KINDS
+from heedful.engines.training.processor_attention import (
+    ProcessorCrossAttention,
+    ProcessorSelfAttention,
+)
+from heedful.engines.training.products import ProcessorFusedLinear, ProcessorLinear
+from heedful.engines.training.residual_norm import CheapDropout
+from heedful.engines.unpadding import rows_in_use
+from heedful.nn.attention.global_tokens import GlobalSelfAttention
+from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
+from heedful.nn.attention.score_attention import ScoreAttention
+from heedful.nn.linear_layers import FusedLinear
+from heedful.nn.mixers.linear_attention import LinearAttention
+from heedful.nn.mixers.linear_scan import LinearRecurrence
+from heedful.nn.mixers.linformer import Linformer
+
+
+class ProcessorGlobalAttention(GlobalSelfAttention):
+    """Self-attention with global tokens, whose two projections no call in C has."""
+
+    kernels = ProcessorSelfAttention.kernels
+    rows = "maps"
+
+
+class ProcessorLinearAttention(LinearAttention):
+    """Linear attention on a processor."""
+
+    rows = "maps"
+
+
+class ProcessorLinformer(Linformer):
+    """Attention over sums on a processor."""
+
+    rows = "maps"
+
+
+class ProcessorScoreAttention(ScoreAttention):
+    """Attention of one head, whose weights are of padded texts and whose output map packs."""
+
+    rows = "maps"
+
+    def step(self, x: Tensor, state: Any, context: Any) -> tuple[Tensor, Any]:
+        """See `ScoreAttention.step`."""
+        rows = rows_in_use.get()
+        if rows is not None:
+            x, embedding = rows.unpack(x), context.embedding
+            if embedding is not None:
+                context = replace(context, embedding=rows.unpack(embedding))
+        return super().step(x, state, context)
+
+
+class ProcessorRecurrence(LinearRecurrence):
+    """A linear recurrence whose maps see rows without padding, and whose scan sees texts."""
+
+    rows = "maps"
+
+    def terms(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """See `LinearRecurrence.terms`."""
+        terms, rows = super().terms(x), rows_in_use.get()
+        if rows is None:
+            return terms
+        return cast("tuple[Tensor, Tensor]", tuple(map(rows.unpack, terms)))
+
+    def result(self, x: Tensor, state: Tensor, context: Any) -> Tensor:
+        """See `LinearRecurrence.result`."""
+        rows = rows_in_use.get()
+        return super().result(x, state if rows is None else rows.pack(state), context)
+
+
+PART_KINDS = {
+    **HOST_KINDS,
+    SelfAttention: ProcessorSelfAttention,
+    GlobalSelfAttention: ProcessorGlobalAttention,
+    CrossAttention: ProcessorCrossAttention,
+    LinearAttention: ProcessorLinearAttention,
+    Linformer: ProcessorLinformer,
+    ScoreAttention: ProcessorScoreAttention,
+    LinearRecurrence: ProcessorRecurrence,
+    FusedLinear: ProcessorFusedLinear,
+    nn.Linear: ProcessorLinear,
+    nn.Dropout: CheapDropout,
+}
+"""The classes of the engine by those of the definition."""

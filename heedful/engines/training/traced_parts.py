@@ -1,0 +1,113 @@
+"""Parts of a model as graphs have them: attention by a plan for a device, masks made ahead.
+
+A plan takes the type of the device as a value, so that the plan for CUDA can be asked, and traced,
+on a processor.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from heedful.engines.class_exchange import Kinds
+from heedful.models.block import BlockState
+from heedful.models.stack import Stack
+from heedful.nn.attention.attend import KERNELS, KernelSet
+from heedful.nn.attention.kernels.flex import InlineFlex, block_mask
+from heedful.nn.attention.kernels.request import Kernel
+from heedful.nn.attention.masks import Causal, Everything, Mask
+from heedful.nn.attention.multi_head import CrossAttention, SelfAttention
+from heedful.nn.mixer import Context
+from heedful.nn.positions import Positions
+
+
+def obstacle_in(model: nn.Module) -> str | None:
+    """Return why no graph can be made of a model, a clause; None where one can.
+
+    Args:
+        model: to train.
+    """
+    for module in model.modules():
+        if hasattr(module, "experts"):
+            return "which expert works on a token no graph can tell beforehand"
+        if isinstance(module, nn.RNNBase):
+            return "PyTorch's recurrent layers read texts of lengths that no graph can tell"
+    return None
+
+
+def _is_plain(positions: Positions, mask: Mask) -> bool:
+    """Return whether FlashAttention needs no mask for rows that are whole texts."""
+    return positions.counted and mask in (Causal(), Everything())
+
+
+@functools.cache
+def compiled_kinds(device: str) -> Kinds:
+    """Return the engine's classes for a type of device: attention by the kernels of its plan."""
+    by_name: dict[str, Kernel] = {**KERNELS}
+    if device == "cuda":
+        by_name[InlineFlex.name] = InlineFlex()
+    kernels = KernelSet(by_name, device)
+    kinds: dict[type[nn.Module], type[nn.Module]] = {
+        kind: type(f"Compiled{kind.__name__}", (kind,), {"kernels": kernels})
+        for kind in (SelfAttention, CrossAttention)
+    }
+    return {**kinds, Stack: PlannedStack}
+
+
+class TracedPositions(Positions):
+    """Positions as a graph may have them: it computes what it needs, and keeps nothing with them.
+
+    What a first block kept would be another input of the second, and so another graph.
+    """
+
+    @classmethod
+    def of(cls, positions: Positions, masks: Iterable[Mask]) -> TracedPositions:
+        """Return positions with the block masks that graphs will ask for.
+
+        Args:
+            positions: made outside of graphs.
+            masks: of attention by `flex_attention`.
+        """
+        values = {each.name: getattr(positions, each.name) for each in fields(positions)}
+        derived = {("flex", mask): block_mask(positions, mask) for mask in masks}
+        result = cls(**{name: values[name] for name in _GIVEN})
+        vars(result).update(group=positions.group, _derived=derived)
+        return result
+
+    def keep(self, name: Hashable, value: Any) -> Any:
+        """See `Positions.keep`."""
+        return value
+
+
+_GIVEN = tuple(each.name for each in fields(Positions) if each.init)
+
+
+class PlannedStack(Stack):
+    """A stack that makes the block masks of its layers before the first of them runs."""
+
+    def _run(
+        self, x: Tensor, context: Context, states: Sequence[BlockState]
+    ) -> tuple[Tensor, tuple[BlockState, ...]]:
+        if context.capture is None:
+            own, memory = self._traced(context.positions, False), context.memory_positions
+            if memory is not None:
+                memory = self._traced(memory, True)
+            context = replace(context, positions=own, memory_positions=memory)
+        return super()._run(x, context, states)
+
+    def _traced(self, positions: Positions, over_memory: bool) -> TracedPositions:
+        attentions = [
+            part
+            for block in self._blocks
+            for part in block.parts()
+            if getattr(part, "over_memory", None) is over_memory
+        ]
+        masks = {each.mask.within_segments(positions) for each in attentions}
+        planned = any(each.kernels.device == "cuda" for each in attentions)
+        return TracedPositions.of(
+            positions, [m for m in masks if planned and not _is_plain(positions, m)]
+        )
