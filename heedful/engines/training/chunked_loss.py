@@ -61,16 +61,15 @@ class ChunkedLosses:
         strengths = _Strengths(label_smoothing, consistency, softcap)
         return self._sums(hidden, weight, bias, targets, strengths)
 
-    def products(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Products:
-        """Return the products of an output projection, in the type that hidden states ask for.
+    def own_products(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Products | None:
+        """Return products of the engine's own; None for PyTorch's.
 
         Args:
             hidden: [2 or 1, n, D] states.
             weight: [V, D].
             bias: [V] or None.
         """
-        dtype = requested_dtype(hidden)
-        return _Products(weight.to(dtype), None if bias is None else bias.to(dtype), weight.dtype)
+        return None
 
     def _sums(
         self,
@@ -81,8 +80,7 @@ class ChunkedLosses:
         strengths: _Strengths,
     ) -> LossSums:
         dtype = requested_dtype(hidden)
-        with torch.no_grad():
-            products = self.products(hidden, weight, bias)
+        products = self.own_products(hidden, weight, bias)
         with full_precision(hidden):
             sums = _ChunkedLoss.apply(  # type: ignore[no-untyped-call]
                 hidden, weight, bias, targets, strengths, dtype, products, self.elements
@@ -96,13 +94,13 @@ class ProcessorLosses(ChunkedLosses):
     elements = 1 << 23
     """Logits held at a time: 16 MB in bfloat16, which a processor's last-level cache can hold."""
 
-    def products(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Products:
-        """See `ChunkedLosses.products`."""
-        with torch.enable_grad():
-            own = product_dtype(hidden, weight, bias)
+    def own_products(self, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Products | None:
+        """See `ChunkedLosses.own_products`."""
+        own = product_dtype(hidden, weight, bias)
         if own is None:
-            return super().products(hidden, weight, bias)
-        return _OwnProducts(weight, bias, own)
+            return None
+        with torch.no_grad():
+            return _OwnProducts(weight, bias, own)
 
 
 class _Strengths(NamedTuple):
@@ -134,11 +132,13 @@ class _ChunkedLoss(torch.autograd.Function):
         targets: Tensor,
         strengths: _Strengths,
         dtype: torch.dtype,
-        products: Products,
+        products: Products | None,
         elements: int,
     ) -> tuple[Tensor, Tensor, Tensor]:
         consistency = strengths.consistency
         cast = weight.to(dtype), None if bias is None else bias.to(dtype)
+        if products is None:
+            products = _Products(*cast, weight.dtype)
         output = _Output(*cast, strengths.smoothing, strengths.softcap)
         passes = hidden.to(dtype).unbind(0)
         needs = ctx.needs_input_grad[:3]
