@@ -38,12 +38,12 @@ from report import say, write_result
 from speed.turns import alternate, ratio, summary
 from tables import markdown_table
 
+from heedful.apps.quality.checker import Checker
+from heedful.apps.quality.reports import TranslationReport
+from heedful.apps.quality.text_checks import CHECKS
 from heedful.evaluate.corpus_metrics import build_metric
 from heedful.pipelines.text_splitting import Translation
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.quality.checker import Checker
-from heedful.quality.reports import TranslationReport
-from heedful.quality.text_checks import CHECKS
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE / "pretrained"))

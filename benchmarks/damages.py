@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from heedful.quality.kept_parts import protected_spans
+from heedful.apps.quality.kept_parts import protected_spans
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from damages import (
 from report import say, write_result
 from tables import markdown_table
 
-from heedful.quality.text_checks import check_kept
+from heedful.apps.quality.text_checks import check_kept
 
 HERE = Path(__file__).resolve().parent
 CORPORA = {

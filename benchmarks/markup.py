@@ -25,9 +25,9 @@ from inside import read_lines
 from report import say, write_result
 
 import heedful
-from heedful.documents.document_settings import DocumentSettings
-from heedful.documents.formats import translate_document
-from heedful.documents.line_up import TranslatedSentence
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.formats import translate_document
+from heedful.apps.documents.line_up import TranslatedSentence
 from heedful.pipelines.translation import TranslationPipeline
 
 NOUNS = {

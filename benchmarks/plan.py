@@ -4,7 +4,7 @@
     python benchmarks/plan.py --fit
 
 The runs are `benchmarks/plan/runs.toml`. Some have `use = "fit"`: `--fit` finds the shares of
-`heedful/planning/devices.toml` and the passes over activations from them alone. All others are
+`heedful/apps/planning/devices.toml` and the passes over activations from them alone. All others are
 tests. Writes results/plan/result.json and table.md; prints a table.
 """
 
@@ -20,15 +20,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from heedful.apps.planning import estimates
+from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster
+from heedful.apps.planning.device_catalogue import adapted, read_devices
+from heedful.apps.planning.estimates import Batch, Plan, estimate
+from heedful.apps.planning.layouts import Layout
+from heedful.apps.planning.model_costs import ModelCosts, model_costs
+from heedful.apps.planning.plans import Question, choose
 from heedful.models.model_spec import ModelSpec, parse_spec
 from heedful.models.preset_files import preset_spec
-from heedful.planning import estimates
-from heedful.planning.cluster import NUMBER_BYTES, Cluster
-from heedful.planning.device_catalogue import adapted, read_devices
-from heedful.planning.estimates import Batch, Plan, estimate
-from heedful.planning.layouts import Layout
-from heedful.planning.model_costs import ModelCosts, model_costs
-from heedful.planning.plans import Question, choose
 
 RUNS = Path(__file__).resolve().parent / "plan" / "runs.toml"
 

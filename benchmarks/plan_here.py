@@ -30,12 +30,12 @@ import torch
 from report import say, write_result
 
 from heedful import device as device_module
+from heedful.apps.planning.cluster import NUMBER_BYTES, Cluster
+from heedful.apps.planning.device_catalogue import read_devices
+from heedful.apps.planning.estimates import Batch, Plan, estimate
+from heedful.apps.planning.layouts import Layout
+from heedful.apps.planning.model_costs import model_costs
 from heedful.models.preset_files import preset_spec
-from heedful.planning.cluster import NUMBER_BYTES, Cluster
-from heedful.planning.device_catalogue import read_devices
-from heedful.planning.estimates import Batch, Plan, estimate
-from heedful.planning.layouts import Layout
-from heedful.planning.model_costs import model_costs
 
 CASES = (
     ("tiny", "bf16"),

@@ -31,7 +31,7 @@ from report import write_result
 from tables import markdown_table
 
 ROOT = Path(__file__).resolve().parents[1]
-TWO_NODES = ROOT / "tests" / "shards" / "two_nodes.py"
+TWO_NODES = ROOT / "tests" / "apps" / "shards" / "two_nodes.py"
 
 
 def cut(data: Path, folder: Path, sentences: int, shards: int) -> None:

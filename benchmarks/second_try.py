@@ -21,10 +21,10 @@ from typing import Any
 from glossary import read_corpus
 from report import say, write_result
 
+from heedful.apps.quality.checker import Checker
+from heedful.apps.quality.second_try import try_again
 from heedful.evaluate.corpus_metrics import corpus_scores
 from heedful.pipelines.translation import TranslationPipeline
-from heedful.quality.checker import Checker
-from heedful.quality.second_try import try_again
 from heedful.search.search_settings import SearchSettings
 
 HERE = Path(__file__).resolve().parent

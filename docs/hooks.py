@@ -136,14 +136,14 @@ def show(value: Any) -> str:
 
 def http_tables() -> str:
     """A heading and tables of values for each address of the server."""
+    from heedful.apps.serve.application import ServerParts, all_endpoints
+    from heedful.apps.serve.limits import GateSettings, Limits
+    from heedful.apps.serve.metrics import Metrics
+    from heedful.apps.serve.openapi import describe
+    from heedful.apps.serve.scheduler import Scheduler
+    from heedful.apps.serve.served_models import ServedModels
+    from heedful.apps.serve.service import Service
     from heedful.search.search_settings import SearchSettings
-    from heedful.serve.application import ServerParts, all_endpoints
-    from heedful.serve.limits import GateSettings, Limits
-    from heedful.serve.metrics import Metrics
-    from heedful.serve.openapi import describe
-    from heedful.serve.scheduler import Scheduler
-    from heedful.serve.served_models import ServedModels
-    from heedful.serve.service import Service
 
     scheduler = Scheduler(threads=0, positions=1, most_waiting=1)
     service = Service(ServedModels([]), scheduler, Limits(), SearchSettings())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from heedful.comparison.results import Comparison
+    from heedful.apps.comparison.results import Comparison
     from heedful.device import RunningPrecision
     from heedful.events import Events
     from heedful.models.shape import RotaryScaling
@@ -138,7 +138,7 @@ def compare(
         UserError: and its kinds, for configurations that cannot be compared, and files that are
             wrong.
     """
-    from heedful.comparison import compare_runs
+    from heedful.apps.comparison import compare_runs
 
     return compare_runs.compare(
         configurations, dict(settings or {}), Path(out), seeds, max_flops, events
@@ -167,7 +167,7 @@ def sweep(
     Raises:
         UserError: as `compare` does.
     """
-    from heedful.comparison import compare_runs
+    from heedful.apps.comparison import compare_runs
 
     return compare_runs.sweep(
         configuration, setting, values, dict(settings or {}), Path(out), seeds, max_flops, events

@@ -27,7 +27,7 @@ from playwright.sync_api import sync_playwright
 sys.path.insert(0, str(Path(__file__).parent))
 from studio_pictures import open_page, serving
 
-from heedful.studio.pages import PAGES
+from heedful.apps.studio.pages import PAGES
 
 GOAL = 150
 """Milliseconds that the median of an interaction may take."""

@@ -19,11 +19,11 @@ from typing import Any
 import uvicorn
 from playwright.sync_api import sync_playwright
 
+from heedful.apps.studio.app import build_app
+from heedful.apps.studio.pages import PAGES
+from heedful.apps.studio.workspace import Workspace
 from heedful.listening import address_of, listen
 from heedful.pretrained.catalogue import models_at_hand
-from heedful.studio.app import build_app
-from heedful.studio.pages import PAGES
-from heedful.studio.workspace import Workspace
 
 ROOT = Path(__file__).parents[1]
 PICTURES = ROOT / "docs" / "pictures"

@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "heedful" / "studio" / "static" / "vendor" / "d3"
+FOLDER = Path(__file__).parents[1] / "heedful" / "apps" / "studio" / "static" / "vendor" / "d3"
 LIST = FOLDER / "packages.json"
 LICENCES = FOLDER / "LICENSES.txt"
 

@@ -2,10 +2,10 @@
 
     python benchmarks/pretrained/components.py [--runs DIR] [--seeds 3]
 
-The data are generated (`heedful.studio.small_translator`), so nothing is downloaded. Each variant
-is trained by `heedful train` with each seed, then translates test lines that share no value with
-those it was trained on. A run that is finished in DIR is not trained again. The pages "Without each
-part" and "Builder" of the studio show the figures.
+The data are generated (`heedful.apps.studio.small_translator`), so nothing is downloaded. Each
+variant is trained by `heedful train` with each seed, then translates test lines that share no value
+with those it was trained on. A run that is finished in DIR is not trained again. The pages "Without
+each part" and "Builder" of the studio show the figures.
 """
 
 from __future__ import annotations
@@ -24,10 +24,7 @@ sys.path.insert(0, str(HERE.parent))
 from driver import heedful  # noqa: E402 (a script of the folder above)
 from machine import describe_machine  # noqa: E402
 
-from heedful.config import dump_toml  # noqa: E402
-from heedful.data.demo_corpus import write_demo  # noqa: E402
-from heedful.evaluate.corpus_metrics import corpus_scores, exact_match  # noqa: E402
-from heedful.studio.small_translator import (  # noqa: E402
+from heedful.apps.studio.small_translator import (  # noqa: E402
     HELD_OUT,
     PAIRS,
     RECORDS_FILE,
@@ -37,6 +34,9 @@ from heedful.studio.small_translator import (  # noqa: E402
     VARIANTS,
     small_corpus,
 )
+from heedful.config import dump_toml  # noqa: E402
+from heedful.data.demo_corpus import write_demo  # noqa: E402
+from heedful.evaluate.corpus_metrics import corpus_scores, exact_match  # noqa: E402
 
 SHOWN = ("date", "date and time", "price", "measure", "duration", "time")
 TRAIN_EVERY = 25

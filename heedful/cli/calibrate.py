@@ -29,7 +29,7 @@ from heedful.cli.text_io import (
 from heedful.errors import DataError
 
 if TYPE_CHECKING:
-    from heedful.quality.calibration import Reliability
+    from heedful.apps.quality.calibration import Reliability
 
 
 def calibrate(
@@ -76,8 +76,8 @@ def calibrate(
     flags = {"model": str(model), "source": str(source), "reference": str(reference)}
     report = Report("calibrate", output, {**flags, **settings.plain(), **running.plain()})
     sources, references = read_parallel(source, reference)
+    from heedful.apps.quality.calibration import FEWEST_PAIRS, calibration_path, fit, reliability
     from heedful.evaluate.corpus_metrics import build_metric
-    from heedful.quality.calibration import FEWEST_PAIRS, calibration_path, fit, reliability
 
     if len(sources) < 2 * FEWEST_PAIRS:
         raise DataError(

@@ -13,11 +13,11 @@ from heedful.pretrained import catalogue
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from heedful.apps.quality.checker import Checker
+    from heedful.apps.quality.reports import TranslationReport
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.quality.checker import Checker
-    from heedful.quality.reports import TranslationReport
     from heedful.search.search_settings import SearchSettings
 
 _LINES_NAMED = 50
@@ -70,7 +70,7 @@ class CheckedTranslations:
         """
         reports = self.checker.reports(texts, translations, warn=warn)
         if self.flags.second_try:
-            from heedful.quality.second_try import try_again
+            from heedful.apps.quality.second_try import try_again
 
             first = translations
             translations, reports = try_again(
@@ -141,8 +141,8 @@ def _checker(flags: CheckFlags, model: Path, pipeline: TranslationPipeline) -> C
     Raises:
         UserError: when the languages are not written as en-de.
     """
-    from heedful.quality.calibration import Calibration, calibration_path
-    from heedful.quality.checker import Checker
+    from heedful.apps.quality.calibration import Calibration, calibration_path
+    from heedful.apps.quality.checker import Checker
 
     stored = calibration_path(model)
     calibration = Calibration.read(stored) if stored.exists() else None

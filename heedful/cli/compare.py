@@ -19,7 +19,7 @@ from heedful.config import merge
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
-    from heedful.comparison.results import Comparison
+    from heedful.apps.comparison.results import Comparison
     from heedful.events import Event, Events
 
 _GROUP = Group("Comparison", sort_key=1)
@@ -128,7 +128,7 @@ def sweep(
     values = merge(overrides(settings), _corpora((config,), train, valid, settings))
     flags = {"config": config, "over": over, "out": str(out), "seeds": seeds}
     report = Report("sweep", output, {**flags, "max_flops": max_flops, "overrides": values})
-    from heedful.comparison.plan import parse_sweep
+    from heedful.apps.comparison.plan import parse_sweep
 
     setting, choices = parse_sweep(over)
 

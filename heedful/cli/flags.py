@@ -24,10 +24,10 @@ from heedful.config import Config, merge
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
+    from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.events import Events
     from heedful.pipelines.glossary import Glossary
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.quality.consistency import ConsistentTranslation
 
 _PATH = "setting"
 _RUNNING = Group("Running", sort_key=50)
@@ -284,7 +284,7 @@ class ConsistencyFlags:
         self, pipeline: TranslationPipeline, languages: tuple[str | None, str | None]
     ) -> ConsistentTranslation:
         """Return a translator that does as the flags say; languages are of source and target."""
-        from heedful.quality.consistency import ConsistentTranslation
+        from heedful.apps.quality.consistency import ConsistentTranslation
 
         return ConsistentTranslation(pipeline, **self.arguments(), languages=languages)
 

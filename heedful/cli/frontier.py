@@ -16,8 +16,8 @@ from heedful.cli.text_io import PLAIN, Output, Report, read_parallel, say, show_
 from heedful.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from heedful.comparison.frontier_results import Frontier
-    from heedful.comparison.frontier_rounds import Grid, Task
+    from heedful.apps.comparison.frontier_results import Frontier
+    from heedful.apps.comparison.frontier_rounds import Grid, Task
 
 _GRID = Group("Settings to measure", sort_key=10)
 _MANY = {"consume_multiple": True, "negative": (), "show_default": False}
@@ -59,7 +59,7 @@ class GridFlags:
         Raises:
             ConfigError: when a shortlist is asked for, and there is none.
         """
-        from heedful.comparison.frontier_rounds import Grid
+        from heedful.apps.comparison.frontier_rounds import Grid
 
         chosen = self.shortlists or (("no",) if task.shortlist is None else ("no", "yes"))
         if "yes" in chosen and task.shortlist is None:
@@ -121,8 +121,8 @@ def frontier(
     report = Report("frontier", output, {**flags, **limits})
     if wrong := [name for name, value in limits.items() if value <= 0]:
         raise UserError("It must be positive", where=f"--{wrong[0]}")
-    from heedful.comparison.frontier_results import Frontier
-    from heedful.comparison.frontier_rounds import Task, measure, read_measurements
+    from heedful.apps.comparison.frontier_results import Frontier
+    from heedful.apps.comparison.frontier_rounds import Task, measure, read_measurements
 
     texts, references = read_parallel(source, reference)
     task = Task.of(
@@ -171,7 +171,7 @@ def _write(results: Frontier, out: Path) -> None:
     content = json.dumps(results.plain(), indent=2, ensure_ascii=False) + "\n"
     replace_synced(out / "table.json", content.encode())
     if _has_charts():
-        from heedful.comparison.frontier_page import page_of, picture
+        from heedful.apps.comparison.frontier_page import page_of, picture
         from heedful.inspect import charts
 
         charts.save(picture(results), out / "picture.svg")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from heedful.apps.planning.plans import reason
 from heedful.cli.text_io import engineering, say, show_table
 from heedful.models.cost import human_bytes
-from heedful.planning.plans import reason
 
 if TYPE_CHECKING:
-    from heedful.planning.cluster import Cluster
-    from heedful.planning.estimates import Batch, Plan
-    from heedful.planning.model_costs import ModelCosts
+    from heedful.apps.planning.cluster import Cluster
+    from heedful.apps.planning.estimates import Batch, Plan
+    from heedful.apps.planning.model_costs import ModelCosts
 
 _SECONDS_A_DAY = 86_400
 

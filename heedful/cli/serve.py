@@ -24,8 +24,8 @@ from heedful.errors import ConfigError
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from heedful.serve.limits import GateSettings, Limits
-    from heedful.serve.served_models import ServedModels
+    from heedful.apps.serve.limits import GateSettings, Limits
+    from heedful.apps.serve.served_models import ServedModels
 
 _NEEDED = ("starlette", "uvicorn", "prometheus_client", "py3langid", "multipart", "sentencex")
 
@@ -76,9 +76,9 @@ class Access:
         Raises:
             ConfigError: for both.
         """
+        from heedful.apps.serve.gate import AccessLog
+        from heedful.apps.serve.keys import Keys
         from heedful.listening import is_loopback
-        from heedful.serve.gate import AccessLog
-        from heedful.serve.keys import Keys
 
         if self.access_log not in ("-", "none"):
             AccessLog.open(self.access_log).close()
@@ -228,10 +228,10 @@ def serve(
     flags |= {**dataclasses.asdict(access), **dataclasses.asdict(load), **settings.plain()}
     flags |= {**consistency.plain(), **dataclasses.asdict(terms)}
     report = Report("serve", output, {name: _plain(value) for name, value in flags.items()})
+    from heedful.apps.serve.served_models import ServedModels, parse_model, pinned_model
+    from heedful.apps.serve.server import serve as run
+    from heedful.apps.serve.server_settings import ServerSettings
     from heedful.listening import address_of, is_loopback, listen, outside_address
-    from heedful.serve.served_models import ServedModels, parse_model, pinned_model
-    from heedful.serve.server import serve as run
-    from heedful.serve.server_settings import ServerSettings
 
     load.check()
     if not models:
@@ -280,7 +280,7 @@ def _plain(value: object) -> object:
 
 
 def _limits(load: Load, settings: SearchSettings) -> Limits:
-    from heedful.serve.limits import Limits
+    from heedful.apps.serve.limits import Limits
 
     # What the server itself is told to do is no request's excess.
     beam = max(Limits().beam, settings.width)
@@ -289,14 +289,14 @@ def _limits(load: Load, settings: SearchSettings) -> Limits:
 
 
 def _gate(access: Access, load: Load) -> GateSettings:
-    from heedful.serve.limits import GateSettings
+    from heedful.apps.serve.limits import GateSettings
 
     return GateSettings(access.host, int(load.max_body * 1e6), origins=access.cors)
 
 
 def _make_key(name: str, file: Path | None) -> None:
     """Add a key to the file of keys, and print it."""
-    from heedful.serve.keys import add_key
+    from heedful.apps.serve.keys import add_key
 
     if file is None:
         raise ConfigError("Where to?", where="--new-key", remedy="Name the file: --keys FILE")

@@ -48,9 +48,9 @@ def studio(
         )
     flags = {"models": [str(path) for path in models], "host": host, "port": port}
     report = Report("studio", output, flags)
+    from heedful.apps.studio.app import serve
+    from heedful.apps.studio.workspace import Workspace
     from heedful.listening import address_of, is_loopback, listen, outside_address
-    from heedful.studio.app import serve
-    from heedful.studio.workspace import Workspace
 
     given = [directory_of(path) for path in models]
     workspace = Workspace([*given, *(each.path for each in models_at_hand().values())])

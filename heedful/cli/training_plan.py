@@ -14,10 +14,10 @@ from heedful.cli.text_io import PLAIN, Output, Report
 from heedful.errors import ConfigError
 
 if TYPE_CHECKING:
+    from heedful.apps.planning.cluster import Cluster
+    from heedful.apps.planning.estimates import Batch
+    from heedful.apps.planning.planned_settings import UsualWork
     from heedful.models.model_spec import ModelSpec
-    from heedful.planning.cluster import Cluster
-    from heedful.planning.estimates import Batch
-    from heedful.planning.planned_settings import UsualWork
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _NUMBER = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([kmbt]?)", re.IGNORECASE)
@@ -93,8 +93,8 @@ class DeviceFlags:
         Raises:
             ConfigError: when there are no such devices, or one of the numbers is not possible.
         """
-        from heedful.planning.cluster import Cluster
-        from heedful.planning.device_catalogue import adapted, read_devices
+        from heedful.apps.planning.cluster import Cluster
+        from heedful.apps.planning.device_catalogue import adapted, read_devices
 
         if self.hosts < 1:
             raise ConfigError(
@@ -156,7 +156,7 @@ class WorkFlags:
         Raises:
             ConfigError: when a number is not possible, or a text is longer than the model reads.
         """
-        from heedful.planning.estimates import Batch
+        from heedful.apps.planning.estimates import Batch
 
         pairs = spec.reads == "pairs"
         usual = _PAIRS_LENGTH if pairs else getattr(spec, "max_length", None) or _TEXTS_LENGTH
@@ -239,11 +239,11 @@ def plan(
         heedful plan transformer-big --devices 8xP100 --batch-tokens 25k --tokens 7.5B
         heedful plan llama-7b --devices 8xA100 --hosts 32 --batch-tokens 4M --tokens 1T --price 2
     """
+    from heedful.apps.planning.cluster import NUMBER_BYTES
+    from heedful.apps.planning.model_costs import model_costs
+    from heedful.apps.planning.planned_settings import UsualWork, read_settings
+    from heedful.apps.planning.plans import CHECKPOINTING, Question, choose
     from heedful.cli.plan_tables import Answer
-    from heedful.planning.cluster import NUMBER_BYTES
-    from heedful.planning.model_costs import model_costs
-    from heedful.planning.planned_settings import UsualWork, read_settings
-    from heedful.planning.plans import CHECKPOINTING, Question, choose
 
     report = Report("plan", output, {"spec": spec, **_given(devices, work, layout)})
     if Path(spec).suffix == ".toml":

@@ -46,12 +46,12 @@ from heedful.cli.text_io import (
 )
 
 if TYPE_CHECKING:
+    from heedful.apps.quality.consistency import ConsistentTranslation
+    from heedful.apps.quality.reports import TranslationReport
     from heedful.cli.checking import CheckedTranslations
     from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
     from heedful.pipelines.text_splitting import Translation, Warn
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.quality.consistency import ConsistentTranslation
-    from heedful.quality.reports import TranslationReport
 
 CHUNK = 4096
 """Lines that are in memory at a time."""
@@ -247,7 +247,7 @@ def _translate_shards(
     report: Report,
 ) -> int:
     """Translate a corpus in many files; return the exit status, 1 if some failed."""
-    from heedful.shards.shard_run import ShardOptions, run_shards
+    from heedful.apps.shards.shard_run import ShardOptions, run_shards
 
     load = partial(TranslatedLines, request, form, prefix)
     settings = {"prefix": prefix, "mark": request.checks.mark, "version": report.version}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
+from heedful.apps.documents.document_settings import DocumentSettings
 from heedful.cli.checking import languages_of
 from heedful.cli.flags import (
     AS_THE_MODEL,
@@ -24,16 +25,15 @@ from heedful.cli.flags import (
     terminal,
 )
 from heedful.cli.text_io import PLAIN, Output, Report, refuse_missing_folder, say, say_counts
-from heedful.documents.document_settings import DocumentSettings
 from heedful.durable import open_regular, whole
 from heedful.errors import ConfigError, UserError, suggest
 from heedful.search.search_settings import SearchSettings
 
 if TYPE_CHECKING:
-    from heedful.documents.line_up import TranslatedSentence
+    from heedful.apps.documents.line_up import TranslatedSentence
+    from heedful.apps.quality.consistency import ConsistentTranslation
     from heedful.events import Events
     from heedful.pipelines.translation import TranslationPipeline
-    from heedful.quality.consistency import ConsistentTranslation
 
     DocumentFlags = Any
 else:
@@ -84,7 +84,7 @@ def translate_file(
         heedful translate-file items.csv artikel.csv --model run --columns title description
         heedful translate-file en.json de.json --model run --keys "**.text"
     """
-    from heedful.documents.formats import FORMATS, format_of, open_document
+    from heedful.apps.documents.formats import FORMATS, format_of, open_document
 
     settings = DocumentSettings.parse(overrides(document))
     search_options = search_settings(search)
@@ -158,7 +158,7 @@ class _Translator:
             texts: sentences.
             aligned: of each, whether its words are to be aligned.
         """
-        from heedful.documents.line_up import TranslatedSentence
+        from heedful.apps.documents.line_up import TranslatedSentence
 
         done, found = 0, dict[int, TranslatedSentence]()
         for alignment in (False, True):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from heedful.planning.device_catalogue import read_devices
-from heedful.planning.estimates import PASSES
+from heedful.apps.planning.device_catalogue import read_devices
+from heedful.apps.planning.estimates import PASSES
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 

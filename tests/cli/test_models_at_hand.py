@@ -17,7 +17,7 @@ from heedful.errors import ConfigError, ModelError
 from heedful.models.checkpoint import load_model, save_model
 from heedful.pretrained import catalogue
 from heedful.pretrained.catalogue import CARD_FILE, NameTaken, directory_of, models_at_hand
-from tests.studio.conftest import write_translator
+from tests.apps.studio.conftest import write_translator
 
 CARD = {
     "title": "A translator of nothing",

@@ -13,17 +13,17 @@ import pytest
 import torch
 
 import heedful
+from heedful.apps.serve.limits import Limits
+from heedful.apps.serve.metrics import Metrics
+from heedful.apps.serve.scheduler import Scheduler
+from heedful.apps.serve.served_models import ServedModels, parse_model
+from heedful.apps.serve.service import Service
 from heedful.cli.main import main
 from heedful.errors import ModelError
 from heedful.pipelines.glossary import Glossary, Term
 from heedful.pipelines.translation import TranslationPipeline
 from heedful.search.lexical_shortlist import make_shortlist
 from heedful.search.search_settings import SearchSettings
-from heedful.serve.limits import Limits
-from heedful.serve.metrics import Metrics
-from heedful.serve.scheduler import Scheduler
-from heedful.serve.served_models import ServedModels, parse_model
-from heedful.serve.service import Service
 from heedful.text.inline_terms import END, SEPARATOR
 from tests.learn.toy_settings import WORD_SETTINGS, WORDS
 

@@ -21,7 +21,7 @@ from heedful.models.compact_weights import compact, restore
 from heedful.models.model_directory import renew_digests
 from heedful.pipelines.numpy_translation import NumpyTranslationPipeline
 from heedful.search.search_settings import SearchSettings
-from tests.studio.conftest import write_translator
+from tests.apps.studio.conftest import write_translator
 
 NUMBERS = st.floats(-1000, 1000, width=32)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from heedful.comparison.update_cost import batch_flops
+from heedful.apps.comparison.update_cost import batch_flops
 from heedful.data.batches import SegmentBatch
 from heedful.errors import ConfigError, ModelError
 from heedful.models.build import build_model

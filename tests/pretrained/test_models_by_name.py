@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save
 
+from heedful.apps.serve.served_models import parse_model
 from heedful.pretrained.hub import HubName, source_of
-from heedful.serve.served_models import parse_model
 
 from .conftest import MARIAN, Run
 from .hub_server import Hub, Repository, contents

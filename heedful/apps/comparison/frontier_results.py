@@ -1,0 +1,312 @@
+"""The frontier of a translator: which settings are worth using, and which nobody should use."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from heedful.apps.comparison.frontier_rounds import Measurements, Setting, Task
+
+if TYPE_CHECKING:
+    from heedful.evaluate.bootstrap import Interval, PairedScore
+
+METRICS = ("bleu", "chrf")
+MARGIN = 0.5
+"""Points of BLEU and chrF: quality is no worse if the loss is surely (95 %) less than this."""
+_SAME_MEMORY = 1.02  # allocators differ by as much from run to run
+_LESS_MEMORY = 0.9
+_FEWEST_ROUNDS = 3  # of two equal settings one is faster in all of them in a quarter of the cases
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """The figures of a setting.
+
+    Args:
+        setting: that was measured.
+        rates: sentences a second, of each round.
+        median_waits: the median seconds of a sentence alone, of each round.
+        wait_p50, wait_p95: quantiles of the seconds of a sentence alone, over all rounds.
+        peak_memory_bytes: of the process, the largest of all rounds.
+        translations: of all texts.
+    """
+
+    setting: Setting
+    rates: tuple[float, ...]
+    median_waits: tuple[float, ...]
+    wait_p50: float
+    wait_p95: float
+    peak_memory_bytes: int
+    translations: tuple[str, ...]
+
+    @property
+    def rate(self) -> float:
+        """Sentences a second, the median of the rounds."""
+        return statistics.median(self.rates)
+
+    @classmethod
+    def of(
+        cls, setting: Setting, records: Sequence[dict[str, Any]], found: Measurements
+    ) -> Point | None:
+        """Summarise the measurements of a setting; None without any, or without translations."""
+        translations = found.translations(setting)
+        if translations is None or not records:
+            return None
+        waits = np.concatenate([record["alone"] for record in records])
+        return cls(
+            setting=setting,
+            rates=tuple(found.task.timed / record["seconds"] for record in records),
+            median_waits=tuple(float(np.median(record["alone"])) for record in records),
+            wait_p50=float(np.quantile(waits, 0.5)),
+            wait_p95=float(np.quantile(waits, 0.95)),
+            peak_memory_bytes=max(record["peak_memory_bytes"] for record in records),
+            translations=tuple(translations),
+        )
+
+
+class Frontier:
+    """Settings with their figures, scores and verdicts.
+
+    Args:
+        found: measurements.
+        settings: those to judge, the most exact one first.
+    """
+
+    def __init__(self, found: Measurements, settings: Sequence[Setting]) -> None:
+        self.task: Task = found.task
+        self.problems = {each: p for each in settings if (p := found.problem(each)) is not None}
+        records = {each: found.of(each) for each in settings if each not in self.problems}
+        points = (Point.of(each, records[each], found) for each in records)
+        self.points = sorted((p for p in points if p is not None), key=lambda point: -point.rate)
+        measured = {point.setting for point in self.points}
+        self.unmeasured = [each for each in records if each not in measured]
+        self.reference = next((s for s in settings if s in measured), None)
+        loads = [r["load"] for each in measured for r in records[each] if r["load"]]
+        self.load = statistics.median(loads) if loads else None
+        self._compared: dict[tuple[Any, Any], dict[str, PairedScore]] = {}
+
+    @cached_property
+    def by_setting(self) -> dict[Setting, Point]:
+        """The points by their settings."""
+        return {point.setting: point for point in self.points}
+
+    @cached_property
+    def scores(self) -> dict[tuple[str, int, bool], dict[str, Interval]]:
+        """Scores with their 95 % intervals, of each kind of output."""
+        from heedful.evaluate.bootstrap import score_intervals
+
+        outputs = {point.setting.output: point.translations for point in self.points}
+        return {
+            output: score_intervals(lines, self.task.references, METRICS)
+            for output, lines in outputs.items()
+        }
+
+    def compared(self, a: Point, b: Point) -> dict[str, PairedScore]:
+        """Compare the translations of two settings by paired bootstrap: B minus A."""
+        from heedful.evaluate.bootstrap import paired_bootstrap
+
+        key = (a.setting.output, b.setting.output)
+        if key not in self._compared:
+            self._compared[key] = paired_bootstrap(
+                a.translations, b.translations, self.task.references, METRICS
+            )
+        return self._compared[key]
+
+    def against_reference(self, point: Point) -> dict[str, PairedScore]:
+        """Compare a setting with the most exact one."""
+        assert self.reference is not None
+        return self.compared(self.by_setting[self.reference], point)
+
+    @cached_property
+    def dominated(self) -> dict[Setting, Setting]:
+        """Settings that nobody should use, each with the fastest one that is better."""
+        found: dict[Setting, Setting] = {}
+        for point in self.points:
+            for other in self.points:  # the fastest first
+                if other is not point and self._dominates(other, point):
+                    found[point.setting] = other.setting
+                    break
+        return found
+
+    def _dominates(self, other: Point, point: Point) -> bool:
+        """Return True if a setting is no worse in anything, and surely better in something.
+
+        No worse: as many sentences a second, a sentence alone as soon, in some round at least, as
+        little memory, no more threads, and no quality lost beyond the margin. Surely better:
+        faster in every round, or a tenth of memory less, or a difference of quality that the
+        interval bears out.
+        """
+        no_worse = (
+            other.rate >= point.rate
+            and min(other.median_waits) <= max(point.median_waits)
+            and other.peak_memory_bytes <= point.peak_memory_bytes * _SAME_MEMORY
+            and other.setting.threads <= point.setting.threads
+        )
+        if not no_worse or not self._as_good(other, point):
+            return False
+        rounds = list(zip(other.rates, point.rates, strict=False))
+        return (
+            (len(rounds) >= _FEWEST_ROUNDS and all(fast > slow for fast, slow in rounds))
+            or other.peak_memory_bytes < point.peak_memory_bytes * _LESS_MEMORY
+            or self._surely_better(other, point)
+        )
+
+    def _surely_better(self, other: Point, point: Point) -> bool:
+        """Return True if the translations of `other` are better by every metric's interval."""
+        if other.translations == point.translations:
+            return False
+        return all(score.difference.low > 0 for score in self.compared(point, other).values())
+
+    def _as_good(self, other: Point, point: Point) -> bool:
+        """Return True if the translations of `other` are surely no worse than by the margin."""
+        if other.translations == point.translations:
+            return True
+        scores = self.compared(point, other).values()
+        return all(score.difference.low > -MARGIN for score in scores)
+
+    @cached_property
+    def recommended(self) -> dict[str, Setting]:
+        """The settings to choose from, by what they are best for.
+
+        Those for good translations lose no quality beyond the margin against the most exact
+        setting, or one that is surely better. The highest score is no yardstick: of many settings
+        one has it by luck.
+        """
+        if self.reference is None:
+            return {}
+        best = self.by_setting[self.reference]
+        for point in self.points:
+            if self._surely_better(point, best):
+                best = point
+        good = [point for point in self.points if self._as_good(point, best)]
+        return {
+            "good translations, many sentences": good[0].setting,
+            "good translations, one at a time": min(good, key=lambda p: p.wait_p50).setting,
+            "fastest": self.points[0].setting,
+            "least memory": min(self.points, key=lambda p: p.peak_memory_bytes).setting,
+        }
+
+    def command(self, setting: Setting) -> str:
+        """Return the command that translates with a setting."""
+        words = [f"heedful translate {self.task.model} --precision {setting.precision}"]
+        words.append(f"--beam {setting.beam} --batch-tokens {setting.batch_tokens}")
+        if setting.shortlist:
+            words.append(f"--shortlist-file {self.task.shortlist}")
+        if setting.threads != self.task.machine["cores"]:
+            words.insert(0, f"OMP_NUM_THREADS={setting.threads}")
+        return " ".join(words)
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything as JSON data, without the texts."""
+        task = self.task
+        return {
+            "model": task.model,
+            "machine": task.machine,
+            "load": self.load,
+            "lines": len(task.texts),
+            "timed": task.timed,
+            "alone": task.alone,
+            "reference": None if self.reference is None else asdict(self.reference),
+            "settings": [self._plain(point) for point in self.points],
+            "recommended": {
+                name: {**asdict(setting), "command": self.command(setting)}
+                for name, setting in self.recommended.items()
+            },
+            "not_possible": [{**asdict(s), "why": why} for s, why in self.problems.items()],
+            "not_measured": [asdict(setting) for setting in self.unmeasured],
+        }
+
+    def _plain(self, point: Point) -> dict[str, Any]:
+        better = self.dominated.get(point.setting)
+        compared = self.against_reference(point)
+        return {
+            **asdict(point.setting),
+            "rounds": len(point.rates),
+            "sentences_per_second": {
+                "median": point.rate,
+                "low": min(point.rates),
+                "high": max(point.rates),
+            },
+            "alone_seconds": {"p50": point.wait_p50, "p95": point.wait_p95},
+            "peak_memory_bytes": point.peak_memory_bytes,
+            "scores": {
+                name: {
+                    **asdict(interval),
+                    "difference": asdict(compared[name].difference),
+                    "p_value": compared[name].p_value,
+                }
+                for name, interval in self.scores[point.setting.output].items()
+            },
+            "dominated_by": None if better is None else asdict(better),
+        }
+
+    COLUMNS = (
+        "setting", "sentences/s", "low to high", "one: p50 ms", "p95 ms", "MB", "BLEU", "Δ", "p",
+        "chrF", "Δ", "p", "",
+    )  # fmt: skip
+
+    def rows(self) -> list[tuple[str, ...]]:
+        """Return the cells of the table, the fastest setting first."""
+        names: dict[Setting, list[str]] = {}
+        for name, setting in self.recommended.items():
+            names.setdefault(setting, []).append(name)
+        rows = []
+        for point in self.points:
+            compared = self.against_reference(point)
+            scores = self.scores[point.setting.output]
+            quality = [
+                cell
+                for name in METRICS
+                for cell in (
+                    f"{scores[name].score:.2f}",
+                    f"{compared[name].difference.score:+.2f}",
+                    f"{compared[name].p_value:.3f}",
+                )
+            ]
+            better = self.dominated.get(point.setting)
+            note = "; ".join(names.get(point.setting, ()))
+            rows.append(
+                (
+                    str(point.setting),
+                    f"{point.rate:.1f}",
+                    f"{min(point.rates):.1f} to {max(point.rates):.1f}",
+                    f"{1000 * point.wait_p50:.1f}",
+                    f"{1000 * point.wait_p95:.1f}",
+                    f"{point.peak_memory_bytes / 1e6:.0f}",
+                    *quality,
+                    note if better is None else f"use {better}",
+                )
+            )
+        return rows
+
+    def about(self) -> str:
+        """Return a paragraph on what was measured, where and how."""
+        task, rounds = self.task, {len(point.rates) for point in self.points} or {0}
+        between = f"{min(rounds)}" if len(rounds) == 1 else f"{min(rounds)} to {max(rounds)}"
+        load = ""
+        if self.load is not None:
+            load = f" The system's load was {self.load:g} in the median, measuring included."
+        return (
+            f"{Path(task.model).name if Path(task.model).exists() else task.model}: "
+            f"{task.timed} sentences together, {task.alone} of them alone, median of {between} "
+            f"alternating rounds; scores of {len(task.texts):,} sentences; each "
+            "measurement a process of its own after a warm-up, on "
+            f"{task.machine['processor']}, {task.machine['cores']} cores.{load} Δ and p: "
+            f"against {self.reference}, by paired bootstrap."
+        )
+
+    def markdown(self) -> str:
+        """Return the table and the recommended commands as Markdown."""
+        line = "| {} |".format
+        rows = [line(" | ".join(self.COLUMNS)), line(" | ".join(["---"] * len(self.COLUMNS)))]
+        for point, row in zip(self.points, self.rows(), strict=True):
+            faint = point.setting in self.dominated
+            rows.append(line(" | ".join(f"*{c}*" if faint and c else c for c in row)))
+        commands = [f"- {n}: `{self.command(s)}`" for n, s in self.recommended.items()]
+        return "\n".join([self.about(), "", *rows, "", *commands, ""])

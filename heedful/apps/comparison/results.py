@@ -1,0 +1,300 @@
+"""Results of a comparison: read from the runs' own files, as a table in JSON and Markdown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from heedful.apps.comparison.plan import Plan, Run, Variant
+from heedful.config import flat
+from heedful.evaluate.bootstrap import Interval
+from heedful.evaluate.seed_intervals import student_interval
+from heedful.train.run_config import METRICS_FILE
+
+LESS_IS_BETTER = ("loss", "ter")
+
+
+def events_of(run: Run) -> list[dict[str, Any]]:
+    """The record of a run so far, without a last line that is half written."""
+    try:
+        lines = (run.directory / METRICS_FILE).read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def summary_of(events: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The summary that ends the record of a finished run."""
+    last = events[-1] if events else {}
+    return last if last.get("event") == "summary" else None
+
+
+def is_finished(run: Run) -> bool:
+    """Return True if the run went on to its end."""
+    return summary_of(events_of(run)) is not None
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """One run.
+
+    Attributes:
+        run: its variant and seed.
+        state: finished, stopped, failed or waiting.
+        scores: of the model it ended with, by name; none before it is finished.
+        steps: updates made.
+        tokens: target tokens trained on.
+        seconds: of training and validation.
+        tokens_per_second: of training alone.
+        flops: of all updates, by the cost model.
+        peak_memory_bytes: the largest resident size of its process.
+        problem: why it failed.
+    """
+
+    run: Run
+    state: str
+    scores: Mapping[str, float] = field(default_factory=dict)
+    steps: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+    flops: float = 0.0
+    peak_memory_bytes: int = 0
+    problem: str | None = None
+
+    @classmethod
+    def read(cls, run: Run, scores: Sequence[str], problem: str | None = None) -> RunResult:
+        """Read a run's record.
+
+        Args:
+            run: that may have ended or not.
+            scores: names of those to read.
+            problem: why it failed, if it did.
+        """
+        events = events_of(run)
+        summary = summary_of(events)
+        if summary is None:
+            state = "failed" if problem else "stopped" if events else "waiting"
+            return cls(run, state, problem=problem)
+        updates = [event for event in events if "tokens_per_second" in event]
+        working = sum(e["tokens"] / max(e["tokens_per_second"], 1e-9) for e in updates)
+        return cls(
+            run,
+            "finished",
+            scores={name: summary[name] for name in scores if name in summary},
+            steps=summary["steps"],
+            tokens=summary["target_tokens"],
+            seconds=summary["seconds"],
+            tokens_per_second=summary["target_tokens"] / max(working, 1e-9),
+            flops=summary["steps"] * run.variant.flops_per_update,
+            peak_memory_bytes=summary["peak_memory_bytes"],
+        )
+
+    def plain(self) -> dict[str, Any]:
+        """The run as JSON data."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        del values["run"]
+        return {"variant": self.run.variant.name, "seed": self.run.seed, **values}
+
+
+COSTS = ("steps", "tokens", "seconds", "tokens_per_second", "flops", "peak_memory_bytes")
+
+
+@dataclass(frozen=True)
+class VariantResult:
+    """The finished runs of a variant.
+
+    Attributes:
+        variant: the configuration.
+        runs: those that are finished.
+        scores: the mean of each over the seeds, with its 95 % confidence interval.
+        costs: means over the seeds, by the names of `RunResult`.
+    """
+
+    variant: Variant
+    runs: tuple[RunResult, ...]
+    scores: Mapping[str, Interval]
+    costs: Mapping[str, float]
+
+    @classmethod
+    def of(
+        cls, variant: Variant, runs: Sequence[RunResult], scores: Sequence[str]
+    ) -> VariantResult:
+        """Average finished runs.
+
+        Args:
+            variant: of all of them.
+            runs: those of this variant that are finished; there may be none.
+            scores: names of the scores.
+        """
+        results = {}
+        for name in scores:
+            values = [run.scores[name] for run in runs if name in run.scores]
+            if values:
+                results[name] = student_interval(values)
+        costs = {
+            name: sum(getattr(run, name) for run in runs) / len(runs) for name in COSTS if runs
+        }
+        return cls(variant, tuple(runs), results, costs)
+
+    def plain(self) -> dict[str, Any]:
+        """The variant as JSON data."""
+        scores = {
+            name: {
+                "mean": interval.score,
+                "low": interval.low if len(self.runs) > 1 else None,
+                "high": interval.high if len(self.runs) > 1 else None,
+                "values": [run.scores.get(name) for run in self.runs],
+            }
+            for name, interval in self.scores.items()
+        }
+        return {
+            "name": self.variant.name,
+            "finished_runs": len(self.runs),
+            "scores": scores,
+            "parameters": self.variant.parameters,
+            "flops_per_update": self.variant.flops_per_update,
+            **self.costs,
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The results of a comparison.
+
+    Attributes:
+        plan: variants, seeds and budget.
+        out: its folder.
+        runs: every run, in the order of training.
+    """
+
+    plan: Plan
+    out: Path
+    runs: tuple[RunResult, ...]
+
+    @property
+    def finished(self) -> bool:
+        """True if every run went on to its end."""
+        return all(run.state == "finished" for run in self.runs)
+
+    @cached_property
+    def variants(self) -> tuple[VariantResult, ...]:
+        """The variants in the order they were given."""
+        return tuple(
+            VariantResult.of(
+                variant,
+                [r for r in self.runs if r.run.variant is variant and r.state == "finished"],
+                self.plan.scores,
+            )
+            for variant in self.plan.variants
+        )
+
+    @property
+    def ranking(self) -> list[VariantResult]:
+        """The variants with a result, the best by the score that decides first."""
+        chosen = self.plan.scores[0]
+        sign = 1 if chosen in LESS_IS_BETTER else -1
+        judged = [each for each in self.variants if chosen in each.scores]
+        return sorted(judged, key=lambda each: sign * each.scores[chosen].score)
+
+    def differences(self) -> dict[str, dict[str, Any]]:
+        """The settings that differ between variants: the values of each, by variant."""
+        settings = {v.name: flat(v.settings.plain()) for v in self.plan.variants}
+        keys = dict.fromkeys(key for values in settings.values() for key in values)
+        rows = {key: {name: each.get(key) for name, each in settings.items()} for key in keys}
+        return {key: row for key, row in rows.items() if len({repr(v) for v in row.values()}) > 1}
+
+    def line(self, run: Run) -> str:
+        """One line about a finished run."""
+        result = next(each for each in self.runs if each.run.label == run.label)
+        scores = ", ".join(f"{name} {value:.4g}" for name, value in result.scores.items())
+        return f"{run.label}: {scores}, {result.steps:,} updates in {result.seconds:.0f} s"
+
+    def plain(self) -> dict[str, Any]:
+        """The results as JSON data: the content of table.json."""
+        return {
+            "budget": self.plan.budget(),
+            "seeds": self.plan.seeds,
+            "scores": list(self.plan.scores),
+            "finished": self.finished,
+            "variants": [each.plain() for each in self.variants],
+            "runs": [each.plain() for each in self.runs],
+            "differences": self.differences(),
+        }
+
+    def columns(self) -> list[str]:
+        """Headings of the table for people."""
+        costs = ["parameters", "updates", "seconds", "tokens/s", "operations", "peak memory"]
+        return ["variant", "runs", *self.plan.scores, *costs]
+
+    def rows(self) -> Iterator[list[str]]:
+        """Cells of the table for people, the best variant first, those without a result last."""
+        ranking = self.ranking
+        for each in [*ranking, *(v for v in self.variants if v not in ranking)]:
+            scores = [_cell(each.scores.get(n), len(each.runs)) for n in self.plan.scores]
+            yield [each.variant.name, str(len(each.runs)), *scores, *_costs(each)]
+
+    def markdown(self) -> str:
+        """The table as Markdown: the content of table.md."""
+        head, rule = self.columns(), [":--", *["--:"] * (len(self.columns()) - 1)]
+        lines = [f"| {' | '.join(row)} |" for row in (head, rule, *self.rows())]
+        text = f"{self.plan.budget().capitalize()}, {self.plan.seeds} seeds. {INTERVALS}"
+        return f"{text}\n\n" + "\n".join(lines) + "\n"
+
+
+INTERVALS = (
+    "± is the half width of the 95 % confidence interval of the mean over seeds (Student's t)."
+)
+
+
+def read_comparison(plan: Plan, out: Path, problems: Mapping[str, str] | None = None) -> Comparison:
+    """Read what the runs of a comparison have come to so far.
+
+    Args:
+        plan: of the comparison.
+        out: its folder.
+        problems: why runs failed, by their labels.
+    """
+    problems = problems or {}
+    runs = plan.runs(out)
+    return Comparison(
+        plan,
+        out,
+        tuple(RunResult.read(run, plan.scores, problems.get(run.label)) for run in runs),
+    )
+
+
+def _cell(interval: Interval | None, runs: int) -> str:
+    if interval is None:
+        return "–"
+    return spread(interval, runs)
+
+
+def spread(interval: Interval, runs: int) -> str:
+    """A mean over runs with the half width of its interval; alone if there is one run."""
+    mean = f"{interval.score:.4f}" if abs(interval.score) < 10 else f"{interval.score:.2f}"
+    if runs < 2:
+        return mean
+    half = (interval.high - interval.low) / 2
+    return f"{mean} ± {half:.4f}" if abs(interval.score) < 10 else f"{mean} ± {half:.2f}"
+
+
+def _costs(each: VariantResult) -> list[str]:
+    from heedful.models.cost import human_bytes
+
+    parameters = f"{each.variant.parameters:,}"
+    if not each.runs:
+        return [parameters, *["–"] * 5]
+    costs = each.costs
+    return [
+        parameters,
+        f"{costs['steps']:,.0f}",
+        f"{costs['seconds']:,.1f}",
+        f"{costs['tokens_per_second']:,.0f}",
+        f"{costs['flops']:.3g}",
+        human_bytes(round(costs["peak_memory_bytes"])),
+    ]

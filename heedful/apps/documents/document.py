@@ -1,0 +1,230 @@
+"""A document: its sentences for a translator, and its bytes with their translations.
+
+`translate_document` does all of it. A server, which translates sentences of many requests together,
+opens a document (`formats.open_document`), translates its `sentences` and calls `write`.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.line_up import Span, TranslatedSentence, line_up, one_space
+from heedful.apps.documents.passage import Part, Passage, divided, unclosed
+from heedful.apps.documents.placement import write_passage
+from heedful.apps.documents.sentence_split import sentence_spans
+from heedful.errors import DataError
+
+_PIECE = 1000
+"""Characters after which the next sentence of a passage begins a piece of its own."""
+_MOST_CHARACTERS = 10_000
+
+
+@dataclass(frozen=True)
+class Sentence:
+    """A sentence for a translator.
+
+    Args:
+        text: a line, without markup.
+        alignment: whether an alignment of its words is needed, to place markup.
+    """
+
+    text: str
+    alignment: bool
+
+
+class MarkedText:
+    """The characters of a document, and the passages found in it.
+
+    Args:
+        text: all characters.
+        passages: in any order; one may lie in the markup of another.
+        settings: of the document.
+    """
+
+    def __init__(self, text: str, passages: Iterable[Passage], settings: DocumentSettings) -> None:
+        self.text = text
+        ordered = sorted(passages, key=lambda p: (p.start, -p.end))
+        self.passages = [_Planned(passage, _sentences(passage, settings)) for passage in ordered]
+        for planned in self.passages:
+            planned.check()
+        self.inner: dict[int | None, list[int]] = {}
+        enclosing: list[int] = []
+        for number, passage in enumerate(ordered):
+            while enclosing and ordered[enclosing[-1]].end <= passage.start:
+                enclosing.pop()
+            parent = enclosing[-1] if enclosing else None
+            assert parent is None or passage.end <= ordered[parent].end, "passages do not cross"
+            self.inner.setdefault(parent, []).append(number)
+            if passage.end > passage.start:
+                enclosing.append(number)
+
+    def write(self, translations: Callable[[str], TranslatedSentence]) -> str:
+        """Return the text with its passages translated.
+
+        Args:
+            translations: returns the translation of a sentence.
+        """
+        return self._range(None, 0, len(self.text), translations)
+
+    def _range(
+        self,
+        parent: int | None,
+        start: int,
+        end: int,
+        translations: Callable[[str], TranslatedSentence],
+    ) -> str:
+        """Return a range of the text, with the passages translated that it holds."""
+        numbers = self.inner.get(parent, [])
+        first = bisect_left(numbers, start, key=lambda n: self.passages[n].passage.start)
+        written, done = [], start
+        for number in numbers[first:]:
+            passage = self.passages[number].passage
+            if passage.end > end:
+                break
+            written.append(self.text[done : passage.start])
+            written.append(self._passage(number, translations))
+            done = passage.end
+        written.append(self.text[done:end])
+        return "".join(written)
+
+    def _passage(self, number: int, translations: Callable[[str], TranslatedSentence]) -> str:
+        planned = self.passages[number]
+        passage = planned.passage
+
+        def copy(start: int, end: int) -> str:
+            return self._range(number, start, end, translations)
+
+        answers = [translations(text) for text in planned.texts]
+        unchanged = all(
+            answer.text == text for answer, text in zip(answers, planned.texts, strict=True)
+        )
+        if not unchanged:
+            written = "".join(
+                write_passage(piece, line_up(piece.text, sentences, answers[numbers]), copy)
+                for piece, sentences, numbers in planned.pieces()
+            )
+        elif passage.is_in_place:
+            return copy(passage.start, passage.end)
+        else:
+            written = "".join(copy(part.start, part.end) for part in passage.parts)
+        return written if passage.wrap is None else passage.wrap(written)
+
+
+@dataclass(frozen=True)
+class _Planned:
+    """A passage and the ranges of its sentences that have words to translate."""
+
+    passage: Passage
+    sentences: tuple[Span, ...]
+
+    @cached_property
+    def texts(self) -> tuple[str, ...]:
+        text = self.passage.text
+        return tuple(one_space(text[start:end]) for start, end in self.sentences)
+
+    @property
+    def has_markup(self) -> bool:
+        return any(part.kind not in ("text", "soft") for part in self.passage.parts)
+
+    def check(self) -> None:
+        """Refuse a sentence with markup whose words are too many to align.
+
+        Raises:
+            DataError: telling how it begins.
+        """
+        for text in self.texts if self.has_markup else ():
+            if len(text) > _MOST_CHARACTERS:
+                raise DataError(
+                    f"A sentence with markup has more than {_MOST_CHARACTERS:,} characters: "
+                    f"{text[:40]}…",
+                    remedy="Break it into sentences or paragraphs",
+                )
+
+    def pieces(self) -> Iterator[tuple[Passage, list[Span], slice]]:
+        """Yield pieces of the passage with few sentences: placing markup takes words x words.
+
+        With each come the ranges of its sentences, and their numbers.
+        """
+        parts = list(self.passage.parts)
+        first, offset = 0, 0
+        for number, (start, _) in enumerate(self.sentences):
+            if start - offset > _PIECE and number > first:
+                taken, parts = divided(parts, start - offset)
+                if any(part.is_container for part in unclosed(taken)):
+                    parts = [*taken, *parts]
+                    continue
+                yield self._piece(taken, first, number, offset)
+                first, offset = number, start
+        yield self._piece(parts, first, len(self.sentences), offset)
+
+    def _piece(
+        self, parts: Sequence[Part], first: int, last: int, offset: int
+    ) -> tuple[Passage, list[Span], slice]:
+        spans = [(start - offset, end - offset) for start, end in self.sentences[first:last]]
+        return replace(self.passage, parts=tuple(parts)), spans, slice(first, last)
+
+
+def _sentences(passage: Passage, settings: DocumentSettings) -> tuple[Span, ...]:
+    text = passage.text
+    spans: list[Span] = []
+    for line in re.finditer(r"[^\n]+", text):
+        within = line[0]
+        if settings.split == "sentences":
+            found = list(sentence_spans(within, settings.language))
+        else:
+            bare = within.strip()
+            found = [(within.index(bare), within.index(bare) + len(bare))]
+        spans += [(line.start() + start, line.start() + end) for start, end in found]
+    words = [False] * len(text)
+    here = 0
+    for part in passage.parts:
+        after = here + len(part.text)
+        if part.kind == "text":
+            words[here:after] = [character.isalpha() for character in part.text]
+        elif here < after:  # no sentence ends inside a code
+            before = [span for span in spans if span[1] <= here]
+            across = [span for span in spans if span[0] < after and span[1] > here]
+            behind = [span for span in spans if span[0] >= after]
+            if len(across) > 1:
+                spans = [*before, (across[0][0], across[-1][1]), *behind]
+        here = after
+    return tuple(span for span in spans if any(words[slice(*span)]))
+
+
+class Document:
+    """A document that was read, ready to be translated.
+
+    Args:
+        texts: the texts it consists of: one, or those of a package of files.
+        pack: makes bytes of the written texts.
+    """
+
+    def __init__(self, texts: Sequence[MarkedText], pack: Callable[[Sequence[str]], bytes]) -> None:
+        self.texts = texts
+        self.pack = pack
+        planned = [planned for text in texts for planned in text.passages]
+        marked = {text for each in planned if each.has_markup for text in each.texts}
+        every = dict.fromkeys(text for each in planned for text in each.texts)
+        self.sentences = tuple(Sentence(text, text in marked) for text in every)
+
+    @property
+    def passages(self) -> int:
+        """The number of passages that are translated."""
+        return sum(bool(planned.texts) for text in self.texts for planned in text.passages)
+
+    def write(self, translations: Sequence[TranslatedSentence]) -> bytes:
+        """Return the translated document.
+
+        Args:
+            translations: of `sentences`, in their order.
+        """
+        found = {
+            sentence.text: translation
+            for sentence, translation in zip(self.sentences, translations, strict=True)
+        }
+        return self.pack([text.write(found.__getitem__) for text in self.texts])

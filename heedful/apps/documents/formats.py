@@ -1,0 +1,149 @@
+"""The formats of documents, and the way from bytes to bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Protocol
+
+from heedful.apps.documents import document_encoding as encodings
+from heedful.apps.documents.document import Document, MarkedText
+from heedful.apps.documents.document_settings import SETTINGS, DocumentSettings
+from heedful.apps.documents.line_up import TranslatedSentence
+from heedful.apps.documents.readers import READERS
+from heedful.apps.documents.word_document import open_docx
+from heedful.errors import DataError
+
+
+class DocumentTranslator(Protocol):
+    """A translator of sentences, as `translate_document` calls it."""
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> Sequence[TranslatedSentence]:
+        """Translate sentences: one translation for each, in their order.
+
+        Args:
+            texts: lines.
+            alignment: whether alignments are needed; without them markup keeps its order.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of documents.
+
+    Args:
+        name: that `--format` takes.
+        suffixes: of files.
+        open: reads a document; called with its bytes, settings and name.
+    """
+
+    name: str
+    suffixes: tuple[str, ...]
+    open: Callable[[bytes, DocumentSettings, str], Document]
+
+
+def translate_document(
+    data: bytes,
+    translator: DocumentTranslator,
+    *,
+    format: str,
+    settings: DocumentSettings = SETTINGS,
+    name: str = "document",
+) -> bytes:
+    """Translate a document; all that is not text stays as it is, byte by byte.
+
+    Args:
+        data: the document.
+        translator: of its sentences; called with all of them at once, or twice where some need
+            alignments and others do not.
+        format: name of one of the `FORMATS`.
+        settings: of the document.
+        name: what to call it in messages.
+
+    Raises:
+        DataError: when it is damaged or no document of that format.
+        ConfigError: when there is no such format, or a library for it is missing.
+    """
+    document = open_document(data, format=format, settings=settings, name=name)
+    found: dict[str, TranslatedSentence] = {}
+    for alignment in (False, True):
+        texts = [each.text for each in document.sentences if each.alignment == alignment]
+        if texts:
+            answers = translator.translate(texts, alignment=alignment)
+            found |= zip(texts, answers, strict=True)
+    return document.write([found[sentence.text] for sentence in document.sentences])
+
+
+def open_document(
+    data: bytes,
+    *,
+    format: str,
+    settings: DocumentSettings = SETTINGS,
+    name: str = "document",
+) -> Document:
+    """Read a document: find its sentences.
+
+    Args and errors are those of `translate_document`.
+    """
+    return FORMATS[format].open(data, settings, name)
+
+
+def format_of(path: PurePath) -> str:
+    """Return the name of the format that a file's suffix says.
+
+    Raises:
+        DataError: when it says none.
+    """
+    suffix = path.suffix.lower()
+    for format in FORMATS.values():
+        if suffix in format.suffixes:
+            return format.name
+    raise DataError(
+        f"The suffix {suffix!r} is of no known format" if suffix else "The name has no suffix",
+        where=str(path),
+        remedy=f"Say which format it is: --format {'|'.join(FORMATS)}",
+    )
+
+
+def _text_format(
+    name: str,
+    suffixes: str,
+    declared: Callable[[bytes], str | None] | None = None,
+    escape: Callable[[str], str] | None = None,
+) -> Format:
+    """Return a format that is a single text.
+
+    Args:
+        name: of the format.
+        suffixes: of files.
+        declared: finds the encoding that a document declares.
+        escape: writes a character that the document's encoding lacks.
+    """
+
+    def open_text(data: bytes, settings: DocumentSettings, where: str) -> Document:
+        encoding = settings.encoding or (declared(data) if declared is not None else None)
+        text, charset = encodings.decode(data, where, encoding)
+        marked = MarkedText(text, READERS[name](text, settings, where), settings)
+        return Document([marked], lambda texts: charset.encode(texts[0], where, escape))
+
+    return Format(name, tuple(suffixes.split()), open_text)
+
+
+FORMATS = {
+    format.name: format
+    for format in (
+        _text_format("text", ".txt .text"),
+        _text_format("html", ".html .htm .xhtml", encodings.html_encoding, encodings.xml_reference),
+        _text_format("markdown", ".md .markdown"),
+        _text_format("srt", ".srt"),
+        _text_format("vtt", ".vtt"),
+        _text_format("po", ".po .pot", encodings.po_encoding),
+        _text_format("xliff", ".xliff .xlf", encodings.xml_encoding, encodings.xml_reference),
+        _text_format("json", ".json .jsonl .ndjson", escape=encodings.json_escape),
+        Format("docx", (".docx",), open_docx),
+        _text_format("csv", ".csv"),
+        _text_format("tsv", ".tsv .tab"),
+    )
+}

@@ -1,0 +1,162 @@
+"""Strings of JSON, and of JSON Lines: values are text, keys never."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.passage import (
+    PLACEHOLDERS,
+    Passage,
+    Place,
+    make_passage,
+    text_parts,
+)
+from heedful.errors import DataError
+
+_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"|[{}\[\],:]|[^\s{}\[\],:"]+')
+_ESCAPE = re.compile(r"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}|u.{4}|.)")
+_NEW_LINE = re.compile(r"\\[nr]|\\u000[aAdD]")
+_PATHS_NAMED = 5
+
+
+def read_json(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
+    """Yield the passages of a JSON document, or of several one after the other (JSON Lines).
+
+    Args:
+        text: all of it.
+        settings: which values are text, in `keys`.
+        name: of the document.
+
+    Raises:
+        DataError: naming the line where it is no JSON or no text, or the keys that no value has.
+    """
+    _check(text, name)
+    patterns = [(_pattern(key), key) for key in settings.keys]
+    unused = dict(patterns)
+    paths: dict[str, None] = {}
+    for path, start, end in _strings(text):
+        matching = [pattern for pattern in unused if pattern.fullmatch(path)]
+        for pattern in matching:
+            del unused[pattern]
+        paths.setdefault(re.sub(r"(^|\.)\d+(?=\.|$)", r"\1*", path))
+        if not patterns or any(pattern.fullmatch(path) for pattern, _ in patterns):
+            _check_text(text, start, end, name)
+            yield from _lines(text, start, end)
+    if unused:
+        raise DataError(
+            f"No string is at {', '.join(unused.values())}",
+            where=name,
+            remedy="There are strings at " + ", ".join(list(paths)[:_PATHS_NAMED])
+            if paths
+            else "There are no strings at all",
+        )
+
+
+def _check(text: str, name: str) -> None:
+    """Read all documents, so that the rest may rely on them."""
+    decoder = json.JSONDecoder()
+    try:
+        start = _skip_space(text, 0)
+        while True:
+            _, end = decoder.raw_decode(text, start)
+            start = _skip_space(text, end)
+            if start == len(text):
+                return
+            if not re.search(r"[\r\n]", text[end:start]):
+                raise json.JSONDecodeError("Extra data", text, start)
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"Line {error.lineno}, column {error.colno} is no JSON: {error.msg}",
+            where=name,
+            remedy="Mend the document, or say what format it has (--format)",
+        ) from None
+    except RecursionError:
+        raise DataError("The document is nested too deeply", where=name) from None
+
+
+def _check_text(text: str, start: int, end: int, name: str) -> None:
+    """Refuse half a surrogate pair, which JSON can write and text cannot have."""
+    try:
+        json.loads(text[start - 1 : end + 1]).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start : error.end]
+        raise DataError(
+            f"A string has half a surrogate pair (U+{ord(half[0]):04X}), which is no character",
+            where=f"{name}, line {text.count(chr(10), 0, start) + 1}",
+            remedy="Mend the document",
+        ) from None
+
+
+def _skip_space(text: str, start: int) -> int:
+    match = re.compile(r"[ \t\r\n]*").match(text, start)
+    assert match is not None
+    return match.end()
+
+
+def _strings(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield the path of each string value, and the range inside its quotes."""
+    path: list[str | int] = []
+    is_key = False
+    pending = ""
+    for match in _TOKEN.finditer(text):
+        token = match[0]
+        if token in "{[":
+            path.append("" if token == "{" else 0)
+            is_key = token == "{"
+        elif token in "}]":
+            path.pop()
+            is_key = False
+        elif token == ",":
+            last = path[-1]
+            path[-1] = last + 1 if isinstance(last, int) else ""
+            is_key = isinstance(last, str)
+        elif token == ":":
+            path[-1], is_key = pending, False
+        elif token[0] == '"' and is_key:
+            pending = json.loads(token, strict=False)
+        elif token[0] == '"':
+            yield ".".join(_escaped(step) for step in path), match.start(1), match.end(1)
+
+
+def _escaped(step: str | int) -> str:
+    return str(step).replace("\\", "\\\\").replace(".", "\\.")
+
+
+def _pattern(key: str) -> re.Pattern[str]:
+    """Return what matches the paths that a key of `--keys` means."""
+    step = r"(?:[^.\\]|\\.)*"
+    steps: Sequence[str] = re.findall(r"(?:[^.\\]|\\.)+", key)
+    written = "".join(
+        rf"(?:{step}\.)*" if each == "**" else (step if each == "*" else re.escape(each)) + r"\."
+        for each in steps
+    )
+    if written.endswith(r"\."):
+        written = written.removesuffix(r"\.")
+    else:
+        written += step
+    return re.compile((rf"(?:{step}\.)*" if len(steps) == 1 else "") + written, re.DOTALL)
+
+
+def _lines(text: str, start: int, end: int) -> Iterator[Passage]:
+    """Yield a passage for each line of a string."""
+    for match in _NEW_LINE.finditer(text, start, end):
+        yield from _line(text, start, match.start())
+        start = match.end()
+    yield from _line(text, start, end)
+
+
+def _line(text: str, start: int, end: int) -> Iterator[Passage]:
+    parts = text_parts(text, start, end, _ESCAPE, _unescape)
+    yield from make_passage(parts, _encode, kept=PLACEHOLDERS)
+
+
+def _unescape(escape: str) -> str:
+    value: str = json.loads(f'"{escape}"')
+    return value
+
+
+def _encode(text: str, place: Place) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]

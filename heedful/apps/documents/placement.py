@@ -1,0 +1,432 @@
+"""Markup put at the right words of a translation.
+
+A pair of tags goes around those words of the translation that come from the words it stood around:
+the run of words with the largest sum of alignment weights from inside, less those from outside.
+What stands by itself goes beside the translation of its neighbour; a code or a placeholder takes
+the place of its own copy. Every piece of markup is written exactly once.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+
+from heedful.apps.documents.line_up import LineUp, Span
+from heedful.apps.documents.passage import Part, Passage, Place
+
+_WEAK = 0.05
+"""A word with less weight than this says nothing about another."""
+
+
+@dataclass(eq=False)
+class _Node:
+    """A piece of markup, its words in the passage and its place in the translation."""
+
+    opening: Part | None
+    closing: Part | None = None
+    start: int = 0
+    end: int = 0
+    children: list[_Node] = field(default_factory=list)
+    target: Span = (0, 0)
+    before: str = ""
+    after: str = ""
+
+    @property
+    def kind(self) -> str:
+        if self.opening is None or self.opening.kind == "open":
+            return "pair"
+        return self.opening.kind
+
+
+def write_passage(passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> str:
+    """Write a translated passage.
+
+    Args:
+        passage: with its markup.
+        lined: its text and the translation.
+        copy: returns a range of the document as it is to be written.
+    """
+    nodes = _tree(passage.parts)
+    _Placing(lined).place(nodes, (0, len(lined.target)))
+    return _Writer(passage, lined, copy).write(nodes)
+
+
+def _tree(parts: Sequence[Part]) -> list[_Node]:
+    """Return pairs and single parts, nested; a tag without a partner reaches to the edge."""
+    root = _Node(None)
+    stack = [root]
+    here = 0
+    for part in parts:
+        if part.kind == "open":
+            stack.append(_Node(part, start=here))
+        elif part.kind == "close":
+            node = stack.pop() if len(stack) > 1 else _Node(None)
+            node.closing, node.end = part, here
+            if node.opening is None:  # all that came before stands inside it
+                node.children, root.children = root.children, []
+            stack[-1].children.append(node)
+        elif part.kind != "text":
+            stack[-1].children.append(_Node(part, start=here, end=here + len(part.text)))
+        here += len(part.text)
+    while len(stack) > 1:
+        node = stack.pop()
+        node.end = here
+        stack[-1].children.append(node)
+    return root.children
+
+
+class _Placing:
+    """Finds the place of markup in a translation."""
+
+    def __init__(self, lined: LineUp) -> None:
+        self.lined = lined
+        self.cores = [_core(lined.target, span) for span in lined.target_words]
+
+    def place(self, nodes: Sequence[_Node], within: Span) -> None:
+        """Set the places of nodes that stand side by side, and of those inside them."""
+        taken: list[Span] = []
+        ranged = [node for node in nodes if node.kind != "soft" and self._words(node)]
+        found = {id(node): self._best(node, within, taken) for node in ranged}
+        # First those whose place is certain, so that no other takes their copies.
+        certain = {
+            id(node) for node in ranged if self.lined.copied(node.start, after=True) is not None
+        }
+        for node in sorted(ranged, key=lambda node: (id(node) not in certain, -found[id(node)][0])):
+            node.target = self._range(node, within, taken)
+            taken.append(node.target)
+        for node in nodes:
+            if node.kind == "soft":
+                node.target = self._line_break(node, within, taken)
+                taken.append(node.target)
+            elif not self._words(node):
+                self._point(node, within, taken)
+        for one, next_one in pairwise(nodes):
+            if one.start == one.end == next_one.start == next_one.end:  # side by side
+                one.after = next_one.before = ""
+        for node in nodes:
+            self.place(node.children, node.target)
+
+    def _words(self, node: _Node) -> range:
+        """Return the numbers of the words that a node stands around."""
+        if node.start == node.end:
+            return range(0)
+        words = self.lined.source_words
+        first = bisect_right(words, node.start, key=lambda span: span[1])
+        return range(first, max(first, bisect_left(words, node.end, key=lambda span: span[0])))
+
+    def _scores(self, words: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        """Return of each target word what comes from these words, and that less the rest."""
+        weights = self.lined.weights
+        chosen = np.zeros(weights.shape[1], bool)
+        chosen[list(words)] = True
+        inside = weights[:, chosen].sum(1)
+        scores = inside - weights[:, ~chosen].sum(1) - 0.01
+        for region in self.lined.regions:
+            here = chosen[slice(*region.source_words)]
+            if here.size and here.all():
+                scores[slice(*region.target_words)] = 1.0
+        return inside, scores
+
+    def _allowed(self, within: Span, taken: Sequence[Span]) -> np.ndarray:
+        """Return which target words stand in a range, and not wholly in other nodes."""
+        return np.array(
+            [
+                within[0] < end
+                and start < within[1]
+                and end - start > sum(max(0, min(b, end) - max(a, start)) for a, b in taken)
+                for start, end in self.lined.target_words
+            ],
+            bool,
+        )
+
+    def _best(self, node: _Node, within: Span, taken: Sequence[Span]) -> tuple[float, Span | None]:
+        """Return the run of target words that a node belongs around, and how sure that is."""
+        words = self._words(node)
+        inside, scores = self._scores(words)
+        allowed = self._allowed(within, taken)
+        best, span = _heaviest_run(scores, allowed)
+        if span is not None and best > 0:
+            return best, span
+        inside = np.where(allowed, inside, 0.0)
+        if inside.size and inside.max() > _WEAK:
+            word = int(inside.argmax())
+            return 0.0, (word, word + 1)
+        if allowed.any():
+            share = (words[0] + 0.5) / len(self.lined.source_words)
+            numbers = np.flatnonzero(allowed)
+            word = int(numbers[np.abs(numbers + 0.5 - share * len(allowed)).argmin()])
+            return -1.0, (word, word + 1)
+        return -2.0, None
+
+    def _range(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span:
+        """Return the characters that a node takes in the translation."""
+        if node.kind == "single" and (span := self._verbatim(node, within, taken)) is not None:
+            return span
+        _, run = self._best(node, within, taken)
+        if run is None:
+            edge = _outside(within[1], taken)
+            return edge, edge
+        words = self._words(node)
+        if node.kind == "single" and run[1] - run[0] > len(words) + 1:
+            run = (run[0], run[0] + len(words))
+        start, end = self._edges(node, (words[0], words[-1]), (run[0], run[1] - 1))
+        start, end = max(start, within[0]), min(end, within[1])
+        for a, b in taken:
+            if a < end and start < b:
+                start, end = (b, max(b, end)) if a <= start else (start, a)
+        return start, max(start, end)
+
+    def _edges(self, node: _Node, source: tuple[int, int], target: tuple[int, int]) -> Span:
+        lined = self.lined
+        start = lined.copied(node.start, after=True)
+        if start is None:
+            start = self._after_word_before(node.start, source[0], target[0])
+        if start is None:
+            start = self._edge(node.start, source[0], target[0], is_start=True)
+        end = lined.copied(node.end, after=False)
+        if end is None:
+            end = self._edge(node.end, source[1], target[1], is_start=False)
+        return start, end
+
+    def _after_word_before(self, offset: int, source: int, target: int) -> int | None:
+        """Return the end of the word before, for a tag that stands right after it and not before
+        its own first word, as in `word<b> bold</b>`; None where the two words do not follow."""
+        lined = self.lined
+        if source == 0 or target == 0 or lined.source_words[source - 1][1] != offset:
+            return None
+        glued = lined.source_words[source][0] == offset
+        follows = self._aligned(source - 1) == target - 1
+        return None if glued or not follows else lined.target_words[target - 1][1]
+
+    def _edge(self, offset: int, source: int, target: int, *, is_start: bool) -> int:
+        """Return the edge of a target word that corresponds to an offset at a source word."""
+        lined = self.lined
+        (a, b), (c, d) = lined.source_words[source], lined.target_words[target]
+        if lined.source[a:b].casefold() == lined.target[c:d].casefold() and b - a == d - c:
+            return min(max(c + offset - a, c), d)
+        # Punctuation at the edge of a word goes with the tag if it did in the source.
+        core = _core(lined.source, (a, b))
+        if is_start:
+            return c if offset <= a < core[0] else self.cores[target][0]
+        return d if offset >= b > core[1] else self.cores[target][1]
+
+    def _verbatim(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span | None:
+        """Return where the translation has a code or a placeholder as it was."""
+        assert node.opening is not None
+        copied = self.lined.copied(node.start, after=True)
+        if copied is not None:
+            return copied, copied + node.end - node.start
+        wanted, text = node.opening.text, self.lined.target
+        start = text.find(wanted, *within)
+        ahead = self.lined.source.count(wanted, 0, node.start)
+        if ahead and text.count(wanted) == self.lined.source.count(wanted):
+            # The same characters stand before it: of as many copies, the one of its number.
+            start = -1
+            for _ in range(ahead + 1):
+                start = text.find(wanted, start + len(wanted) if start >= 0 else 0)
+            if not within[0] <= start <= within[1] - len(wanted):
+                start = text.find(wanted, *within)
+        while start >= 0:
+            end = start + len(wanted)
+            parts_word = (
+                (start > 0 and text[start - 1].isalnum() and wanted[0].isalnum())
+                or (end < len(text) and text[end].isalnum() and wanted[-1].isalnum())
+            )  # fmt: skip
+            if not parts_word and not any(a < end and start < b for a, b in taken):
+                return start, end
+            start = text.find(wanted, start + 1, within[1])
+        return None
+
+    def _point(self, node: _Node, within: Span, taken: Sequence[Span]) -> None:
+        """Place a node without words: beside the translation of a neighbour."""
+        lined, x = self.lined, node.start
+        exact = lined.copied(x, after=True)
+        if exact is None and x and not lined.source[x - 1].isspace():
+            exact = lined.copied(x, after=False)
+        place = exact if exact is not None else self._beside(node)
+        place = _outside(min(max(place, within[0]), within[1]), taken)
+        node.target = (place, place)
+
+    def _beside(self, node: _Node) -> int:
+        lined, x = self.lined, node.start
+        number = bisect_left(lined.source_words, x, key=lambda span: span[0])
+        left = range(number)
+        right = range(number, len(lined.source_words))
+        is_left = bool(left) and lined.source_words[left[-1]][1] >= x
+        is_right = bool(right) and lined.source_words[right[0]][0] == x
+        if not right and not is_left:
+            return len(lined.target)
+        if is_left and (word := self._aligned(left[-1])) is not None:
+            return self._edge(x, left[-1], word, is_start=False)
+        if is_right and (word := self._aligned(right[0])) is not None:
+            return self._edge(x, right[0], word, is_start=True)
+        if left and (word := self._aligned(left[-1])) is not None:
+            node.before = "" if is_left else " "
+            return lined.target_words[word][1]
+        if right and (word := self._aligned(right[0])) is not None:
+            node.after = "" if is_right else " "
+            return self._edge(x, right[0], word, is_start=True)
+        share = round(len(left) * len(lined.target_words) / max(1, len(lined.source_words)))
+        edges = [start for start, _ in lined.target_words] + [len(lined.target)]
+        node.after = "" if is_left or is_right else " "
+        return edges[share]
+
+    def _aligned(self, word: int) -> int | None:
+        """Return the target word that has most of a source word."""
+        column = self.lined.weights[:, word]
+        return int(column.argmax()) if column.size and column.max() > _WEAK else None
+
+    def _line_break(self, node: _Node, within: Span, taken: Sequence[Span]) -> Span:
+        """Return the space that becomes a line break: as far into the sentence as it was."""
+        lined = self.lined
+        exact = lined.copied(node.start, after=True)
+        if exact is not None:
+            return exact, exact + node.end - node.start
+        region = next(r for r in lined.regions if r.source[0] <= node.start < r.source[1])
+        before = sum(start < node.start for start, _ in lined.source_words)
+        words = region.source_words[1] - region.source_words[0]
+        length = region.target_words[1] - region.target_words[0]
+        wanted = round((before - region.source_words[0]) * length / max(1, words))
+        gaps = [
+            (abs(number - wanted), (lined.target_words[word][1], lined.target_words[word + 1][0]))
+            for number, word in enumerate(range(*region.target_words)[:-1], start=1)
+        ]
+        free = [
+            (distance, gap)
+            for distance, gap in gaps
+            if within[0] < gap[0] and gap[1] < within[1]
+            if not any((a < gap[1] and gap[0] < b) or gap == (a, b) for a, b in taken)
+        ]
+        return min(free)[1] if free else (-1, -1)
+
+
+def _heaviest_run(scores: np.ndarray, allowed: np.ndarray) -> tuple[float, Span | None]:
+    """Return the run of allowed words with the largest sum of scores (Kadane)."""
+    best, span = 0.0, None
+    total, start = 0.0, 0
+    for number, score in enumerate(scores):
+        if not allowed[number]:
+            total, start = 0.0, number + 1
+            continue
+        if total <= 0:
+            total, start = 0.0, number
+        total += float(score)
+        if total > best:
+            best, span = total, (start, number + 1)
+    return best, span
+
+
+def _core(text: str, span: Span) -> Span:
+    """Return the range of a word without punctuation around it; all of it if it is nothing else."""
+    start, end = span
+    while start < end and unicodedata.category(text[start])[0] == "P":
+        start += 1
+    while end > start and unicodedata.category(text[end - 1])[0] == "P":
+        end -= 1
+    return (start, end) if start < end else span
+
+
+def _outside(place: int, taken: Sequence[Span]) -> int:
+    """Return a place that is in none of the ranges, the next after it."""
+    for start, end in sorted(taken):
+        if start < place < end:
+            place = end
+    return place
+
+
+class _Writer:
+    """Writes text and markup in the order of the translation."""
+
+    def __init__(self, passage: Passage, lined: LineUp, copy: Callable[[int, int], str]) -> None:
+        self.passage = passage
+        self.lined = lined
+        self.copy = copy
+        self.at_line_start = True
+        # A character that the passage wrote in a way of its own is written so again.
+        self.spelled = {
+            part.text: (part.start, part.end)
+            for part in passage.parts
+            if part.kind == "text" and len(part.text) == 1 < part.end - part.start
+            if passage.copies and not part.text.isalnum()
+            if copy(part.start, part.end) != "\\" + part.text  # an escape only where it is needed
+        }
+
+    def write(self, nodes: Sequence[_Node]) -> str:
+        return self._nodes(nodes, (0, len(self.lined.target)), None)
+
+    def _nodes(self, nodes: Sequence[_Node], within: Span, parent: Part | None) -> str:
+        written, done = "", within[0]
+        order = sorted(range(len(nodes)), key=lambda number: (nodes[number].target, number))
+        for number in order:
+            node = nodes[number]
+            if node.target[0] < 0:
+                continue  # a line break in a sentence that became a single word
+            written += self._text((done, node.target[0]), parent)
+            written += self._node(node, parent)
+            done = node.target[1]
+        return written + self._text((done, within[1]), parent)
+
+    def _node(self, node: _Node, parent: Part | None) -> str:
+        opening, closing = node.opening, node.closing
+        if node.kind == "pair":
+            start = "" if opening is None else self.copy(opening.start, opening.end)
+            inside = self._nodes(node.children, node.target, opening or parent)
+            return (
+                start + inside + ("" if closing is None else self.copy(closing.start, closing.end))
+            )
+        assert opening is not None
+        raw = self.copy(opening.start, opening.end)
+        self.at_line_start = node.kind == "soft"
+        before, after = (
+            self.passage.encode(space, Place(parent, False)) if space else ""
+            for space in (node.before, node.after)
+        )
+        return before + raw + after
+
+    def _text(self, span: Span, parent: Part | None) -> str:
+        written = ""
+        for region in self.lined.regions:
+            start, end = max(span[0], region.target[0]), min(span[1], region.target[1])
+            if start >= end:
+                continue
+            place = Place(parent, self.at_line_start)
+            if region.is_copy and self.passage.copies:
+                shift = region.source[0] - region.target[0]
+                written += self._copied((start + shift, end + shift), place)
+            else:
+                written += self._encoded(self.lined.target[start:end], place)
+            self.at_line_start = False
+        return written
+
+    def _encoded(self, text: str, place: Place) -> str:
+        """Write new text."""
+        written, done = "", 0
+        for number, character in enumerate(text):
+            if character in self.spelled:
+                written += self.passage.encode(text[done:number], place) if done < number else ""
+                written += self.copy(*self.spelled[character])
+                done, place = number + 1, Place(place.parent, False)
+        return written + (self.passage.encode(text[done:], place) if done < len(text) else "")
+
+    def _copied(self, span: Span, place: Place) -> str:
+        """Write text of the passage as it stood."""
+        written, here = "", 0
+        for part in self.passage.parts:
+            after = here + len(part.text)
+            start, end = max(span[0], here), min(span[1], after)
+            if start < end:
+                text = part.text[start - here : end - here]
+                if part.kind != "text":
+                    written += self.passage.encode(text, place)
+                elif part.end - part.start == len(part.text):
+                    first = part.start + start - here
+                    written += self.copy(first, first + len(text))
+                else:
+                    written += self.copy(part.start, part.end)
+            here = after
+        return written

@@ -1,0 +1,90 @@
+"""Plain text: paragraphs, whose lines may be wrapped."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.passage import Part, Passage, lines_of, make_passage
+
+_ITEM = re.compile(r"\s*(?:[-*+•–—]|\(?\d{1,3}[.)]|\(?[a-zA-Z][.)])\s")
+_GAP = re.compile(r" {3,}|\t+")
+"""Space between the columns of a table."""
+
+Line = tuple[int, int]
+
+
+def read_plain_text(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
+    """Yield the passages of a text.
+
+    A line runs on in the next where the next line's first word would not have fitted on it: longer
+    than the longest line of its paragraph. An item of a list begins a passage; so does what stands
+    behind a tab or three spaces, as the columns of tables do.
+
+    Args:
+        text: all of it.
+        settings: of the document.
+        name: of the document.
+    """
+    paragraph: list[Line] = []
+    for start, end in [*lines_of(text), (len(text), len(text))]:
+        line = text[start:end]
+        bare = start + len(line) - len(line.lstrip()), start + len(line.rstrip())
+        is_table = _GAP.search(text, *bare) is not None
+        alone = settings.split == "lines" or is_table
+        if paragraph and (alone or not line.strip()):
+            for lines in _wrapped(text, paragraph):
+                yield from _passage(text, lines)
+            paragraph = []
+        if is_table:
+            for cell in _cells(text, *bare):
+                yield from _passage(text, [cell])
+        elif alone and line.strip():
+            yield from _passage(text, [bare])
+        elif line.strip():
+            paragraph.append(bare)
+
+
+def _cells(text: str, start: int, end: int) -> Iterator[Line]:
+    for gap in _GAP.finditer(text, start, end):
+        yield start, gap.start()
+        start = gap.end()
+    yield start, end
+
+
+def _passage(text: str, lines: list[Line]) -> Iterator[Passage]:
+    item = _ITEM.match(text, *lines[0])
+    if item is not None:
+        lines[0] = (item.end(), lines[0][1])
+    yield from make_passage(wrapped_parts(text, lines))
+
+
+def wrapped_parts(text: str, lines: Sequence[Line]) -> Iterator[Part]:
+    """Yield the parts of lines that run on: breaks between them stand for a space.
+
+    Args:
+        text: the document.
+        lines: ranges without space around them.
+    """
+    before: int | None = None
+    for start, end in lines:
+        if before is not None:
+            yield Part(before, start, "soft", " ")
+        yield Part(start, end, "text", text[start:end])
+        before = end
+
+
+def _wrapped(text: str, paragraph: Sequence[Line]) -> Iterator[list[Line]]:
+    """Yield lines of a paragraph that run on."""
+    width = max(end - start for start, end in paragraph)
+    lines = [paragraph[0]]
+    for line in paragraph[1:]:
+        start, end = lines[-1]
+        words = text[slice(*line)].split(maxsplit=1)
+        runs_on = end - start + 1 + len(words[0]) > width
+        if not runs_on or _ITEM.match(text, *line):
+            yield lines
+            lines = []
+        lines.append(line)
+    yield lines

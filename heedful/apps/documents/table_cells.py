@@ -1,0 +1,206 @@
+"""Cells of CSV (RFC 4180, with any delimiter) and TSV."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.passage import Passage, Place, lines_of, make_passage, plain, text_parts
+from heedful.errors import ConfigError, DataError, suggest
+
+_DELIMITERS = ",;\t|"
+_BREAK = re.compile(r"\r\n|\r|\n")
+_QUOTES = re.compile('""')
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Args:
+        start, end: range of its characters, inside its quotes if it has some.
+        is_quoted: it has.
+    """
+
+    start: int
+    end: int
+    is_quoted: bool
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, and the line that it begins in, from 1."""
+
+    line: int
+    cells: tuple[Cell, ...]
+
+
+def read_csv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
+    """Yield the passages of the wanted columns.
+
+    Args:
+        text: all of it.
+        settings: which columns, in `columns`; the delimiter.
+        name: of the document.
+
+    Raises:
+        ConfigError: when no columns are named, or there are none of that name.
+        DataError: naming the line that is damaged or lacks a wanted cell.
+    """
+    delimiter = settings.delimiter or _delimiter(text)
+    yield from _read(text, list(_quoted_rows(text, delimiter, name)), delimiter, settings, name)
+
+
+def read_tsv(text: str, settings: DocumentSettings, name: str) -> Iterator[Passage]:
+    """Yield the passages of the wanted columns of values between tabs, which have no quotes.
+
+    Args and errors are those of `read_csv`.
+    """
+    rows: list[Row] = []
+    for number, (start, end) in enumerate(lines_of(text), start=1):
+        if start == end:
+            continue
+        cells = []
+        for cell in text[start:end].split("\t"):
+            cells.append(Cell(start, start + len(cell), False))
+            start += len(cell) + 1
+        rows.append(Row(number, tuple(cells)))
+    yield from _read(text, rows, "\t", settings, name, quotes=False)
+
+
+def _read(
+    text: str,
+    rows: Sequence[Row],
+    delimiter: str,
+    settings: DocumentSettings,
+    name: str,
+    *,
+    quotes: bool = True,
+) -> Iterator[Passage]:
+    if not rows:
+        return
+    columns = _columns(text, rows[0], settings, name)
+    for row in rows[1:] if settings.header else rows:
+        for column in columns:
+            if column >= len(row.cells):
+                raise DataError(
+                    f"Line {row.line} has {len(row.cells)} cells, and none in column {column + 1}",
+                    where=name,
+                    remedy="Mend the row, or name the delimiter: --delimiter",
+                )
+            yield from _cell(text, row.cells[column], delimiter, quotes=quotes)
+
+
+def _columns(text: str, first: Row, settings: DocumentSettings, name: str) -> list[int]:
+    """Return the numbers of the wanted columns, from 0."""
+    names = [
+        text[cell.start : cell.end].replace('""', '"').strip()
+        if cell.is_quoted
+        else text[cell.start : cell.end].strip()
+        for cell in first.cells
+    ]
+    if not settings.columns:
+        known = ", ".join(names) if settings.header else f"1 to {len(names)}"
+        example = names[-1] if settings.header else "1"
+        raise ConfigError(
+            "Which columns are text is not known",
+            where=name,
+            remedy=f"Name them, for example: --columns {example}. There are: {known}",
+        )
+    columns: list[int] = []
+    for wanted in settings.columns:
+        if settings.header and wanted in names:
+            columns.append(names.index(wanted))
+        elif wanted.isdecimal() and 1 <= int(wanted) <= len(names):
+            columns.append(int(wanted) - 1)
+        else:
+            raise ConfigError(
+                f"There is no column {wanted!r}",
+                where=name,
+                remedy=suggest(wanted, names) if settings.header else f"There are {len(names)}",
+            )
+    return list(dict.fromkeys(columns))
+
+
+def _delimiter(text: str) -> str:
+    """Return the delimiter that the first row has most of, outside of quotes."""
+    row = re.match(r'(?:"(?:[^"]|"")*"|[^\r\n"])*', text)
+    bare = re.sub(r'"(?:[^"]|"")*"', "", row[0] if row is not None else "")
+    return max(_DELIMITERS, key=bare.count)
+
+
+def _quoted_rows(text: str, delimiter: str, name: str) -> Iterator[Row]:
+    bare = re.compile(rf"[^{re.escape(delimiter)}\r\n]*")
+    quoted = re.compile(r'"((?:[^"]|"")*)"')
+    place, line, cells, first = 0, 1, list[Cell](), 1
+    while place < len(text):
+        if text[place] == '"':
+            match = quoted.match(text, place)
+            if match is None:
+                raise DataError(
+                    f"Line {line} begins a quoted cell that never ends",
+                    where=name,
+                    remedy='Close it with ", or double each " inside it',
+                )
+            cells.append(Cell(match.start(1), match.end(1), True))
+            line += len(_BREAK.findall(match[0]))
+        else:
+            match = bare.match(text, place)
+            assert match is not None
+            cells.append(Cell(match.start(), match.end(), False))
+        place = match.end()
+        if text.startswith(delimiter, place):
+            place += 1
+            if place == len(text) or text[place] in "\r\n":
+                cells.append(Cell(place, place, False))
+            else:
+                continue
+        end = _BREAK.match(text, place)
+        if end is None and place < len(text):
+            raise DataError(
+                f"Line {line} has {text[place]!r} after the end of a quoted cell",
+                where=name,
+                remedy='Double each " inside a cell, or name the delimiter: --delimiter',
+            )
+        if len(cells) > 1 or cells[0].is_quoted or cells[0].start < cells[0].end:
+            yield Row(first, tuple(cells))
+        place = place if end is None else end.end()
+        line += 1
+        cells, first = [], line
+
+
+def _cell(text: str, cell: Cell, delimiter: str, *, quotes: bool) -> Iterator[Passage]:
+    """Yield a passage for each line of a cell."""
+    if not cell.is_quoted:
+        encode = plain if quotes else _without_tabs
+        for passage in make_passage(text_parts(text, cell.start, cell.end), encode):
+            if quotes:
+                wrap = partial(_unquoted, text, cell, passage, delimiter)
+                passage = replace(passage, start=cell.start, end=cell.end, wrap=wrap)
+            yield passage
+        return
+    start = cell.start
+    for match in [*_BREAK.finditer(text, cell.start, cell.end), None]:
+        end = cell.end if match is None else match.start()
+        yield from make_passage(text_parts(text, start, end, _QUOTES, lambda _: '"'), _doubled)
+        start = end if match is None else match.end()
+
+
+def _unquoted(text: str, cell: Cell, passage: Passage, delimiter: str, translation: str) -> str:
+    """Return the content of a cell without quotes, or with quotes if it needs them now."""
+    before = text[cell.start : passage.start]
+    content = before + translation + text[passage.end : cell.end]
+    if content != text[cell.start : cell.end] and (delimiter in content or '"' in content):
+        return '"' + content.replace('"', '""') + '"'
+    return content
+
+
+def _doubled(text: str, place: Place) -> str:
+    return text.replace('"', '""')
+
+
+def _without_tabs(text: str, place: Place) -> str:
+    return text.replace("\t", " ")

@@ -1,0 +1,126 @@
+"""XML as ranges of characters: tags, texts and all else, after a parser found it well-formed."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+from xml.parsers import expat
+
+from heedful.apps.documents.passage import Part, Place, text_parts
+from heedful.errors import DataError
+
+_TOKEN = re.compile(
+    r"<!--.*?-->|<\?.*?\?>|(?P<cdata><!\[CDATA\[.*?\]\]>)|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
+    r"|<(?P<end>/?)(?P<name>[^\s/>]+)(?P<attributes>(?:[^\"'>]|\"[^\"]*\"|'[^']*')*)>"
+    r"|(?P<text>[^<]+)",
+    re.DOTALL,
+)
+_ATTRIBUTE = re.compile(r"([^\s=]+)\s*=\s*(?:\"([^\"]*)\"|'([^']*)')")
+_REFERENCE = re.compile(r"&(?:amp|lt|gt|quot|apos|#\d+|#x[\da-fA-F]+);")
+_LINE_BREAK = re.compile(r"[ \t\r\n]*[\r\n][ \t\r\n]*")
+
+Kind = Literal["start", "empty", "end", "text", "cdata", "other"]
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of an XML document.
+
+    Args:
+        kind: `empty` is a tag such as <x/>.
+        name: of a tag, without its prefix.
+        start, end: range of its characters.
+        attributes: of a tag, as they are written.
+    """
+
+    kind: Kind
+    name: str
+    start: int
+    end: int
+    attributes: str = ""
+
+    def attribute(self, name: str) -> str | None:
+        """Return the value of an attribute, its prefix counted."""
+        for match in _ATTRIBUTE.finditer(self.attributes):
+            if match[1] == name:
+                return html.unescape(match[2] if match[2] is not None else match[3])
+        return None
+
+
+def xml_tokens(text: str, name: str) -> Iterator[Token]:
+    """Yield the tokens of a document; every character belongs to one.
+
+    Args:
+        text: all of it.
+        name: of the document.
+
+    Raises:
+        DataError: naming the line where it is not well-formed, or declares entities, by which small
+            documents can grow without bounds.
+    """
+    _check(text, name)
+    for match in _TOKEN.finditer(text):
+        start, end = match.span()
+        if match["name"] is not None:
+            kind: Kind = "end" if match["end"] else "start"
+            if match["attributes"].endswith("/"):
+                kind = "empty"
+            local = match["name"].rpartition(":")[2]
+            yield Token(kind, local, start, end, match["attributes"])
+        elif match["text"] is not None:
+            yield Token("text", "", start, end)
+        else:
+            yield Token("cdata" if match["cdata"] else "other", "", start, end)
+
+
+def _check(text: str, name: str) -> None:
+    parser = expat.ParserCreate("utf-8")
+
+    def refuse(*_: object) -> None:
+        raise DataError(
+            f"Line {parser.CurrentLineNumber} declares an entity",
+            where=name,
+            remedy="Write what it stands for in its place",
+        )
+
+    parser.EntityDeclHandler = refuse
+    try:
+        parser.Parse(text.encode("utf-8", "surrogatepass"), True)
+    except expat.ExpatError as error:
+        raise DataError(
+            f"Line {error.lineno}, column {error.offset + 1} is no XML: "
+            f"{expat.ErrorString(error.code)}",
+            where=name,
+            remedy="Mend the document, or say what format it has (--format)",
+        ) from None
+
+
+def xml_text(text: str, token: Token, *, folds: bool = True) -> Iterator[Part]:
+    """Yield the parts of a token of text.
+
+    Args:
+        text: the document.
+        token: of text, or a section of character data.
+        folds: a line break is no more than a space.
+    """
+    if token.kind == "cdata":
+        yield Part(token.start, token.end, "text", text[token.start + 9 : token.end - 3])
+        return
+    start = token.start
+    for match in _LINE_BREAK.finditer(text, token.start, token.end) if folds else ():
+        yield from text_parts(text, start, match.start(), _REFERENCE, html.unescape)
+        yield Part(match.start(), match.end(), "soft", " ")
+        start = match.end()
+    yield from text_parts(text, start, token.end, _REFERENCE, html.unescape)
+
+
+def encode_xml(text: str, place: Place) -> str:
+    """Write text between tags, without characters that XML cannot hold."""
+    text = _UNWRITABLE.sub(" ", text)
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+_UNWRITABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")

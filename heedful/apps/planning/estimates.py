@@ -1,0 +1,376 @@
+"""Memory, communication and time of an update of one layout.
+
+A step of training is products, which a device computes at a share of its rate; passes over
+activations, which its memory bounds; and messages, some of which computing hides. The two shares
+are the only constants that were fitted, and to none of the runs that plans are compared with
+(`docs/measured/plans.md`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+from heedful.apps.planning.cluster import CPU, NUMBER_BYTES, Cluster, Precision
+from heedful.apps.planning.collectives import Traffic, all_reduce_bytes, gather_bytes, traffic
+from heedful.apps.planning.layouts import Layout
+from heedful.apps.planning.model_costs import ModelCosts
+from heedful.engines.cost_memory import PRIMITIVES, PROCESS, SLACK, logit_bytes, loss_bytes
+from heedful.nn.work import FLOAT32
+
+Checkpointing = Literal["none", "selective", "full"]
+
+PASSES = 13.0
+"""Times that memory moves each byte that the backward pass needs: it is written, read by the next
+operation, read again in the backward pass, and so are gradients of it and copies in between."""
+
+_OPTIMIZER_PASSES = 7
+"""Adam reads weight, gradient and two moments, and writes all but the gradient."""
+
+_GPU_PROCESS = 1_500_000_000
+"""A CUDA context and NCCL's buffers."""
+
+_BUCKETS = 2 * (25 << 20)
+"""Two buckets of gradients, of DDP's 25 MiB, are on their way at a time."""
+
+_PREFETCHED = 2
+"""Blocks whose weights are gathered at a time: the one at work and the next."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """The texts of an update, on all devices together.
+
+    Args:
+        positions: tokens of texts, padding among them; of pairs on each side.
+        length: tokens of a text.
+        precision: of products.
+    """
+
+    positions: int
+    length: int
+    precision: Precision
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceMemory:
+    """Bytes on one device at the worst moment of an update.
+
+    Args:
+        weights: in float32.
+        gradients: in float32.
+        optimizer: two moments in float32.
+        casts: weights as products of fewer bits read them.
+        gathered: weights and gradients of blocks that shards are gathered to, and buckets.
+        activations: of a batch, and results that pass.
+        loss: the chunk of logits and the gradients that the fused loss holds.
+        slack: holes between them.
+        process: what a process has before it holds a model.
+        available: bytes there are.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    casts: float
+    gathered: float
+    activations: float
+    loss: float
+    slack: float
+    process: float
+    available: int
+
+    @property
+    def parts(self) -> dict[str, int]:
+        """Bytes by what they are for."""
+        return {name: round(size) for name, size in asdict(self).items() if name != "available"}
+
+    @property
+    def needed(self) -> int:
+        """All of them."""
+        return sum(self.parts.values())
+
+    @property
+    def fits(self) -> bool:
+        """True if there are as many as are needed."""
+        return self.needed <= self.available
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """Seconds of computing in an update, on one device.
+
+    Args:
+        products: matrix products, each once.
+        passes: over activations.
+        again: what the backward pass computes again.
+        optimizer: the update of the weights.
+    """
+
+    products: float
+    passes: float
+    again: float
+    optimizer: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return self.products + self.passes + self.again + self.optimizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A layout with its costs.
+
+    Args:
+        layout: numbers of devices in each dimension.
+        checkpointing: activations that are computed again.
+        accumulate: batches of an update on each device, one after the other.
+        memory: of one device.
+        compute: of one device.
+        messages: of one device.
+        positions: of an update on all devices.
+        utilization: model FLOPs of an update over those that the devices could compute in its time.
+    """
+
+    layout: Layout
+    checkpointing: Checkpointing
+    accumulate: int
+    memory: DeviceMemory
+    compute: Compute
+    messages: tuple[Traffic, ...]
+    positions: int
+    utilization: float
+
+    @property
+    def shown(self) -> float:
+        """Seconds of an update in which messages are waited for."""
+        return sum(each.shown for each in self.messages)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of an update."""
+        return self.compute.seconds + self.shown
+
+    @property
+    def positions_per_second(self) -> float:
+        """Positions a second on all devices."""
+        return self.positions / self.seconds
+
+
+def estimate(
+    costs: ModelCosts,
+    cluster: Cluster,
+    batch: Batch,
+    layout: Layout,
+    *,
+    checkpointing: Checkpointing = "none",
+    accumulate: int = 1,
+) -> Plan:
+    """Estimate an update.
+
+    Args:
+        costs: of the model, at the batch's length and precision.
+        cluster: the devices.
+        batch: of an update.
+        layout: how they are used.
+        checkpointing: activations that are computed again.
+        accumulate: batches of an update on each device, one after the other.
+    """
+    step = _Step(costs, cluster, batch, layout, checkpointing, accumulate)
+    compute = step.compute()
+    messages = tuple(each for each in step.messages() if each.sent)
+    seconds = compute.seconds + sum(each.shown for each in messages)
+    able = cluster.devices * cluster.device.rate(batch.precision) * seconds
+    return Plan(
+        layout=layout,
+        checkpointing=checkpointing,
+        accumulate=accumulate,
+        memory=step.memory(),
+        compute=compute,
+        messages=messages,
+        positions=batch.positions,
+        utilization=batch.positions * costs.training_per_position / able,
+    )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The arithmetic of an update."""
+
+    costs: ModelCosts
+    cluster: Cluster
+    batch: Batch
+    layout: Layout
+    checkpointing: Checkpointing
+    accumulate: int
+
+    @property
+    def positions(self) -> float:
+        """Positions of a batch on one device."""
+        return self.batch.positions / (self.layout.batches * self.layout.context * self.accumulate)
+
+    @property
+    def number_bytes(self) -> int:
+        return NUMBER_BYTES[self.batch.precision]
+
+    @property
+    def block_operations(self) -> float:
+        """Forward operations of a batch on one device in blocks."""
+        work = self.costs.forward
+        per_position = (work.weights + work.attention) / self.costs.length
+        return self.positions * per_position / self.layout.tensor
+
+    def products(self) -> float:
+        """Seconds of the forward products of a batch; all of them read the weights at least."""
+        device = self.cluster.device
+        output = self.positions * self.costs.forward.output / self.costs.length
+        computed = (self.block_operations + output) / self._rate
+        weights = self.costs.parameters_of(self.layout.tensor) * self.number_bytes
+        return max(computed, weights / device.bandwidth)
+
+    def passes(self) -> float:
+        """Seconds of the passes over the activations of a batch's blocks, backward ones too."""
+        kept = self.costs.blocks.kept.divided(self.layout.tensor)
+        return PASSES * self.positions * kept / self.cluster.device.bandwidth
+
+    def compute(self) -> Compute:
+        """Return the seconds of an update on one device."""
+        costs, bandwidth = self.costs, self.cluster.device.bandwidth
+        logits = costs.vocabulary * costs.predicted * self.number_bytes
+        around = PASSES * self.positions * (costs.embedded + logits) / bandwidth
+        again = 0.0
+        if self.checkpointing != "none":
+            again = self.passes() / 3
+        if self.checkpointing == "full":
+            again += self.block_operations / self._rate
+        held = costs.parameters_of(self.layout.tensor) / self.layout.shard
+        return Compute(
+            products=self.accumulate * 3 * self.products(),
+            passes=self.accumulate * (self.passes() + around),
+            again=self.accumulate * again,
+            optimizer=_OPTIMIZER_PASSES * held * FLOAT32 / bandwidth,
+        )
+
+    @property
+    def _rate(self) -> float:
+        return self.cluster.device.reached(self.batch.precision)
+
+    def messages(self) -> list[Traffic]:
+        """Return what is sent in an update."""
+        compute = self.compute()
+        computing = compute.seconds - compute.optimizer
+        return [*self._gradients(computing), *self._divided(compute)]
+
+    def _gradients(self, computing: float) -> list[Traffic]:
+        """Return what copies and shards of the model send, a message for each block.
+
+        Args:
+            computing: seconds of the update's forward and backward passes.
+        """
+        layout, cluster, batches = self.layout, self.cluster, self.accumulate
+        held = self.costs.parameters_of(layout.tensor)
+        copies = layout.copies_group(cluster.per_host)
+        shards = layout.shard_group(cluster.per_host)
+        backward, blocks = computing * 2 / 3, self.costs.blocks.layers
+        return [
+            traffic(
+                "gradients, summed over copies",
+                all_reduce_bytes(copies.size, held / layout.shard * FLOAT32),
+                copies,
+                cluster,
+                calls=blocks,
+                behind=backward / batches,  # all but the last batch of an update sum at home
+            ),
+            traffic(
+                "weights, gathered from shards",
+                2 * batches * gather_bytes(layout.shard, held * self.number_bytes),
+                shards,
+                cluster,
+                calls=2 * batches * blocks,
+                behind=computing,
+            ),
+            traffic(
+                "gradients, scattered to shards",
+                batches * gather_bytes(layout.shard, held * FLOAT32),
+                shards,
+                cluster,
+                calls=batches * blocks,
+                behind=backward,
+            ),
+        ]
+
+    def _divided(self, compute: Compute) -> list[Traffic]:
+        """Return what devices send that compute one matrix or hold one text together."""
+        costs, layout, cluster = self.costs, self.layout, self.cluster
+        positions = self.accumulate * self.positions
+        # Forward and backward; once more where blocks are computed again.
+        sums = 3 if self.checkpointing == "full" else 2
+        exchanged = sums * costs.blocks.exchanged * positions
+        # Keys and values go round forward and backward, their gradients backward.
+        passed = 3 * (layout.context - 1) * costs.blocks.keys_values * positions
+        attention = costs.forward.attention / max(1, costs.forward.total)
+        return [
+            traffic(
+                "activations, summed over parts of matrices",
+                all_reduce_bytes(layout.tensor, exchanged),
+                layout.tensor_group(cluster.per_host),
+                cluster,
+                calls=self.accumulate * sums * costs.blocks.exchanges,
+            ),
+            traffic(
+                "keys and values, passed round",
+                passed,
+                layout.context_group(cluster.per_host),
+                cluster,
+                calls=self.accumulate * 2 * (layout.context - 1) * costs.blocks.layers,
+                behind=attention * compute.products,
+            ),
+        ]
+
+    def memory(self) -> DeviceMemory:
+        """Return the bytes at the worst moment of an update."""
+        costs, layout, device = self.costs, self.layout, self.cluster.device
+        held = costs.parameters_of(layout.tensor)
+        mine = held / layout.shard
+        casts = gathered = 0.0
+        # What is beside the blocks is gathered once and stays; its gradient is read by the loss.
+        blocks = costs.blocks.parameters
+        beside = costs.parameters - blocks
+        if layout.shard > 1:
+            largest = costs.largest.parameters - costs.largest.divisible * (1 - 1 / layout.tensor)
+            gathered = (_PREFETCHED * largest + beside) * self.number_bytes + largest * FLOAT32
+        elif self.number_bytes < FLOAT32 and device.name != CPU:
+            casts = (held - beside) * self.number_bytes
+        if layout.data * layout.context > 1:
+            gathered += min(_BUCKETS, 2 * mine * FLOAT32)
+        positions = round(self.positions)
+        predicted = round(positions * costs.predicted)
+        loss = 0
+        if costs.vocabulary:
+            loss = logit_bytes(costs.vocabulary, predicted, self.number_bytes)
+            loss += loss_bytes(costs.width, costs.vocabulary, predicted, self.number_bytes)
+        activations = positions * (self._kept() + costs.embedded + costs.passing)
+        model = 4 * FLOAT32 * mine + casts + gathered
+        on_cpu = device.name == CPU
+        return DeviceMemory(
+            weights=FLOAT32 * mine,
+            gradients=FLOAT32 * mine,
+            optimizer=2 * FLOAT32 * mine,
+            casts=casts,
+            gathered=gathered,
+            activations=activations,
+            loss=loss,
+            slack=SLACK * (model + activations + loss),
+            process=PROCESS + PRIMITIVES[False] if on_cpu else _GPU_PROCESS,
+            available=device.memory,
+        )
+
+    def _kept(self) -> float:
+        """Return the bytes of a position's activations in all blocks."""
+        blocks, tensor = self.costs.blocks, self.layout.tensor
+        kinds = {"none": blocks.kept, "selective": blocks.products, "full": blocks.inputs}
+        kept = kinds[self.checkpointing].divided(tensor)
+        if self.checkpointing == "none":
+            return kept
+        return kept + self.costs.largest.kept.divided(tensor)  # one block is computed again

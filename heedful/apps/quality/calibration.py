@@ -1,0 +1,212 @@
+"""Calibrated confidence: the chrF that a translation is likely to get, by what its model thought.
+
+A linear fit of simple features orders translations; an isotonic fit (Zadrozny and Elkan 2002) of
+the chrF to that order makes its values mean what they say.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from heedful.apps.quality.wording_checks import length_deviation, text_length
+from heedful.config import Config
+from heedful.durable import whole
+from heedful.errors import DataError, ModelError
+from heedful.models.model_directory import CONFIG_FILE
+from heedful.pipelines.text_splitting import Translation
+from heedful.pretrained.catalogue import directory_of
+
+CALIBRATION_FILE = "calibration.json"
+FEWEST_PAIRS = 100
+"""Pairs below which a fit says more about them than about the model."""
+
+FEATURES = ("mean", "lowest", "length", "deviation")
+"""Mean and lowest log-probability, log of the number of tokens, length beside the source's."""
+
+_FEWEST_IN_A_STEP = 20
+_BINS = 10
+
+Numbers = npt.NDArray[np.float64]
+
+
+class Calibration(Config):
+    """A prediction of sentence chrF."""
+
+    schema_version: Annotated[int, Field(ge=1, le=1)] = 1
+    pairs: Annotated[int, Field(ge=1)] = Field(description="that it was fitted to")
+    weights: tuple[float, float, float, float] = Field(description="of the features")
+    bias: float
+    order: tuple[float, ...] = Field(description="linear predictions, ascending")
+    values: tuple[float, ...] = Field(description="the chrF at each, 0 to 100")
+
+    @classmethod
+    def read(cls, path: Path) -> Calibration:
+        """Read a calibration.
+
+        Raises:
+            ModelError: when it is damaged.
+            ConfigError: when a field is wrong.
+        """
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ModelError(
+                f"This is no calibration: {error}",
+                where=str(path),
+                remedy="Make it anew with heedful calibrate",
+            ) from None
+        found = cls.parse(values if isinstance(values, dict) else {}, where=str(path))
+        if len(found.order) != len(found.values) or not found.order:
+            raise ModelError(
+                "Its order and values are not of one length",
+                where=str(path),
+                remedy="Make it anew with heedful calibrate",
+            )
+        return found
+
+    def write(self, path: Path) -> None:
+        """Write it, whole or not at all."""
+        with whole(path) as file:
+            file.write((json.dumps(self.plain(), indent=1) + "\n").encode())
+
+    def predict(self, sources: Sequence[str], translations: Sequence[Translation]) -> list[float]:
+        """Return the chrF that translations are likely to get, 0 to 100."""
+        if not sources:
+            return []
+        linear = _features(sources, translations) @ np.array(self.weights) + self.bias
+        return [float(each) for each in np.interp(linear, self.order, self.values)]
+
+
+def calibration_path(model: Path) -> Path:
+    """Return the path of the calibration of a model directory or a run directory."""
+    model = directory_of(model)
+    places = (model, model / "model")
+    return next((p for p in places if (p / CONFIG_FILE).is_file()), model) / CALIBRATION_FILE
+
+
+def fit(
+    sources: Sequence[str], translations: Sequence[Translation], scores: Sequence[float]
+) -> Calibration:
+    """Fit the prediction to translations whose chrF is known.
+
+    Args:
+        sources: the texts.
+        translations: of the model, of each.
+        scores: sentence chrF of each, 0 to 100.
+
+    Raises:
+        DataError: when there are too few.
+    """
+    if len(scores) < FEWEST_PAIRS:
+        raise DataError(
+            f"{len(scores)} pairs are too few to calibrate with",
+            remedy=f"Give at least {FEWEST_PAIRS}, better thousands, that the model has not seen",
+        )
+    features, wanted = _features(sources, translations), np.array(scores, dtype=np.float64)
+    design = np.column_stack([features, np.ones(len(features))])
+    solution, *_ = np.linalg.lstsq(design, wanted, rcond=None)
+    order, values = _isotonic(design @ solution, wanted)
+    return Calibration(
+        pairs=len(scores),
+        weights=tuple(map(float, solution[:-1])),
+        bias=float(solution[-1]),
+        order=tuple(map(float, order)),
+        values=tuple(map(float, values)),
+    )
+
+
+def _features(sources: Sequence[str], translations: Sequence[Translation]) -> Numbers:
+    """Return the features [N, 4] of translations; zeros for one without tokens."""
+    rows = []
+    for source, translation in zip(sources, translations, strict=True):
+        scores = translation.token_scores or (0.0,)
+        deviation = length_deviation(text_length(source), text_length(translation))
+        row = (sum(scores) / len(scores), min(scores), math.log(len(scores)), abs(deviation))
+        rows.append(row)
+    return np.array(rows, dtype=np.float64).reshape(-1, len(FEATURES))
+
+
+def _isotonic(x: Numbers, y: Numbers) -> tuple[Numbers, Numbers]:
+    """Return steps of the best fit that never falls (pool adjacent violators, Ayer 1955).
+
+    Steps of few points are pooled with their neighbours, so that single sentences decide nothing.
+    """
+    places = np.argsort(x, kind="stable")
+    blocks: list[tuple[float, float, int]] = []  # sums of x and y, and how many
+    groups = max(1, len(x) // _FEWEST_IN_A_STEP)
+    for group in np.array_split(places, groups):
+        block = (float(x[group].sum()), float(y[group].sum()), len(group))
+        while blocks and blocks[-1][1] / blocks[-1][2] >= block[1] / block[2]:
+            before = blocks.pop()
+            block = (before[0] + block[0], before[1] + block[1], before[2] + block[2])
+        blocks.append(block)
+    return (
+        np.array([block[0] / block[2] for block in blocks]),
+        np.array([block[1] / block[2] for block in blocks]),
+    )
+
+
+@dataclass(frozen=True)
+class ReliabilityBin:
+    """Translations of about the same prediction.
+
+    Args:
+        predicted: their mean prediction.
+        actual: their mean chrF.
+        error: standard error of that mean.
+        count: how many they are.
+    """
+
+    predicted: float
+    actual: float
+    error: float
+    count: int
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """A measure of predictions on translations that they were not fitted to.
+
+    Args:
+        bins: by prediction, of equal count.
+        calibration_error: mean distance of prediction and chrF over the bins.
+        absolute_error: mean distance over the translations.
+        correlation: Pearson's, of predictions and chrF.
+    """
+
+    bins: tuple[ReliabilityBin, ...]
+    calibration_error: float
+    absolute_error: float
+    correlation: float
+
+
+def reliability(predicted: Sequence[float], actual: Sequence[float]) -> Reliability:
+    """Compare predictions with the chrF that translations got.
+
+    Args:
+        predicted: a prediction for each translation.
+        actual: the chrF of each.
+    """
+    x, y = np.array(predicted), np.array(actual)
+    bins = []
+    for group in np.array_split(np.argsort(x, kind="stable"), min(_BINS, len(x))):
+        error = float(y[group].std() / math.sqrt(len(group)))
+        mean = float(y[group].mean())
+        bins.append(ReliabilityBin(float(x[group].mean()), mean, error, len(group)))
+    distances = [abs(each.predicted - each.actual) * each.count for each in bins]
+    varies = x.std() > 0 and y.std() > 0
+    return Reliability(
+        tuple(bins),
+        sum(distances) / len(x),
+        float(np.abs(x - y).mean()),
+        float(np.corrcoef(x, y)[0, 1]) if varies else 0.0,
+    )

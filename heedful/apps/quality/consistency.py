@@ -1,0 +1,292 @@
+"""A translator that keeps to its source: capitals, numbers, and words that the model cannot spell.
+
+The source is respelled into what models know and translated as any text, and the translation is
+respelled in turn. Alignments are between the texts as people see them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from heedful.apps.quality.number_mending import Form, Mending, NumberForm, mend_numbers
+from heedful.apps.quality.required_copies import Copy, RequiredCopies
+from heedful.apps.quality.respelled_translation import every, respelled, with_source
+from heedful.pipelines.search_items import Terminology
+from heedful.pipelines.text_splitting import Translation, clean
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.search_settings import SearchSettings
+from heedful.text.capitals import capital_parts, capitals, sentence_case
+from heedful.text.respelling import Edit, Respelling, Span
+from heedful.text.unknown_words import stand_ins, unknown_words
+
+Languages = tuple[str | None, str | None]
+"""Codes of source and target, None where unknown."""
+
+
+class ConsistentTranslation(TranslationPipeline):
+    """A translation pipeline whose translations keep to their sources.
+
+    Args:
+        pipeline: the translator.
+        capitals: sentences in capitals are translated in sentence case, and their translations put
+            in capitals.
+        copy_unknown: words with characters that the source's tokenizer does not know are copied: a
+            name stands for each, which the translation must contain.
+        numbers: form of the numbers, which are put right where that is certain; as the model
+            writes them if unset. Where numbers are still missing, a second search must write them.
+        languages: of source and target; they decide about some letters, the signs in numbers and
+            their words.
+
+    Attributes:
+        mended: numbers that were changed in translations so far.
+        unmended: numbers of sources that their translations lack, or the other way round.
+
+    Raises:
+        ConfigError: when numbers are to be localized and a language is unknown.
+    """
+
+    def __init__(
+        self,
+        pipeline: TranslationPipeline,
+        *,
+        capitals: bool = False,
+        copy_unknown: bool = False,
+        numbers: Form | None = None,
+        languages: Languages = (None, None),
+    ) -> None:
+        super().__init__(
+            pipeline.models,
+            pipeline.tokenizers,
+            precision=pipeline.precision,
+            shortlist=pipeline.shortlist,
+        )
+        self.capitals = capitals
+        self.copy_unknown = copy_unknown
+        self.numbers = None if numbers is None else NumberForm(numbers, languages)
+        self.languages = languages
+        self.mended = 0
+        self.unmended = 0
+
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        glossary: Terminology | None = None,
+        **options: Any,
+    ) -> list[Translation]:
+        """Translate texts; see `TranslationPipeline.translate`.
+
+        Args:
+            texts: any strings.
+            glossary: terms in capitals are found, and those of translations are left as they are.
+            **options: all others that it has.
+        """
+        if isinstance(texts, str):  # refused there
+            return super().translate(texts, **options)
+        sources = [_Source(text, self, glossary) for text in texts]
+        translations = self._translate(sources, glossary, options)
+        if self.numbers is None:
+            return translations
+        form = self.numbers
+        mended = [self._mend(*each, form) for each in zip(sources, translations, strict=True)]
+        wrong = [i for i, (_, mending) in enumerate(mended) if mending.missing]
+        if wrong and _can_require(options):
+            chosen = [sources[i] for i in wrong]
+            numbers = [
+                [Copy(n.text, (form.write(n.text), n.text), n.text) for n in mended[i][1].missing]
+                for i in wrong
+            ]
+            second = self._translate(chosen, glossary, _for_some(options, wrong), numbers)
+            for i, source, translation in zip(wrong, chosen, second, strict=True):
+                candidate = self._mend(source, translation, form)
+                before, after = mended[i][1].wrong, candidate[1].wrong
+                if after < before:
+                    self.mended += before - after
+                    mended[i] = _without_copies(candidate[0], translations[i]), candidate[1]
+        self.mended += sum(len(mending.edits) for _, mending in mended)
+        self.unmended += sum(mending.wrong for _, mending in mended)
+        found = [translation for translation, _ in mended]
+        if not options.get("alignment"):
+            for each in (one for best in found for one in best.n_best):
+                each.alignment = None
+        return found
+
+    def _translate(
+        self,
+        sources: Sequence[_Source],
+        glossary: Terminology | None,
+        options: Mapping[str, Any],
+        numbers: Sequence[Sequence[Copy]] | None = None,
+    ) -> list[Translation]:
+        """Translate respelled texts; their translations are aligned if numbers are to be found.
+
+        Args:
+            sources: the texts.
+            glossary, options: of the translation.
+            numbers: of each text, those that its translation must contain.
+        """
+        if _can_require(options):
+            rows = zip(sources, numbers or [()] * len(sources), strict=True)
+            copies = {one.respelling.result: [*one.copies, *more] for one, more in rows}
+            if any(copies.values()):
+                glossary = RequiredCopies(glossary, copies)
+        aligned = options.get("alignment", False) or self.numbers is not None
+        found = super().translate(
+            [source.respelling.result for source in sources],
+            glossary=glossary,
+            **{**options, "alignment": aligned},
+        )
+        return [every(each, source.finish) for source, each in zip(sources, found, strict=True)]
+
+    def _mend(
+        self, source: _Source, translation: Translation, form: NumberForm
+    ) -> tuple[Translation, Mending]:
+        """Return a translation with mended numbers, and what became of those of the best one."""
+
+        def mend(one: Translation) -> Mending:
+            return mend_numbers(source.respelling.text, one, form, one.alignment)
+
+        def finish(one: Translation) -> Translation:
+            return respelled(one, Respelling.of(one, mend(one).edits))
+
+        return every(translation, finish), mend(translation)
+
+    def count_tokens(self, words: Sequence[str]) -> list[int]:
+        """Return how many tokens each word of a source has; one that cannot be spelled, many."""
+        source = self.tokenizers.source
+        return [
+            len(ids) + (len(word) if source.unk in ids else 0)
+            for word, ids in zip(words, source.encode_batch(words), strict=True)
+        ]
+
+
+def _without_copies(translation: Translation, first: Translation) -> Translation:
+    """Return a translation of a second search, its phrases those of the first one."""
+    for each in translation.n_best:
+        each.required = first.required
+        each.missing = tuple(name for name in each.missing if name in first.missing)
+    return translation
+
+
+def _can_require(options: Mapping[str, Any]) -> bool:
+    """Return True if the search takes required phrases: no samples, and no diverse beam."""
+    settings = options.get("settings")
+    changes = {name: options[name] for name in SearchSettings.model_fields if name in options}
+    search = SearchSettings.parse({**(settings.plain() if settings else {}), **changes})
+    return not search.sampling and not search.alternatives
+
+
+def _for_some(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return options for some of the texts, without what tells people about all."""
+    chosen = {**options, "warn": None, "progress": None}
+    if options.get("prefixes") is not None:
+        chosen["prefixes"] = [options["prefixes"][i] for i in numbers]
+    return chosen
+
+
+class _Source:
+    """A text as it is translated, and what its translation becomes.
+
+    Args:
+        text: any string.
+        translator: says what is kept to.
+        glossary: of the translation.
+
+    Attributes:
+        respelling: of the text, for the model.
+    """
+
+    def __init__(
+        self, text: str, translator: ConsistentTranslation, glossary: Terminology | None
+    ) -> None:
+        self.translator = translator
+        self.glossary = glossary
+        self.lines: list[tuple[bool, str]] = []
+        """For each line of the translation: is it put in capitals, and what stands after it?"""
+        self.copies: list[Copy] = []
+        """Names that stand for unknown words."""
+        edits: list[Edit] = []
+        done = 0
+        self.text = text = clean(text)
+        for line in text.split("\n"):
+            edits += self._line(line, done)
+            done += len(line) + 1
+        self.respelling = Respelling.of(text, edits)
+
+    def _line(self, line: str, offset: int) -> Iterator[Edit]:
+        """Edits of a line that begins at an offset: parts of it become lines of their own."""
+        parts = capital_parts(line) if self.translator.capitals else [((0, len(line)), False)]
+        for number, ((start, end), is_upper) in enumerate(parts):
+            if number:
+                yield offset + parts[number - 1][0][1], offset + start, "\n"
+            names = list(self._names(line[start:end]))
+            yield from _moved(names, offset + start)
+            if is_upper:
+                yield from _moved(self._sentence_case(line[start:end], names), offset + start)
+            self.lines.append((is_upper, " " if number + 1 < len(parts) else "\n"))
+
+    def _names(self, text: str) -> Iterator[Edit]:
+        """Edits that put names in the places of unknown words, as far as there are names."""
+        if not self.translator.copy_unknown:
+            return
+        pair = self.translator.tokenizers
+        spans = unknown_words(text, pair.source)
+        if spans:
+            taken = [copy.part for copy in self.copies]
+            names = stand_ins("\n".join([self.text, *taken]), (pair.source, pair.target))
+            for (start, end), name in zip(spans, names, strict=False):
+                self.copies.append(Copy(name, (name,), text[start:end]))
+                yield start, end, name
+
+    def _sentence_case(self, text: str, names: Sequence[Edit]) -> list[Edit]:
+        terms = [] if self.glossary is None else self.glossary.find(text)
+        return sentence_case(
+            text,
+            self.translator.languages[0],
+            count_tokens=self.translator.count_tokens,
+            kept=[
+                *((each.start, each.end) for each in terms if not each.term.ignore_case),
+                *((start, end) for start, end, _ in names),
+            ],
+        )
+
+    def finish(self, translation: Translation) -> Translation:
+        """Return the translation as people see it, without its next-best ones."""
+        translation = with_source(translation, self.respelling)
+        names = list(self._unknown(translation))
+        edits = [*names, *self._case(translation, [(start, end) for start, end, _ in names])]
+        return respelled(translation, Respelling.of(translation, edits))
+
+    def _unknown(self, translation: str) -> Iterator[Edit]:
+        """Edits that put unknown words in the places of the names that stood for them."""
+        for name, _, word in self.copies:
+            for match in re.finditer(rf"(?<!\w){name}(?!\w)", translation):
+                yield *match.span(), word
+
+    def _case(self, translation: str, names: Sequence[Span]) -> Iterator[Edit]:
+        """Edits that put lines of a translation in capitals, and parts of a line together."""
+        done = 0
+        kept = [*self._terms(translation), *names]
+        for line, (is_upper, after) in zip(translation.split("\n"), self.lines, strict=False):
+            if is_upper:
+                inside = [(a - done, b - done) for a, b in kept]
+                edits = capitals(line, self.translator.languages[1], inside)
+                yield from _moved(edits, done)
+            done += len(line) + 1
+            if done <= len(translation):
+                yield done - 1, done, after
+
+    def _terms(self, translation: str) -> Iterator[Span]:
+        """Places of the glossary's terms in a translation."""
+        if self.glossary is None:
+            return
+        for occurrence in self.glossary.find(self.respelling.result):
+            for target in occurrence.term.targets:
+                for match in re.finditer(rf"(?<!\w){re.escape(target)}(?!\w)", translation):
+                    yield match.span()
+
+
+def _moved(edits: Sequence[Edit], offset: int) -> Iterator[Edit]:
+    return ((start + offset, end + offset, new) for start, end, new in edits)

@@ -1,0 +1,250 @@
+"""The numbers of one text, and the ways in which it may say those of another one."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+
+from heedful.apps.quality.number_words import (
+    base_word,
+    clock_words,
+    collective,
+    count_number_words,
+    months,
+    normalise,
+    scales,
+    words_for_two,
+)
+from heedful.apps.quality.reports import Side
+from heedful.apps.quality.spoken_numbers import SpokenNumber, find_spoken_numbers
+from heedful.text.number_forms import Number, find_numbers
+
+# "Le" and "Ce" are words of French.
+_ROMAN = re.compile(r"\b(?!Le\b|Ce\b)([IVXLC]+)(?:e|\.|th|st|nd|rd)?\b")
+_BASE = re.compile(r"\bbas(?:e|is)\b", re.IGNORECASE)
+_AFTER_BASE = re.compile(r"\bbas(?:e|is)\s$", re.IGNORECASE)
+_CENTURY = re.compile(r"\W*(?:th|st|nd|rd|e|er)?\W*(?:centur|Jahrhundert|siècle)")
+_VERBS = {("may", "en"), ("march", "en")}
+_ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
+
+
+class NumberSide:
+    """The numbers of one text, and the ways in which it may say those of the other one.
+
+    Args:
+        text: the text; what is protected, such as addresses, is blanked.
+        side: source or target.
+        language: its code; words of numbers are not looked for if unknown.
+        code: the text, all blanked but the protected parts that the other one has not. Their
+            numbers may stand for those of the other text, and need no counterpart.
+    """
+
+    def __init__(self, text: str, side: Side, language: str | None, code: str = "") -> None:
+        self.text = text
+        self.side: Side = side
+        self.language = language
+        self._scale_words: list[tuple[int, int]] = []
+        self.numbers = [self._scaled(number) for number in find_numbers(text)]
+        self.code = find_numbers(code)
+        self._occurrences: dict[int, int] = {}
+
+    @functools.cached_property
+    def _unspoken(self) -> str:
+        """The normalised text without its numbers in words."""
+        rest, end = [], 0
+        spoken = [(number.start, number.end) for number in self.spoken]
+        for start, after in sorted(spoken + self._scale_words):
+            rest.append(self.text[end:start])
+            end = after
+        return normalise(" ".join([*rest, self.text[end:]]))
+
+    @functools.cached_property
+    def normalised(self) -> str:
+        """The text as words are looked for in it."""
+        return normalise(self.text)
+
+    @functools.cached_property
+    def spoken(self) -> list[SpokenNumber]:
+        """Numbers that are said in words."""
+        if self.language is None:
+            return []
+        taken = [(number.start, number.end) for number in self.numbers] + self._scale_words
+        return [
+            spoken
+            for spoken in find_spoken_numbers(self.text, self.language)
+            if not any(spoken.start < end and start < spoken.end for start, end in taken)
+        ]
+
+    def tells(self, number: Number, other: NumberSide, before: int = 0) -> bool:
+        """Return True if a number of the other text may be said here in another form.
+
+        Args:
+            number: in figures.
+            other: the other text. What it says in words is not what its figures stand for.
+            before: numbers of the same value that were told already.
+        """
+        if any(number.readings & each.readings for each in self.code):
+            return True
+        for reading in number.readings:
+            if len(reading) == 1 and isinstance(reading[0], int):
+                value = reading[0]
+                # An article, a pronoun; "1.0" is not one, nor is the 1 of "1 Million".
+                if value == 1 and len(number.text) == 1 and len(number.readings) == 1:
+                    return True
+                if value != 1 and self.occurrences(value) - other.occurrences(value) > before:
+                    return True
+            elif any(reading in each.readings for each in self.spoken) or (
+                set(reading) != {1}
+                and (len(reading) < 3 or 0 not in reading)  # "no longer" is no 0 of 1.0.0
+                and all(isinstance(v, int) and self.says(v) for v in reading)
+            ):
+                return True
+        return self._tells_time(number) or self.tells_otherwise(number, other.text, before)
+
+    def tells_otherwise(self, number: Number, text: str, before: int = 0) -> bool:
+        """Return True for numbers that other words stand for here: bases, centuries, months.
+
+        Args:
+            number: in figures or in words.
+            text: the other text, which has it.
+            before: numbers of the same value that were told already.
+        """
+        left, right = text[: number.start], text[number.end :]
+        for value in (r[0] for r in number.readings if len(r) == 1 and isinstance(r[0], int)):
+            base = base_word(value) if _AFTER_BASE.search(left) else None
+            if base is not None and _bases(text) - _bases(self.text) > before:
+                return len(re.findall(rf"\b{base}", self.text, re.IGNORECASE)) > before
+            if _CENTURY.match(right) and any(
+                (value - 1) * 100 <= year < value * 100
+                for each in self.numbers
+                for year in (r[0] for r in each.readings if len(r) == 1)
+                if isinstance(year, int)
+            ):
+                return True  # "the 1880s", "in den achtziger Jahren des 19. Jahrhunderts"
+            if (left[-1:] == "/" or right[:1] == "/") and self.says_month(value):
+                return True  # 9/11
+        return False
+
+    def has_value(self, value: int) -> bool:
+        """Return True if the text has a whole number, in figures or in words, or in a time."""
+        return self.says(value) or has_value((*self.numbers, *self.code), value)
+
+    def says(self, value: int) -> bool:
+        """Return True if the text has a whole number in words."""
+        return value == 1 or self.occurrences(value) > 0
+
+    def occurrences(self, value: int) -> int:
+        """Return how often the text says a whole number, without its figures."""
+        if value not in self._occurrences:
+            self._occurrences[value] = self._count(value)
+        return self._occurrences[value]
+
+    def _count(self, value: int) -> int:
+        roman = self._roman_values.count(value)
+        if self.language is None:
+            return roman
+        spoken = sum((value,) in number.readings for number in self.spoken)
+        named = count_number_words(value, self.language, self._unspoken)
+        pattern = collective(value, self.language)
+        others = 0
+        if pattern is not None:  # "second" is said once, though it is in both lists
+            places = [(each.start, each.end) for each in self.spoken]
+            others = sum(
+                not any(start < match.end() and match.start() < end for start, end in places)
+                for match in pattern.finditer(self.text)
+            )
+        return roman + spoken + named + others
+
+    def says_month(self, value: int) -> bool:
+        """Return True if the text names a month of this number."""
+        names = months(self.language) if self.language is not None and value <= 12 else {}
+        words = re.findall(r"[^\W_]+", self.text)
+        return any(
+            names.get(word.casefold()) == value and (word, self.language) not in _VERBS
+            for word in words
+        )
+
+    @property
+    def has_clock_words(self) -> bool:
+        """True if minutes may be told without their number: "a quarter past"."""
+        pattern = clock_words(self.language) if self.language else None
+        return pattern is not None and pattern.search(self.text) is not None
+
+    @property
+    def has_times_in_words(self) -> bool:
+        """True if it has clock words that are no part of an hour: "half past", "halb drei"."""
+        pattern = clock_words(self.language) if self.language else None
+        places = [(each.start, each.end) for each in self.spoken]
+        return pattern is not None and any(
+            not any(start <= match.start() < end for start, end in places)
+            for match in pattern.finditer(self.text)
+        )
+
+    @property
+    def may_mean_two(self) -> bool:
+        """True if the text may speak of two without saying so: "either of us"."""
+        pattern = words_for_two(self.language) if self.language else None
+        return pattern is not None and pattern.search(self.text) is not None
+
+    def _tells_time(self, number: Number) -> bool:
+        """Return True for 12:45 if the text says "a quarter to one"."""
+        return self.has_clock_words and any(
+            len(reading) == 2
+            and reading[1] in (15, 30, 45)
+            and isinstance(reading[0], int)
+            and any(self.has_value(hour % 12 or 12) for hour in (reading[0], reading[0] + 1))
+            for reading in number.readings
+        )
+
+    @functools.cached_property
+    def _roman_values(self) -> list[int]:
+        return [_roman(match[1]) for match in _ROMAN.finditer(self.text)]
+
+    @property
+    def roman(self) -> list[Number]:
+        """Roman numerals that are hardly anything else: II to XXXIX."""
+        return [
+            Number(*match.span(1), match[1], frozenset({(_roman(match[1]),)}))
+            for match in _ROMAN.finditer(self.text)
+            if re.fullmatch(r"(?=..)X{0,3}(?:IX|IV|V?I{0,3})", match[1])
+        ]
+
+    def _scaled(self, number: Number) -> Number:
+        """Return the number with the reading of "3 million" as 3,000,000."""
+        after = re.match(r"[ \u00a0]?([^\W\d_]+)", self.text[number.end :])
+        if self.language is None or after is None:
+            return number
+        word = after[1].casefold()
+        zeros = next((n for b, n in scales(self.language).items() if word.startswith(b)), 0)
+        if not zeros:
+            return number
+        self._scale_words.append((number.end + after.start(1), number.end + after.end(1)))
+        more: set[tuple[int | str, ...]] = set()
+        for reading in number.readings:
+            whole, decimals = reading[0], reading[1] if len(reading) == 2 else ""
+            if isinstance(whole, int) and isinstance(decimals, str) and len(decimals) <= zeros:
+                more.add((int(f"{whole}{decimals}{'0' * (zeros - len(decimals))}"),))
+        return Number(number.start, number.end, number.text, number.readings | more, number.parts)
+
+
+def _bases(text: str) -> int:
+    return len(_BASE.findall(text))
+
+
+def has_value(numbers: Iterable[Number], value: int) -> bool:
+    """Return True if one of some numbers is a whole number, or has it as its hours or the like."""
+    return any(
+        value in reading
+        for number in numbers
+        for reading in number.readings
+        if all(isinstance(part, int) for part in reading)  # no thousandths: 3 is not in 3,000
+    )
+
+
+def _roman(numeral: str) -> int:
+    values = [_ROMAN_VALUES[letter] for letter in numeral]
+    return sum(
+        -value if value < following else value
+        for value, following in zip(values, [*values[1:], 0], strict=True)
+    )

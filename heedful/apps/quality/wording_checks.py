@@ -1,0 +1,307 @@
+"""Checks of the words of a translation: repetition, length, copies of the source, quotes."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from heedful.apps.quality.reports import CheckResult, Evidence, counted
+from heedful.text.pretokenization import is_spaceless
+
+_WORD = re.compile(r"[^\W_]+(?:['’_-][^\W_]+)*")
+_FIRST_SPACELESS = "\u0e00"  # Thai
+_SHORTEST_PHRASE = 4
+_LOOP = re.compile(r"(.{1,12}?)\1{4,}", re.DOTALL)
+_LETTER_LOOP = re.compile(r"([^\W\d_]{1,4}?)\1{3,}")
+_MARKS = re.compile(r"[\"“”„‟«»「」『』]|''|``")
+_SINGLE = re.compile(r"(?<![\w'’])[‚‘'‹](?=\w)[^'’‘›\"“”„]*?[‘’'›](?![\w'’])")
+_QUOTED = re.compile(r"[\"“„«][^\"“”„«»]*[\"”“»]")
+_MARKED_UP = re.compile(r"`[^`]*`|\*[^*\s][^*]*\*")  # code and emphasis, often names of things
+_INCHES = re.compile(r"(?<=\d)\"")
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text.
+
+    Args:
+        start: index of its first character.
+        end: index after its last character.
+        text: as written.
+        folded: for comparison, without case.
+    """
+
+    start: int
+    end: int
+    text: str
+    folded: str
+
+
+def find_words(text: str) -> list[Word]:
+    """Return the words of a text; where writing has no spaces, its characters."""
+    if max(text, default="") < _FIRST_SPACELESS:  # most texts, and much faster
+        return [Word(*m.span(), m[0], m[0].casefold()) for m in _WORD.finditer(text)]
+    words = []
+    for match in _WORD.finditer(text):
+        if any(map(is_spaceless, match[0])):
+            words += [
+                Word(place, place + 1, text[place], text[place].casefold())
+                for place in range(*match.span())
+            ]
+        else:
+            words.append(Word(*match.span(), match[0], match[0].casefold()))
+    return words
+
+
+def check_repetition(source: str, target: str) -> CheckResult:
+    """Find phrases that follow themselves, and loops of characters, that the source has not.
+
+    A phrase has two words or more: "die die" and "nous nous" may be right. A single word counts
+    when it stands three times in a row.
+
+    Args:
+        source: the text.
+        target: its translation.
+
+    Returns:
+        The result; its value is the number of repeated words.
+    """
+    evidence, value = [], 0
+    allowed = len(_repeats(_tokens(source)))
+    for first, count, length in _repeats(tokens := _tokens(target))[allowed:]:
+        start, end = tokens[first + length].start, tokens[first + length * count - 1].end
+        value += length * (count - 1)
+        evidence.append(Evidence("target", start, end, target[start:end], "repeated"))
+    if not evidence:
+        for pattern in (_LOOP, _LETTER_LOOP):
+            loop = pattern.search(target)
+            if loop and loop[0].strip() and not pattern.search(source) and _is_loop(loop[1]):
+                evidence.append(Evidence("target", *loop.span(), loop[0], "a loop"))
+                value = len(loop[0]) // len(loop[1])
+                break
+    return CheckResult("repetition", bool(evidence), value, 0, tuple(evidence))
+
+
+def _is_loop(unit: str) -> bool:
+    return any(character.isalpha() for character in unit)
+
+
+def _tokens(text: str) -> list[Word]:
+    """Return what stands between spaces, marks and all; characters where there are no spaces.
+
+    With its marks, because "… objects. Objects …" repeats nothing.
+    """
+    if max(text, default="") >= _FIRST_SPACELESS and any(map(is_spaceless, text)):
+        return find_words(text)
+    return [Word(*m.span(), m[0], m[0].casefold()) for m in re.finditer(r"\S+", text)]
+
+
+def _repeats(words: Sequence[Word]) -> list[tuple[int, int, int]]:
+    """Return first word, times and length in words of phrases that follow themselves."""
+    found: list[tuple[int, int, int]] = []
+    folded = [word.folded for word in words]
+    if len(set(folded)) == len(folded):  # most texts
+        return found
+    lettered = [0, *accumulate(any(map(str.isalpha, word)) for word in folded)]
+    place = 0
+    while place < len(words):
+        for length in range(1, (len(words) - place) // 2 + 1):
+            if folded[place] != folded[place + length]:
+                continue
+            if lettered[place] == lettered[place + length]:  # figures and marks may follow alike
+                continue
+            count = 1
+            unit = folded[place : place + length]
+            while folded[place + count * length : place + (count + 1) * length] == unit:
+                count += 1
+            if count > 1 and _is_repetition(unit, count):
+                found.append((place, count, length))
+                place += length * count - 1
+                break
+        place += 1
+    return found
+
+
+def _is_repetition(unit: Sequence[str], count: int) -> bool:
+    """Return True for a phrase with letters that nobody repeats on purpose.
+
+    Args:
+        unit: its words.
+        count: how often it stands there.
+    """
+    # "Nous nous", "die die"; "very, very, very" and "1 + 1 + 1" may be meant.
+    if count == 2:
+        return len(set(unit)) > 1 and sum(map(len, unit)) >= _SHORTEST_PHRASE
+    return not unit[0].endswith(",") or len(unit) > 1
+
+
+def text_length(text: str) -> float:
+    """Return the length of a text in letters; characters of writing without spaces count thrice."""
+    text = text.strip()
+    if max(text, default="") < _FIRST_SPACELESS:
+        return float(len(text))
+    return float(len(text) + 2 * sum(map(is_spaceless, text)))
+
+
+def length_deviation(source: float, target: float) -> float:
+    """Return how much longer a translation is than expected, in standard deviations.
+
+    The length of a translation has a mean of the source's length and a variance that grows with it
+    (Gale and Church 1993). Theirs is 6.8 for each character.
+
+    Args:
+        source: length of the text.
+        target: length of its translation.
+    """
+    mean = (source + target) / 2
+    return (target - source) / math.sqrt(_VARIANCE * max(mean, 1.0))
+
+
+_VARIANCE = 6.8
+
+
+def check_length(
+    source: str, target: str, *, shortest: float, longest: float
+) -> tuple[CheckResult, CheckResult]:
+    """Compare the lengths of a text and its translation, in characters.
+
+    Args:
+        source: the text.
+        target: its translation.
+        shortest: smallest deviation, below 0; see `length_deviation`.
+        longest: largest deviation.
+
+    Returns:
+        Whether it is too short, and whether it is too long.
+    """
+    value = length_deviation(text_length(source), text_length(target))
+    empty = bool(source.strip()) and not target.strip()
+    whole = (Evidence("target", 0, len(target), target, "all of it"),)
+    short = empty or value < shortest
+    return (
+        CheckResult("too_short", short, value, shortest, whole if short else ()),
+        CheckResult("too_long", value > longest, value, longest, whole if value > longest else ()),
+    )
+
+
+def check_copies(
+    source: str,
+    target: str,
+    *,
+    most_copied: float,
+    longest_run: int,
+) -> tuple[CheckResult, CheckResult]:
+    """Find words of the source that stand in the translation as they were.
+
+    Names, words that hold figures, and what is set as code may stay. Many words are the same in two
+    languages, so a single one says nothing.
+
+    Args:
+        source: the text, what is protected blanked.
+        target: its translation, the same.
+        most_copied: share of the translation's words past which the source was copied.
+        longest_run: words in a row past which they were not translated.
+
+    Returns:
+        Whether it was copied, and whether words were not translated.
+    """
+    source, target = without_markup(source), without_markup(target)
+    # What a sign says often stays; a quotation that is most of the text is no sign.
+    signs = _QUOTED.sub(_spaces, target)
+    target = signs if len(signs.split()) * 2 > len(target.split()) else target
+    mine, words = find_words(source), find_words(target)
+    # As written: "comics" that became "Comics" was translated to German.
+    own = {word.text for word in mine if not _may_stay(word, source)}
+    counting = [word for word in words if word.text in own or not _may_stay(word, target)]
+    kept: list[Word] = []
+    if own.intersection(word.text for word in words):
+        kept = _in_order(mine, words)
+    new = [word for word in kept if word.text in own]
+    share = len(new) / max(len(counting), 1)
+    copied = share > most_copied and len(new) > 1
+    whole = Evidence("target", 0, len(target), target, "a copy of the source")
+    runs = [] if copied else _runs(kept, words)
+    runs = [run for run in runs if sum(word.text in own for word in run) > 1]
+    longest = max(map(len, runs), default=0)
+    left = [word for run in runs if len(run) > longest_run for word in run]
+    evidence = tuple(Evidence("target", w.start, w.end, w.text, "as in the source") for w in left)
+    return (
+        CheckResult("copied", copied, share, most_copied, (whole,) if copied else ()),
+        CheckResult("untranslated", bool(left), longest, longest_run, evidence),
+    )
+
+
+def _in_order(source: Sequence[Word], target: Sequence[Word]) -> list[Word]:
+    """Return the words of a translation that stand in the source in the same order."""
+    matcher = difflib.SequenceMatcher(
+        None, [word.text for word in source], [word.text for word in target], autojunk=False
+    )
+    blocks = matcher.get_matching_blocks()
+    return [word for block in blocks for word in target[block.b : block.b + block.size]]
+
+
+def _runs(kept: Sequence[Word], words: Sequence[Word]) -> list[list[Word]]:
+    """Return words that were kept, those in a row together."""
+    places = {word.start for word in kept}
+    runs: list[list[Word]] = [[]]
+    for word in words:
+        if word.start in places:
+            runs[-1].append(word)
+        elif runs[-1]:
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _spaces(match: re.Match[str]) -> str:
+    return " " * len(match[0])
+
+
+def without_markup(text: str) -> str:
+    """Return the text with spaces in the place of code and what is emphasised."""
+    return _MARKED_UP.sub(_spaces, text)
+
+
+def _may_stay(word: Word, text: str) -> bool:
+    """Return True for names and the like: what has capitals inside a sentence, or figures."""
+    if any(map(str.isdigit, word.text)) or "_" in word.text:
+        return True
+    if word.text != word.folded and word.text != word.text.lower():
+        before = text[: word.start].rstrip(" \t\"'“”„«»¿¡(-—")
+        begins = not before or before[-1] in ".!?:…"
+        return not (begins and word.text[1:] == word.text[1:].lower())
+    return False
+
+
+def check_quotes(source: str, target: str) -> CheckResult:
+    """Compare the quotations of a text and its translation, whatever the marks.
+
+    Args:
+        source: the text, what is protected blanked.
+        target: its translation, the same.
+    """
+    mine, others = _quotation_marks(source), _quotation_marks(target)
+    if len(mine) == len(others):
+        return counted("quotes", [])
+    missing = len(mine) > len(others)
+    marks = mine if missing else others
+    note = "missing" if missing else "added"
+    side = "source" if missing else "target"
+    text = source if missing else target
+    return counted(
+        "quotes",
+        [Evidence(side, *span, text[slice(*span)], note) for span in marks],  # type: ignore[arg-type]
+    )
+
+
+def _quotation_marks(text: str) -> list[tuple[int, int]]:
+    """Return the spans of quotation marks: double ones, and single ones around words."""
+    doubles = [match.span() for match in _MARKS.finditer(text)]
+    if len(doubles) % 2 and (inches := _INCHES.search(text)):
+        doubles.remove(inches.span())
+    for match in _SINGLE.finditer(text):
+        doubles += [(match.start(), match.start() + 1), (match.end() - 1, match.end())]
+    return sorted(doubles)

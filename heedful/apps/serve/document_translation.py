@@ -1,0 +1,93 @@
+"""Documents translated by a server: their sentences wait with those of all other requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+
+from anyio import to_thread
+
+from heedful.apps.documents.document import Document
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.formats import open_document
+from heedful.apps.documents.line_up import TranslatedSentence
+from heedful.apps.serve.service import Service, TranslatedText
+from heedful.search.search_settings import SearchSettings
+
+
+async def translate_documents(
+    service: Service,
+    contents: Sequence[bytes],
+    format: str,
+    route: Sequence[str],
+    *,
+    settings: SearchSettings | None = None,
+    language: str = "en",
+    name: str = "document",
+) -> list[list[bytes]]:
+    """Translate documents.
+
+    Args:
+        service: of the server.
+        contents: the documents.
+        format: of all of them.
+        route: names of the models that they go through.
+        settings: of the search; the server's if unset.
+        language: of the documents.
+        name: what to call them in messages.
+
+    Returns:
+        Of each document its translation, and those made of next-best translations of its sentences.
+
+    Raises:
+        DataError: when one is damaged or too large.
+        as for `Service.translate`.
+    """
+    chosen = DocumentSettings(language=language)
+    opened = partial(open_document, format=format, settings=chosen, name=name)
+    documents = [await to_thread.run_sync(opened, data) for data in contents]
+    texts = {
+        wanted: list(
+            dict.fromkeys(
+                sentence.text
+                for document in documents
+                for sentence in document.sentences
+                if sentence.alignment == wanted
+            )
+        )
+        for wanted in (False, True)
+    }
+    service.check([*texts[False], *texts[True]])
+    # The words of a pivot are none of the document's: then markup keeps its order.
+    answers = await asyncio.gather(
+        *(
+            service.translate(
+                texts[wanted], route, settings=settings, alignment=wanted and len(route) == 1
+            )
+            for wanted in (False, True)
+        )
+    )
+    found = [dict(zip(texts[wanted], answers[wanted], strict=True)) for wanted in (False, True)]
+    ranks = max((text.ranks for each in answers for text in each), default=0)
+    return [
+        [await to_thread.run_sync(_written, document, found, rank) for rank in range(ranks + 1)]
+        for document in documents
+    ]
+
+
+def _written(document: Document, found: Sequence[dict[str, TranslatedText]], rank: int) -> bytes:
+    """Return a document with the translations of a rank, 0 for the best."""
+    return document.write(
+        [
+            _translation(found[sentence.alignment][sentence.text], rank)
+            for sentence in document.sentences
+        ]
+    )
+
+
+def _translation(text: TranslatedText, rank: int) -> TranslatedSentence:
+    (line,) = text.lines  # a sentence is one line
+    best = line.n_best
+    chosen = best[min(rank, len(best) - 1)]
+    return TranslatedSentence(str(chosen), chosen.alignment)

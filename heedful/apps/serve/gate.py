@@ -1,0 +1,238 @@
+"""Checks before a request reaches its endpoint: its host, its size, its pace; and what is logged.
+
+A request of another site that a browser was led to (its `Host` gives it away) is refused where only
+this machine is meant to ask, bodies over a limit are refused without being read to the end, and a
+body that does not come is given up. Every answer is counted, and logged as a line of JSON without
+texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from heedful.apps.serve.exchange import HUNG_UP, Refusal
+from heedful.apps.serve.limits import GateSettings
+from heedful.apps.serve.metrics import Metrics
+from heedful.errors import ConfigError
+from heedful.listening import is_loopback, is_own_host
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_HEADERS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+)
+
+
+class AccessLog:
+    """Lines of JSON, one for each request, without texts.
+
+    Args:
+        stream: that they are written to.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    @classmethod
+    def open(cls, place: str) -> AccessLog:
+        """Open a log.
+
+        Args:
+            place: a file, which is appended to; - for standard error.
+
+        Raises:
+            ConfigError: when the file cannot be written.
+        """
+        try:
+            return cls(sys.stderr if place == "-" else open(place, "a", encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(
+                f"The log of requests cannot be written: {error.strerror}",
+                where=f"--access-log {place}",
+                remedy="Name a file in a folder that this user may write to",
+            ) from None
+
+    def write(self, entry: Mapping[str, Any]) -> None:
+        """Write a line. A full disk ends the log, and no connection."""
+        with suppress(OSError):
+            self._stream.write(json.dumps(entry, ensure_ascii=True) + "\n")
+            self._stream.flush()
+
+    def close(self) -> None:
+        """End a log in a file."""
+        self._stream.close()
+
+
+class Gate:
+    """The outermost layer of the application.
+
+    Args:
+        app: answers what is let through.
+        settings: limits.
+        metrics: count every answer.
+        known: paths that are counted by themselves; all others are counted together.
+        log: of requests; none if unset.
+        error_body: of an error here, by path.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        settings: GateSettings,
+        metrics: Metrics,
+        known: Collection[str],
+        log: AccessLog | None,
+        error_body: Callable[[str, Refusal], Mapping[str, Any]],
+    ) -> None:
+        self.app = app
+        self.settings = settings
+        self.metrics = metrics
+        self.known = frozenset(known)
+        self.log = log
+        self.error_body = error_body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        scope.setdefault("state", {})
+        await _Passage(self, scope, receive, send).run()
+
+    def count(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count and log an answer."""
+        path = scope["path"] if scope["path"] in self.known else "other"
+        state = scope["state"]
+        self.metrics.requests.labels(path, str(status)).inc()
+        self.metrics.latency.labels(path).observe(seconds)
+        reason = state.get("refusal")
+        if reason is not None:
+            self.metrics.refusals.labels(reason).inc()
+        if self.log is None:
+            return
+        entry: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            "client": (scope.get("client") or ("",))[0],
+            "method": scope["method"],
+            "path": scope["path"][:200],
+            "status": status,
+            "milliseconds": round(1000 * seconds, 1),
+        }
+        for name in ("owner", "texts", "refusal"):
+            if state.get(name) is not None:
+                entry[name] = state[name]
+        self.log.write(entry)
+
+
+class _Passage:
+    """One request on its way through the gate."""
+
+    def __init__(self, gate: Gate, scope: Scope, receive: Receive, send: Send) -> None:
+        self.gate = gate
+        self.scope = scope
+        self.receive = receive
+        self.send = send
+        self.headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        self.status = HUNG_UP
+        self.started = time.monotonic()
+        self.read = 0
+        self.is_read = False
+
+    async def run(self) -> None:
+        try:
+            refusal = self._refusal()
+            if refusal is not None:
+                await self._refuse(refusal)
+            elif self._is_preflight():
+                await self._answer(204, b"", ())
+            else:
+                await self.gate.app(self.scope, self._receive, self._send)
+        except Refusal as refusal:
+            if self.status == HUNG_UP:  # nothing was sent
+                await self._refuse(refusal)
+        except Exception:
+            if self.status == HUNG_UP:  # Starlette answers a defect outside of this layer
+                self.status = 500
+            raise
+        finally:
+            seconds = time.monotonic() - self.started
+            self.gate.count(self.scope, self.status, seconds)
+
+    def _refusal(self) -> Refusal | None:
+        settings = self.gate.settings
+        host = self.headers.get(b"host", "")
+        if is_loopback(settings.host) and not is_own_host(host, settings.host):
+            return Refusal(403, "This server does not answer for that host", "host")
+        length = self.headers.get(b"content-length", "0")
+        if not length.isdecimal() or int(length) > settings.body:
+            return self._too_large()
+        return None
+
+    def _too_large(self) -> Refusal:
+        return Refusal(413, f"The body is larger than {self.gate.settings.body:,} bytes", "size")
+
+    async def _receive(self) -> Message:
+        """Return the next part of the body, in time and within its limit."""
+        if self.is_read:  # what comes now is that the client has gone
+            return await self.receive()
+        left = self.started + self.gate.settings.seconds - time.monotonic()
+        try:
+            async with asyncio.timeout(left):
+                message = await self.receive()
+        except TimeoutError:
+            raise Refusal(408, "The body of the request did not come in time", "slow") from None
+        self.read += len(message.get("body", b""))
+        if self.read > self.gate.settings.body:
+            raise self._too_large()
+        self.is_read = not message.get("more_body", False)
+        return message
+
+    async def _send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            extra = [*_HEADERS, *self._cors()]
+            message["headers"] = [*message.get("headers", ()), *extra]
+        await self.send(message)
+
+    def _cors(self) -> list[tuple[bytes, bytes]]:
+        """Return the headers that let a script of another site read the answer, if it may."""
+        origin = self.headers.get(b"origin")
+        origins = self.gate.settings.origins
+        if origin is None or not ("*" in origins or origin in origins):
+            return []
+        return [
+            (b"access-control-allow-origin", origin.encode("latin-1")),
+            (b"access-control-allow-headers", b"authorization, content-type, x-api-key"),
+            (b"access-control-allow-methods", b"GET, POST"),
+            (b"access-control-max-age", b"600"),
+            (b"vary", b"origin"),
+        ]
+
+    def _is_preflight(self) -> bool:
+        asks = b"access-control-request-method" in self.headers
+        return self.scope["method"] == "OPTIONS" and asks and bool(self._cors())
+
+    async def _refuse(self, refusal: Refusal) -> None:
+        """Answer without reading the rest of the request, and close the connection."""
+        self.scope["state"]["refusal"] = refusal.reason
+        body = json.dumps(self.gate.error_body(self.scope["path"], refusal)).encode()
+        headers = ((b"content-type", b"application/json"), (b"connection", b"close"))
+        await self._answer(refusal.status, body, headers)
+
+    async def _answer(
+        self, status: int, body: bytes, headers: Collection[tuple[bytes, bytes]]
+    ) -> None:
+        length = (b"content-length", str(len(body)).encode())
+        await self._send(
+            {"type": "http.response.start", "status": status, "headers": [*headers, length]}
+        )
+        await self.send({"type": "http.response.body", "body": body})

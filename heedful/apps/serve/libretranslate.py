@@ -1,0 +1,303 @@
+"""LibreTranslate's interface: its clients work unchanged.
+
+Fields, shapes and statuses are those of https://docs.libretranslate.com (version 1.7).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import pydantic
+from babel import Locale
+from pydantic import BeforeValidator, Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heedful.apps.serve.document_translation import translate_documents
+from heedful.apps.serve.exchange import (
+    Body,
+    Endpoint,
+    Refusal,
+    json_response,
+    while_connected,
+)
+from heedful.apps.serve.file_store import FileStore
+from heedful.apps.serve.libretranslate_files import FileTranslation, supported_suffixes
+from heedful.apps.serve.service import Service
+from heedful.errors import ModelError
+from heedful.search.search_settings import SearchSettings
+
+MOST_ALTERNATIVES = 8
+
+_FRONTEND_TIMEOUT = 500
+"""Milliseconds that LibreTranslate's page waits after a key before it translates."""
+
+
+def _number(value: Any) -> Any:
+    """Return 0 for an empty form field; refuse truth values, which pydantic takes for numbers."""
+    if isinstance(value, bool):
+        raise ValueError("a number is needed, not true or false")
+    return 0 if value in ("", None) else value
+
+
+class TranslateBody(Body):
+    """A request for translations."""
+
+    q: str | list[str] = Field(description="text to translate, or several")
+    source: str = Field(min_length=1, description="language code, or auto to detect it")
+    target: str = Field(min_length=1, description="language code")
+    format: Literal["text", "html"] = Field("text", description="of the text")
+    alternatives: Annotated[
+        int,
+        BeforeValidator(_number, json_schema_input_type=int | str | None),
+        Field(ge=0, le=MOST_ALTERNATIVES),
+    ] = Field(0, description="next-best translations wanted")
+    api_key: str = Field("", description="where the server needs one")
+
+
+class Detected(pydantic.BaseModel):
+    """A language and how sure it is."""
+
+    confidence: float = Field(description="percent")
+    language: str
+
+
+class TranslateResult(pydantic.BaseModel):
+    """Translations, in the form of the request: one, or a list."""
+
+    translatedText: str | list[str]
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: Detected | list[Detected] | None = None
+
+
+class DetectBody(Body):
+    """A request for the language of a text."""
+
+    q: str = Field(description="text")
+    api_key: str = ""
+
+
+class NoBody(Body):
+    """A request without values."""
+
+
+class Language(pydantic.BaseModel):
+    """A language that texts may be in, and those it can be translated to."""
+
+    code: str
+    name: str
+    targets: list[str]
+
+
+class Languages(pydantic.RootModel[list[Language]]):
+    """The languages of a server."""
+
+
+class DetectResult(pydantic.RootModel[list[Detected]]):
+    """Languages, the most probable first."""
+
+
+def error_body(refusal: Refusal) -> Mapping[str, Any]:
+    """Return an error as LibreTranslate says it."""
+    return {"error": refusal.message}
+
+
+def language_name(code: str) -> str:
+    """Return the English name of a language; the code where it has none."""
+    name: str = Locale("en").languages.get(code, code)
+    return name
+
+
+class LibreTranslate:
+    """The endpoints of a service.
+
+    Args:
+        service: of the server.
+        needs_key: clients need a key.
+        files: that were translated; none are if None.
+    """
+
+    def __init__(
+        self, service: Service, *, needs_key: bool, files: FileStore | None = None
+    ) -> None:
+        self.service = service
+        self.needs_key = needs_key
+        self.files = files
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the paths of LibreTranslate that are answered here."""
+        return [
+            *FileTranslation(self.service, self.files, self._route, error_body).endpoints(),
+            Endpoint(
+                "/translate",
+                "Translate text from a language to another",
+                TranslateBody,
+                self.translate,
+                error_body,
+                result=TranslateResult,
+            ),
+            Endpoint(
+                "/detect",
+                "Detect the language of a text",
+                DetectBody,
+                self.detect,
+                error_body,
+                result=DetectResult,
+            ),
+            *(
+                Endpoint(
+                    "/languages",
+                    "List the languages and what each can be translated to",
+                    NoBody,
+                    self.languages,
+                    error_body,
+                    method=method,
+                    result=Languages,
+                    is_open=True,
+                )
+                for method in ("GET", "POST")
+            ),
+            *(
+                Endpoint(
+                    "/frontend/settings",
+                    "Settings for a page that translates",
+                    NoBody,
+                    self.settings,
+                    error_body,
+                    method=method,
+                    is_open=True,
+                )
+                for method in ("GET", "POST")
+            ),
+        ]
+
+    async def translate(self, request: Request, body: TranslateBody) -> Response:
+        """Answer `/translate`."""
+        texts = [body.q] if isinstance(body.q, str) else body.q
+        settings = self.service.search
+        if body.alternatives:
+            settings = self.service.search_for(body.alternatives + 1)
+        detected: list[Detected] = []
+        sources = [body.source] * len(texts)
+        if body.source == "auto":
+            detected = [await self._detected(text, body.target) for text in texts]
+            sources = [each.language for each in detected]
+        routes = [self._route(source, body.target) for source in sources]
+        translated: list[list[str]] = [[] for _ in texts]
+        for source, route in dict.fromkeys(zip(sources, routes, strict=True)):
+            numbers = [i for i, other in enumerate(sources) if other == source]
+            part = await while_connected(
+                request,
+                self._translate([texts[i] for i in numbers], route, body.format, source, settings),
+            )
+            for number, answers in zip(numbers, part, strict=True):
+                translated[number] = answers
+        request.state.texts = len(texts)
+        answer = _answer(translated, detected, body)
+        names = dict.fromkeys(name for route in routes for name in route)
+        return json_response(answer, headers={"x-heedful-models": ", ".join(names)})
+
+    async def _translate(
+        self,
+        texts: Sequence[str],
+        route: Sequence[str],
+        format: str,
+        language: str,
+        settings: SearchSettings,
+    ) -> list[list[str]]:
+        """Return of each text its translation and the next-best ones."""
+        if format == "html":
+            pages = [text.encode("utf-8", "replace") for text in texts]
+            self.service.check(texts)
+            documents = await translate_documents(
+                self.service, pages, format, route, settings=settings, language=language
+            )
+            return [[answer.decode("utf-8") for answer in answers] for answers in documents]
+        found = await self.service.translate(texts, route, settings=settings)
+        return [
+            [text.text, *(text.alternative(rank) for rank in range(1, text.ranks + 1))]
+            for text in found
+        ]
+
+    async def detect(self, request: Request, body: DetectBody) -> Response:
+        """Answer `/detect`."""
+        ranked = await self.service.detect(body.q)
+        return json_response(
+            [
+                {"confidence": round(100 * probability, 1), "language": language}
+                for language, probability in ranked[:3]
+                if probability >= 0.01
+            ]
+        )
+
+    async def languages(self, request: Request, body: NoBody) -> Response:
+        """Answer `/languages`.
+
+        LibreTranslate's page looks up each target among the languages, so that those that nothing
+        is translated from are listed too.
+        """
+        sources = self._sources()
+        targets = (code for codes in sources.values() for code in codes)
+        return json_response(
+            [
+                {"code": code, "name": language_name(code), "targets": sources.get(code, [])}
+                for code in dict.fromkeys((*sources, *targets))
+            ]
+        )
+
+    async def settings(self, request: Request, body: NoBody) -> Response:
+        """Answer `/frontend/settings`."""
+        sources = self._sources()
+        source = next(iter(sources), "")
+        target = next(iter(sources.get(source, ())), "")
+        return json_response(
+            {
+                "apiKeys": self.needs_key,
+                "charLimit": self.service.limits.characters,
+                "filesTranslation": self.files is not None,
+                "frontendTimeout": _FRONTEND_TIMEOUT,
+                "keyRequired": self.needs_key,
+                "language": {
+                    "source": {"code": source, "name": language_name(source)},
+                    "target": {"code": target, "name": language_name(target)},
+                },
+                "suggestions": False,
+                "supportedFilesFormat": [] if self.files is None else supported_suffixes(),
+            }
+        )
+
+    def _sources(self) -> dict[str, list[str]]:
+        models = self.service.models
+        return {source: models.targets(source) for source, _ in models.pairs()}
+
+    def _route(self, source: str, target: str) -> tuple[str, ...]:
+        if source == target:
+            return ()
+        try:
+            return tuple(model.name for model in self.service.models.route(source, target))
+        except ModelError as error:
+            raise Refusal(400, str(error), "language") from None
+
+    async def _detected(self, text: str, target: str) -> Detected:
+        """Return the most probable of the languages that can be translated to the target."""
+        able = [code for code, targets in self._sources().items() if target in targets]
+        ranked = await self.service.detect(text, [*able, target])
+        language, probability = ranked[0] if ranked else (next(iter(able), target), 0.0)
+        return Detected(language=language, confidence=round(100 * probability, 1))
+
+
+def _answer(
+    texts: Sequence[Sequence[str]], detected: Sequence[Detected], body: TranslateBody
+) -> dict[str, Any]:
+    """Return translations in the form of the request."""
+    translated = [text[0] for text in texts]
+    is_one = isinstance(body.q, str)
+    answer: dict[str, Any] = {"translatedText": translated[0] if is_one else translated}
+    if body.alternatives:
+        others = [list(text[1 : body.alternatives + 1]) for text in texts]
+        answer["alternatives"] = others[0] if is_one else others
+    if detected:
+        plain = [each.model_dump() for each in detected]
+        answer["detectedLanguage"] = plain[0] if is_one else plain
+    return answer

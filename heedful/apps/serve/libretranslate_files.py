@@ -1,0 +1,149 @@
+"""LibreTranslate's interface for files: `/translate_file`, and the address of what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import PurePath
+from typing import Annotated, Any
+
+import pydantic
+from anyio import to_thread
+from pydantic import Field, InstanceOf, WithJsonSchema
+from starlette.datastructures import UploadFile
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heedful.apps.documents.formats import FORMATS, format_of
+from heedful.apps.serve.document_translation import translate_documents
+from heedful.apps.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
+from heedful.apps.serve.file_store import FileStore
+from heedful.apps.serve.service import Service
+from heedful.errors import RunError
+
+_WITH_QUESTIONS = ("csv", "tsv")
+"""Formats of which a request would have to say what is text; LibreTranslate's have no place."""
+
+_Upload = Annotated[InstanceOf[UploadFile], WithJsonSchema({"type": "string", "format": "binary"})]
+
+
+class TranslateFileBody(Body):
+    """A request for the translation of a file."""
+
+    file: _Upload = Field(description="the document; its name's suffix says the format")
+    source: str = Field(min_length=1, description="language code")
+    target: str = Field(min_length=1, description="language code")
+    api_key: str = Field("", description="where the server needs one")
+
+
+class TranslatedFile(pydantic.BaseModel):
+    """The place of a translated file."""
+
+    translatedFileUrl: str = Field(description="where it is for ten minutes")
+
+
+class DownloadBody(Body):
+    """A request for a translated file."""
+
+
+def supported_suffixes() -> list[str]:
+    """Return the suffixes of files that are translated."""
+    return [
+        suffix
+        for format in FORMATS.values()
+        if format.name not in _WITH_QUESTIONS
+        for suffix in format.suffixes
+    ]
+
+
+class FileTranslation:
+    """The endpoints for files.
+
+    Args:
+        service: of the server.
+        files: that were translated; none are if None.
+        route: returns the names of the models from a language to another.
+        error: how an error looks.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        files: FileStore | None,
+        route: Callable[[str, str], tuple[str, ...]],
+        error: Callable[[Refusal], Mapping[str, Any]],
+    ) -> None:
+        self.service = service
+        self.files = files
+        self.route = route
+        self.error = error
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the paths that are answered."""
+        return [
+            Endpoint(
+                "/translate_file",
+                "Translate a document, and say where it is then",
+                TranslateFileBody,
+                self.translate,
+                self.error,
+                result=TranslatedFile,
+                body_type="multipart/form-data",
+            ),
+            Endpoint(
+                "/download_file/{name}",
+                "Fetch a translated document",
+                DownloadBody,
+                self.download,
+                self.error,
+                method="GET",
+                is_open=True,
+                media_type="application/octet-stream",
+            ),
+        ]
+
+    async def translate(self, request: Request, body: TranslateFileBody) -> Response:
+        """Answer `/translate_file`."""
+        if self.files is None:
+            raise Refusal(403, "This server translates no files", "files")
+        name = PurePath(body.file.filename or "document")
+        format = format_of(name)
+        if format in _WITH_QUESTIONS:
+            raise Refusal(400, "Which columns are text is not known", "invalid", where="file")
+        route = self.route(body.source, body.target)
+        data = await body.file.read()
+        ((translated,),) = await while_connected(
+            request,
+            translate_documents(
+                self.service,
+                [data],
+                format,
+                route,
+                settings=self.service.search.model_copy(update={"n_best": 1}),
+                language=body.source,
+                name=name.name,
+            ),
+        )
+        try:
+            stored = await to_thread.run_sync(self.files.put, translated, name.suffix.lower())
+        except OSError as error:
+            raise RunError(f"The translated file cannot be kept: {error.strerror}") from None
+        address = request.url_for("/download_file/{name}", name=stored)
+        if host := request.headers.get("x-forwarded-host"):  # the name that a proxy was asked by
+            address = address.replace(netloc=host)
+        return json_response({"translatedFileUrl": str(address)})
+
+    async def download(self, request: Request, body: DownloadBody) -> Response:
+        """Answer `/download_file/NAME`."""
+        name = request.path_params["name"]
+        content = None
+        if self.files is not None:
+            content = await to_thread.run_sync(self.files.get, name)
+        if content is None:
+            raise Refusal(404, "There is no such file, or its time is over", "missing")
+        # As an attachment, so that no browser runs the scripts of a translated page here.
+        headers = {
+            "content-disposition": f'attachment; filename="{name}"',
+            "cache-control": "no-store",
+            "x-content-type-options": "nosniff",
+        }
+        return Response(content, headers=headers, media_type="application/octet-stream")

@@ -1,0 +1,101 @@
+"""Metrics of a server in Prometheus' format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import psutil
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+    multiprocess,
+)
+
+from heedful.apps.serve.scheduler import Batch
+
+FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
+"""Where processes that answer for one address keep their counts; prometheus-client reads it."""
+
+_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """Counts of one process; `text` adds up those of all that share its address."""
+
+    def __init__(self) -> None:
+        # Counts of several processes are in files, and are then read by a registry of its own.
+        self._registry = CollectorRegistry()
+        own = self._registry
+        self.requests = Counter(
+            "heedful_requests", "Requests answered", ["path", "status"], registry=own
+        )
+        self.latency = Histogram(
+            "heedful_request_seconds",
+            "Seconds from a request's arrival to its answer",
+            ["path"],
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self.refusals = Counter("heedful_refusals", "Requests refused", ["reason"], registry=own)
+        self.texts = Counter("heedful_texts", "Texts computed", registry=own)
+        self.tokens = Counter("heedful_source_tokens", "Tokens of texts computed", registry=own)
+        self.batch_texts = Histogram(
+            "heedful_batch_texts", "Texts of a batch", buckets=_SIZES, registry=own
+        )
+        self.batch_seconds = Histogram(
+            "heedful_batch_seconds", "Seconds that a batch took", buckets=_SECONDS, registry=own
+        )
+        self.wait = Histogram(
+            "heedful_wait_seconds",
+            "Seconds that the oldest text of a batch waited",
+            buckets=_SECONDS,
+            registry=own,
+        )
+        self._waiting = Gauge(
+            "heedful_waiting", "Texts that wait", registry=own, multiprocess_mode="livesum"
+        )
+        self._computing = Gauge(
+            "heedful_computing",
+            "Texts that are computed now",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+        self._memory = Gauge(
+            "heedful_memory_bytes",
+            "Resident memory",
+            registry=own,
+            multiprocess_mode="livesum",
+        )
+
+    def observe(self, batch: Batch) -> None:
+        """Count a batch."""
+        self.texts.inc(batch.texts)
+        self.tokens.inc(batch.tokens)
+        self.batch_texts.observe(batch.texts)
+        self.batch_seconds.observe(batch.seconds)
+        self.wait.observe(batch.waited)
+
+    def watch(self, waiting: Callable[[], int], computing: Callable[[], int]) -> None:
+        """Take the lengths of the queue from here whenever metrics are read."""
+        self._sources = (waiting, computing)
+
+    def refresh(self) -> None:
+        """Bring the gauges of this process up to date."""
+        waiting, computing = self._sources
+        self._waiting.set(waiting())
+        self._computing.set(computing())
+        self._memory.set(psutil.Process().memory_info().rss)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus' text format."""
+        self.refresh()
+        if FOLDER_VARIABLE not in os.environ:
+            return generate_latest(self._registry)
+        together = CollectorRegistry()
+        multiprocess.MultiProcessCollector(together)  # type: ignore[no-untyped-call]
+        return generate_latest(together)

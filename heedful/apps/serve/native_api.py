@@ -1,0 +1,160 @@
+"""Heedful's own interface: all that is known about a translation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any
+
+import pydantic
+from anyio import to_thread
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+
+from heedful.apps.serve.exchange import Body, Endpoint, Refusal, json_response, while_connected
+from heedful.apps.serve.service import Service, TranslatedText
+from heedful.pipelines.text_splitting import Translation
+from heedful.search.search_settings import SearchSettings
+
+if TYPE_CHECKING:
+    from heedful.apps.quality.reports import TranslationReport
+
+
+class TranslateTexts(Body):
+    """A request for translations, with settings of the search."""
+
+    texts: list[str] = Field(description="each is translated line by line")
+    source: str = Field("", description="language code; needs a target")
+    target: str = Field("", description="language code; needs a source")
+    model: str = Field("", description="a model's name, instead of languages")
+    search: dict[str, Any] = Field(
+        default_factory=dict, description="settings of the search, such as beam and n_best"
+    )
+    alignment: bool = Field(False, description="also give alignments of words")
+    report: bool = Field(False, description="also check translations: a report on each line")
+
+
+class Line(pydantic.BaseModel):
+    """The translation of a line."""
+
+    text: str
+    score: float = Field(description="natural-log probability, summed over tokens")
+    finished: bool = Field(description="false if it was cut at its longest length")
+    tokens: list[str]
+    token_scores: list[float]
+    n_best: list[dict[str, Any]] = Field(description="next-best translations")
+    alignment: dict[str, Any] | None
+    report: dict[str, Any] | None = Field(
+        description="failed checks, and for each check its value, threshold and evidence"
+    )
+
+
+class TranslatedTexts(pydantic.BaseModel):
+    """Translations, line by line."""
+
+    translations: list[dict[str, Any]]
+    models: list[str] = Field(description="that the texts went through")
+
+
+def error_body(refusal: Refusal) -> Mapping[str, Any]:
+    """Return an error with its place."""
+    return {"error": refusal.message, "reason": refusal.reason, "where": refusal.where}
+
+
+class NativeApi:
+    """The endpoint `/v1/translate`.
+
+    Args:
+        service: of the server.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the paths that are answered."""
+        return [
+            Endpoint(
+                "/v1/translate",
+                "Translate texts, with scores, tokens, next-best translations and alignments",
+                TranslateTexts,
+                self.translate,
+                error_body,
+                result=TranslatedTexts,
+            )
+        ]
+
+    async def translate(self, request: Request, body: TranslateTexts) -> Response:
+        """Answer `/v1/translate`."""
+        plain = self.service.search.plain() | body.search
+        settings = SearchSettings.parse(plain, where="search")
+        if body.model:
+            route = [self.service.models.find(body.model).name]
+        elif body.source and body.target:
+            models = self.service.models.route(body.source, body.target)
+            route = [model.name for model in models]
+        else:
+            raise Refusal(400, "Give source and target, or a model", "invalid", where="source")
+        alignment = body.alignment or body.report
+        translated = await while_connected(
+            request,
+            self.service.translate(body.texts, route, settings=settings, alignment=alignment),
+        )
+        request.state.texts = len(body.texts)
+        reports: Iterator[TranslationReport | None] = repeat(None)
+        if body.report:
+            reports = iter(await to_thread.run_sync(self._reports, body.texts, translated, route))
+        return json_response(
+            {
+                "translations": [
+                    {
+                        "text": text.text,
+                        "lines": [
+                            _line(line, next(reports), alignment=body.alignment)
+                            for line in text.lines
+                        ],
+                    }
+                    for text in translated
+                ],
+                "models": route,
+            }
+        )
+
+    def _reports(
+        self, texts: Sequence[str], translated: Sequence[TranslatedText], route: Sequence[str]
+    ) -> list[TranslationReport]:
+        """Check the lines of all texts.
+
+        What the last of several models thought is about the text in between: then the texts alone
+        are checked.
+        """
+        from heedful.apps.quality.calibration import Calibration, calibration_path
+        from heedful.apps.quality.checker import Checker
+
+        first, last = (self.service.models.find(name) for name in (route[0], route[-1]))
+        stored = calibration_path(last.path)
+        calibration = Calibration.read(stored) if stored.exists() else None
+        languages = (first.source or None, last.target or None)
+        checker = Checker(languages=languages, calibration=calibration)
+        sources = [line for text in texts for line in text.split("\n")]
+        lines = [line for text in translated for line in text.lines]
+        if len(route) > 1:
+            lines = [Translation(line) for line in lines]
+        return checker.reports(sources, lines)
+
+
+def _line(
+    line: Translation, report: TranslationReport | None, *, alignment: bool
+) -> dict[str, Any]:
+    aligned = line.alignment if alignment else None
+    return {
+        "text": str(line),
+        "score": line.score,
+        "finished": line.finished,
+        "tokens": list(line.tokens),
+        "token_scores": list(line.token_scores),
+        "n_best": [{"text": str(other), "score": other.score} for other in line.others],
+        "alignment": None if aligned is None else aligned.plain(),
+        "report": None if report is None else report.plain(),
+    }

@@ -1,0 +1,384 @@
+"""OpenAI's interface: models, completions and chats, as its clients know them.
+
+A language model continues a prompt; a translator translates it, a chat's last message. Shapes are
+those of https://platform.openai.com/docs/api-reference (completions, chat).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+
+from heedful.apps.serve.exchange import (
+    Endpoint,
+    Refusal,
+    json_response,
+    refusal_of,
+    while_connected,
+)
+from heedful.apps.serve.libretranslate import NoBody
+from heedful.apps.serve.openai_requests import ChatBody, CompletionBody, Sampling
+from heedful.apps.serve.service import Service, TranslatedText
+from heedful.pipelines.text_generation import Generation
+from heedful.pipelines.text_splitting import Translation
+from heedful.search.search_settings import GenerationSettings, SearchSettings
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer to a prompt.
+
+    Args:
+        text: of it.
+        tokens: the vocabulary's pieces.
+        token_scores: natural-log probability of each.
+        is_cut: it was cut at its longest length.
+    """
+
+    text: str
+    tokens: Sequence[str]
+    token_scores: Sequence[float]
+    is_cut: bool
+
+    @property
+    def finish_reason(self) -> str:
+        """The reason of its end, in OpenAI's words."""
+        return "length" if self.is_cut else "stop"
+
+
+def error_body(refusal: Refusal) -> Mapping[str, Any]:
+    """Return an error as OpenAI says it."""
+    kind = "invalid_request_error" if refusal.status < 500 else "server_error"
+    code = "invalid_api_key" if refusal.reason == "key" else refusal.reason
+    return {
+        "error": {"message": refusal.message, "type": kind, "param": refusal.where, "code": code}
+    }
+
+
+class OpenAI:
+    """The endpoints of a service.
+
+    Args:
+        service: of the server.
+    """
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.created = int(time.time())
+
+    def endpoints(self) -> list[Endpoint[Any]]:
+        """Return the paths of OpenAI that are answered here.
+
+        Its clients know a wrong key by another status than LibreTranslate's.
+        """
+        endpoints: list[Endpoint[Any]] = [
+            Endpoint(
+                "/v1/models", "List the models", NoBody, self.models, error_body, method="GET"
+            ),
+            Endpoint(
+                "/v1/models/{name}",
+                "Describe a model",
+                NoBody,
+                self.model,
+                error_body,
+                method="GET",
+            ),
+            Endpoint(
+                "/v1/completions",
+                "Continue prompts, or translate them",
+                CompletionBody,
+                self.complete,
+                error_body,
+            ),
+            Endpoint(
+                "/v1/chat/completions",
+                "Answer a chat: continue it, or translate its last message",
+                ChatBody,
+                self.chat,
+                error_body,
+            ),
+        ]
+        return [replace(endpoint, no_key=401) for endpoint in endpoints]
+
+    async def models(self, request: Request, body: NoBody) -> Response:
+        """Answer `/v1/models`."""
+        data = [self._model(name) for name in self.service.models.by_name]
+        return json_response({"object": "list", "data": data})
+
+    async def model(self, request: Request, body: NoBody) -> Response:
+        """Answer `/v1/models/{name}`."""
+        return json_response(
+            self._model(self.service.models.find(request.path_params["name"]).name)
+        )
+
+    async def complete(self, request: Request, body: CompletionBody) -> Response:
+        """Answer `/v1/completions`."""
+        reply = _Reply("text_completion", "cmpl", body.model)
+        request.state.texts = len(body.prompts)
+        if body.stream:
+            return await self._stream(request, body, body.prompts[0], reply)
+        answers = await while_connected(request, self._answers(body, body.prompts))
+        choices: list[dict[str, Any]] = []
+        for prompt, several in zip(body.prompts, answers, strict=True):
+            before = prompt if body.echo else ""
+            for answer in several:
+                choice = {"index": len(choices), "text": before + answer.text}
+                choice["logprobs"] = None if body.logprobs is None else _log_probs(answer)
+                choices.append(choice | {"finish_reason": answer.finish_reason})
+        usage = await self._usage(body.model, body.prompts, answers)
+        return json_response(reply.whole(choices, usage))
+
+    async def chat(self, request: Request, body: ChatBody) -> Response:
+        """Answer `/v1/chat/completions`."""
+        reply = _Reply("chat.completion", "chatcmpl", body.model)
+        prompt = self._prompt(body)
+        request.state.texts = 1
+        if body.stream:
+            return await self._stream(request, body, prompt, reply)
+        answers = await while_connected(request, self._answers(body, [prompt]))
+        choices = [
+            {
+                "index": number,
+                "message": {"role": "assistant", "content": answer.text, "refusal": None},
+                "logprobs": _chat_log_probs(answer) if body.logprobs else None,
+                "finish_reason": answer.finish_reason,
+            }
+            for number, answer in enumerate(answers[0])
+        ]
+        return json_response(reply.whole(choices, await self._usage(body.model, [prompt], answers)))
+
+    def _model(self, name: str) -> dict[str, Any]:
+        return {"id": name, "object": "model", "created": self.created, "owned_by": "heedful"}
+
+    def _prompt(self, body: ChatBody) -> str:
+        """Return what a model reads of a chat."""
+        if self.service.models.find(body.model).is_translator:
+            return body.messages[-1].text
+        return "\n".join(message.text for message in body.messages)
+
+    async def _answers(self, body: Sampling, prompts: Sequence[str]) -> list[list[Answer]]:
+        """Return as many answers to each prompt as are wanted."""
+        if self.service.models.find(body.model).is_translator:
+            settings = await self._search(body, prompts)
+            texts = await self.service.translate(prompts, [body.model], settings=settings)
+            return [[_translated(t, rank, body) for rank in range(body.samples)] for t in texts]
+        settings = self._generation(body)
+        pipeline = await self.service.generator(body.model)
+        generations = await self.service.generate(body.model, prompts, settings)
+        return [
+            [_continued(each, pipeline.tokenizer.pieces(each.tokens)) for each in best.n_best]
+            for best in generations
+        ]
+
+    async def _search(self, body: Sampling, prompts: Sequence[str]) -> SearchSettings:
+        """Return the settings of a translation: a search, or draws above temperature 0."""
+        settings = self.service.search_for(body.samples)
+        changes: dict[str, Any] = {}
+        if body.temperature:
+            changes = {"sampling": True, "temperature": body.temperature, "alternatives": 0}
+            changes |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
+        if body.most_tokens is not None:
+            # Many clients name a large number; no line comes near it, and none may run on to it.
+            read = max(await self.service.lengths(body.model, prompts), default=0)
+            if body.most_tokens < settings.longest(read):
+                changes["max_length"] = body.most_tokens
+        return SearchSettings.parse(settings.plain() | changes, where="the request")
+
+    def _generation(self, body: Sampling) -> GenerationSettings:
+        """Return the settings of a continuation: draws, as OpenAI's default is."""
+        longest = body.most_tokens or body.usual_tokens
+        if longest > self.service.limits.tokens:
+            raise Refusal(
+                400,
+                f"At most {self.service.limits.tokens:,} tokens are given",
+                "invalid",
+                where="max_tokens",
+            )
+        values: dict[str, Any] = {"max_length": longest, "stop": body.stops}
+        temperature = 1.0 if body.temperature is None else body.temperature
+        if temperature == 0 and body.samples == 1:
+            return GenerationSettings.parse(values)
+        drawn = {"sampling": True, "temperature": temperature, "n_best": body.samples}
+        drawn |= {"top_p": body.top_p or 1.0, "seed": body.drawn_from}
+        return GenerationSettings.parse(values | drawn)
+
+    async def _usage(
+        self, name: str, prompts: Sequence[str], answers: Sequence[Sequence[Answer]]
+    ) -> dict[str, int]:
+        read = sum(await self.service.lengths(name, prompts))
+        written = sum(len(answer.tokens) for several in answers for answer in several)
+        return {
+            "prompt_tokens": read,
+            "completion_tokens": written,
+            "total_tokens": read + written,
+        }
+
+    async def _stream(
+        self, request: Request, body: Sampling, prompt: str, reply: _Reply
+    ) -> Response:
+        pieces = self._pieces(body, prompt)
+        # Before the status is sent, since what is refused has another.
+        first = await while_connected(request, anext(pieces))
+        events = self._events(body, prompt, first, pieces, reply)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(events, media_type="text/event-stream", headers=headers)
+
+    async def _events(
+        self,
+        body: Sampling,
+        prompt: str,
+        first: Answer,
+        pieces: AsyncIterator[Answer],
+        reply: _Reply,
+    ) -> AsyncIterator[bytes]:
+        """Yield server-sent events: pieces, the reason of the end, usage, and the end mark."""
+        written: list[Answer] = []
+        try:
+            yield _event(reply.begin())
+            piece: Answer | None = first
+            while piece is not None:
+                written.append(piece)
+                if piece.text:
+                    yield _event(reply.piece(piece.text))
+                piece = await anext(pieces, None)
+            yield _event(reply.piece(None, written[-1].finish_reason))
+            if body.wants_usage:
+                usage = await self._usage(body.model, [prompt], [written])
+                yield _event(reply.whole([], usage) | {"object": reply.chunk})
+        except Exception as error:  # after the status was sent
+            refusal = refusal_of(error)
+            if refusal is None:
+                raise
+            yield _event(dict(error_body(refusal)))
+        yield b"data: [DONE]\n\n"
+
+    async def _pieces(self, body: Sampling, prompt: str) -> AsyncIterator[Answer]:
+        """Yield pieces of an answer as they become certain, and at the end its tokens.
+
+        A translation comes at once: a beam search changes its mind until the end.
+        """
+        if self.service.models.find(body.model).is_translator:
+            for answer in (await self._answers(body, [prompt]))[0]:
+                yield answer
+            return
+        loop = asyncio.get_running_loop()
+        queue: asyncio.Queue[str | None] = asyncio.Queue()
+        is_read = True
+
+        def emit(piece: str) -> None:
+            if not is_read:
+                raise ClientDisconnect
+            loop.call_soon_threadsafe(queue.put_nowait, piece)
+
+        settings = self._generation(body)
+        work = asyncio.ensure_future(self.service.stream(body.model, prompt, settings, emit))
+        work.add_done_callback(lambda done: queue.put_nowait(None))
+        try:
+            while (piece := await queue.get()) is not None:
+                yield Answer(piece, (), (), is_cut=False)
+            stream = await work
+            pipeline = await self.service.generator(body.model)
+            tokens = pipeline.tokenizer.pieces(stream.tokens)
+            yield Answer("", tokens, (), is_cut=stream.ended == "length")
+        finally:
+            is_read = False
+            work.cancel()
+
+
+class _Reply:
+    """The parts of an answer that all its pieces have.
+
+    Args:
+        kind: of object.
+        prefix: of its id.
+        model: name.
+    """
+
+    def __init__(self, kind: str, prefix: str, model: str) -> None:
+        self.kind = kind
+        self.is_chat = prefix == "chatcmpl"
+        self.chunk = "chat.completion.chunk" if self.is_chat else kind
+        self.head = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def whole(
+        self, choices: Sequence[Mapping[str, Any]], usage: Mapping[str, int]
+    ) -> dict[str, Any]:
+        """Return a complete answer."""
+        return {**self.head, "object": self.kind, "choices": list(choices), "usage": usage}
+
+    def begin(self) -> dict[str, Any]:
+        """Return the first event of a stream."""
+        first: dict[str, Any] = {"role": "assistant", "content": ""}
+        return self._part({"delta": first} if self.is_chat else {"text": ""}, None)
+
+    def piece(self, text: str | None, reason: str | None = None) -> dict[str, Any]:
+        """Return an event with a piece of text, or with the reason of the end."""
+        if self.is_chat:
+            return self._part({"delta": {} if text is None else {"content": text}}, reason)
+        return self._part({"text": text or ""}, reason)
+
+    def _part(self, words: Mapping[str, Any], reason: str | None) -> dict[str, Any]:
+        choice = {"index": 0, **words, "logprobs": None, "finish_reason": reason}
+        return {**self.head, "object": self.chunk, "choices": [choice]}
+
+
+def _event(content: Mapping[str, Any]) -> bytes:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n".encode("utf-8", "replace")
+
+
+def _translated(text: TranslatedText, rank: int, body: Sampling) -> Answer:
+    ranked = [_ranked(line, rank) for line in text.lines]
+    most = math.inf if body.most_tokens is None else body.most_tokens
+    counts = accumulate(len(line.tokens) for line in ranked)
+    lines = [line for line, tokens in zip(ranked, counts, strict=True) if tokens <= most]
+    whole = text.line_break.join(lines)
+    ends = [place for stop in body.stops if (place := whole.find(stop)) >= 0]
+    return Answer(
+        whole[: min(ends, default=len(whole))],
+        [piece for line in lines for piece in line.tokens],
+        [score for line in lines for score in line.token_scores[: len(line.tokens)]],
+        is_cut=not ends and (len(lines) < len(ranked) or not all(line.finished for line in lines)),
+    )
+
+
+def _ranked(line: Translation, rank: int) -> Translation:
+    return line.n_best[min(rank, len(line.n_best) - 1)]
+
+
+def _continued(generation: Generation, pieces: Sequence[str]) -> Answer:
+    is_cut = generation.ended == "length"
+    return Answer(generation.text, pieces, generation.token_scores, is_cut)
+
+
+def _log_probs(answer: Answer) -> dict[str, Any]:
+    """Return the log-probabilities of a completion's tokens."""
+    return {"tokens": list(answer.tokens), "token_logprobs": list(answer.token_scores)} | {
+        "top_logprobs": None,
+        "text_offset": None,
+    }
+
+
+def _chat_log_probs(answer: Answer) -> dict[str, Any]:
+    """Return the log-probabilities of an answer's tokens."""
+    pairs = zip(answer.tokens, answer.token_scores, strict=True)
+    return {
+        "content": [
+            {"token": token, "logprob": score, "bytes": list(token.encode()), "top_logprobs": []}
+            for token, score in pairs
+        ],
+        "refusal": None,
+    }

@@ -1,0 +1,296 @@
+"""The models of a server: their names, languages and places, in memory or not.
+
+A model is loaded at the start or when it is first asked for. Where memory is limited, the one that
+was used longest ago makes room.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heedful.errors import ConfigError, ModelError, suggest
+from heedful.pretrained.catalogue import (
+    LANGUAGE_PAIR,
+    directory_of,
+    languages_of,
+    models_at_hand,
+    name_of,
+    pinned,
+)
+
+if TYPE_CHECKING:
+    from heedful.device import RunningPrecision
+    from heedful.models.build import AnyModel
+    from heedful.pipelines.glossary import Glossary
+    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+    Pipeline = TranslationPipeline | GenerationPipeline
+
+
+@dataclass(eq=False)
+class ServedModel:
+    """A model by its name.
+
+    Args:
+        name: that requests say.
+        path: its directory.
+        source, target: language codes of a translator; empty for a language model.
+        glossary: its translations are held to, once it is loaded.
+    """
+
+    name: str
+    path: Path
+    source: str = ""
+    target: str = ""
+    glossary: Glossary | None = None
+    pipeline: Pipeline | None = None
+    used: float = 0.0
+    loading: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_translator(self) -> bool:
+        """True if it has languages."""
+        return bool(self.source)
+
+    @property
+    def size(self) -> int:
+        """Bytes of its files, which is about what its weights take in memory in float32."""
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
+
+
+def parse_model(word: str) -> ServedModel:
+    """Read an argument of `heedful serve`: `MODEL`, `SOURCE-TARGET=MODEL` or `NAME=MODEL`.
+
+    Without languages a translator has those of its card, or those its folder's name ends in.
+
+    Raises:
+        ModelError: when there is no such directory.
+    """
+    name, place = _name_and_place(word)
+    path = directory_of(Path(place))
+    if not path.is_dir():
+        raise ModelError(
+            "No such model",
+            where=place,
+            remedy=suggest(place, models_at_hand()) or "Give the directory of a model or a run",
+        )
+    named = LANGUAGE_PAIR.fullmatch(name)
+    languages = (named[1], named[2]) if named else languages_of(path)
+    return ServedModel(name or name_of(path), path, *(languages or ("", "")))
+
+
+def pinned_model(word: str) -> str:
+    """Return an argument of `heedful serve` with the commit of a model of the hub.
+
+    So all workers serve the same, now and after they are renewed.
+
+    Raises:
+        UserError: and its kinds, when the model cannot be fetched.
+    """
+    name, place = _name_and_place(word)
+    return f"{name}={pinned(place)}".removeprefix("=")
+
+
+def _name_and_place(word: str) -> tuple[str, str]:
+    """Split `NAME=MODEL`; the name is empty where only the model is given."""
+    name, separator, place = word.partition("=")
+    return (name, place) if separator and not Path(word).exists() else ("", word)
+
+
+class ServedModels:
+    """The models of a server.
+
+    Args:
+        models: one of each name.
+        device: where they run.
+        precision: they run in.
+        most_bytes: of the models in memory together; None for all of them.
+        shared: folder in which workers share weights; they do not if None.
+        consistency: arguments of the `ConsistentTranslation` around translators; none if None.
+        glossaries: files by the names of translators.
+        soft_terms: the terms are soft.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[ServedModel],
+        *,
+        device: str = "auto",
+        precision: RunningPrecision = "auto",
+        most_bytes: int | None = None,
+        shared: Path | None = None,
+        consistency: Mapping[str, Any] | None = None,
+        glossaries: Mapping[str, Path] | None = None,
+        soft_terms: bool = False,
+    ) -> None:
+        self.by_name: dict[str, ServedModel] = {}
+        for model in models:
+            if model.name in self.by_name:
+                raise ConfigError(
+                    f"Two models have the name {model.name!r}",
+                    where=f"{self.by_name[model.name].path} and {model.path}",
+                    remedy="Give one of them another: NAME=MODEL",
+                )
+            self.by_name[model.name] = model
+        self.device = device
+        self.precision: RunningPrecision = precision
+        self.most_bytes = most_bytes
+        self.shared = shared
+        self.consistency = consistency
+        self.glossaries = glossaries or {}
+        self.soft_terms = soft_terms
+        for name in self.glossaries:
+            self.find(name)
+        self._choosing = threading.Lock()
+
+    def __iter__(self) -> Iterator[ServedModel]:
+        return iter(self.by_name.values())
+
+    def load_all(self) -> None:
+        """Load models in the order given, as many as may be in memory together.
+
+        Raises:
+            ModelError, ConfigError: when one cannot be loaded, or is a translator without
+                languages.
+        """
+        for model in self:
+            if self._fits(model, ()):
+                self.get(model.name)
+
+    def get(self, name: str) -> Pipeline:
+        """Return a model's pipeline; load it if it is not in memory.
+
+        Raises:
+            ModelError: when there is no model of this name, or it cannot be loaded any more.
+        """
+        pipeline = self.at_hand(name)
+        if pipeline is not None:
+            return pipeline
+        model = self.find(name)
+        # Where memory is limited one is loaded at a time: room for two may be there only once.
+        with model.loading, self._choosing if self.most_bytes is not None else nullcontext():
+            if model.pipeline is None:
+                self._make_room(model)
+                model.pipeline = self._load(model)
+            return model.pipeline
+
+    def at_hand(self, name: str) -> Pipeline | None:
+        """Return a model's pipeline, or None if it is not in memory.
+
+        Raises:
+            ModelError: when there is no model of this name.
+        """
+        model = self.find(name)
+        model.used = time.monotonic()
+        return model.pipeline
+
+    def find(self, name: str) -> ServedModel:
+        """Return the model of a name.
+
+        Raises:
+            ModelError: when there is none.
+        """
+        model = self.by_name.get(name)
+        if model is None:
+            raise ModelError(
+                f"There is no model {name[:80]!r} here",
+                where="model",
+                remedy=suggest(name[:80], self.by_name),
+            )
+        return model
+
+    def pairs(self) -> dict[tuple[str, str], ServedModel]:
+        """Return the translators by source and target language; the first of a pair counts."""
+        pairs: dict[tuple[str, str], ServedModel] = {}
+        for model in self:
+            if model.is_translator:
+                pairs.setdefault((model.source, model.target), model)
+        return pairs
+
+    def route(self, source: str, target: str) -> list[ServedModel]:
+        """Return the translators from a language to another: one, or two over a pivot.
+
+        Raises:
+            ModelError: when there is no way.
+        """
+        pairs = self.pairs()
+        if (source, target) in pairs:
+            return [pairs[source, target]]
+        for first, pivot in pairs:
+            if first == source and (pivot, target) in pairs:
+                return [pairs[source, pivot], pairs[pivot, target]]
+        known = ", ".join(f"{a}-{b}" for a, b in pairs) or "none"
+        raise ModelError(
+            f"No model translates from {source[:20]} to {target[:20]}",
+            where="source and target",
+            remedy=f"Language pairs here: {known}",
+        )
+
+    def targets(self, source: str) -> list[str]:
+        """Return the languages that a language can be translated to, pivots and all."""
+        pairs = self.pairs()
+        direct = [b for a, b in pairs if a == source]
+        over = [c for pivot in direct for b, c in pairs if b == pivot and c != source]
+        return sorted({*direct, *over})
+
+    def _load(self, model: ServedModel) -> Pipeline:
+        # Here, since the parent of the workers only reads names.
+        from heedful.interop.model_loading import load_any
+        from heedful.pipelines.text_generation import GenerationPipeline
+        from heedful.pipelines.translation import TranslationPipeline
+
+        loaded = load_any(model.path)
+
+        def read(path: Path) -> tuple[AnyModel, TokenizerPair | None]:
+            return loaded
+
+        options: dict[str, Any] = {
+            "device": self.device,
+            "precision": self.precision,
+            "read": read,
+            "shared": self.shared,
+        }
+        kind = loaded[0].spec.kind
+        if kind == "causal_lm":
+            model.source = model.target = ""
+            return GenerationPipeline.load(model.path, **options)
+        if kind == "translator" and not model.is_translator:
+            raise ConfigError(
+                "The languages of this translator are not known",
+                where=str(model.path),
+                remedy="Name them before it, as in en-de=MODEL",
+            )
+        translator = TranslationPipeline.load(model.path, **options)
+        if (file := self.glossaries.get(model.name)) is not None:
+            from heedful.pipelines.glossary import Glossary
+
+            model.glossary = Glossary.read(file, soft=self.soft_terms)
+            translator.check_glossary(model.glossary)
+        if self.consistency is None:
+            return translator
+        from heedful.apps.quality.consistency import ConsistentTranslation
+
+        languages = model.source or None, model.target or None
+        return ConsistentTranslation(translator, **self.consistency, languages=languages)
+
+    def _fits(self, model: ServedModel, without: Sequence[ServedModel]) -> bool:
+        if self.most_bytes is None:
+            return True
+        others = [m for m in self if m.pipeline is not None and m is not model and m not in without]
+        return sum(m.size for m in others) + model.size <= self.most_bytes
+
+    def _make_room(self, model: ServedModel) -> None:
+        """Unload the models used longest ago until another one fits."""
+        oldest = sorted((m for m in self if m.pipeline is not None), key=lambda m: m.used)
+        for other in oldest:
+            if self._fits(model, ()):
+                return
+            other.pipeline = None

@@ -1,0 +1,391 @@
+"""The work of a server for its interfaces: translate, continue a text, detect a language."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from anyio import to_thread
+
+from heedful.apps.serve.limits import Limits
+from heedful.apps.serve.scheduler import DeadlinePassed, Job, Scheduler
+from heedful.apps.serve.served_models import ServedModels
+from heedful.data.language_detector import detect_languages
+from heedful.errors import ConfigError, DataError
+from heedful.pipelines.glossary import Glossary
+from heedful.pipelines.text_generation import (
+    Generation,
+    GenerationPipeline,
+    TextStream,
+    prompt_ids,
+)
+from heedful.pipelines.text_splitting import Translation
+from heedful.pipelines.translation import TranslationPipeline
+from heedful.search.search_settings import GenerationSettings, SearchSettings
+
+MOST_CHARACTERS_AT_ONCE = 2000
+"""Of a request whose tokens are counted in the event loop; that takes 0.2 ms, and to hand it to a
+thread as long."""
+
+
+@dataclass(frozen=True)
+class TranslationWork:
+    """Lines to translate with the same model and settings."""
+
+    pipeline: TranslationPipeline
+    settings: SearchSettings
+    alignment: bool
+    glossary: Glossary | None = None
+
+    @property
+    def width(self) -> int:
+        """See `Work`."""
+        return self.settings.width
+
+    def run(self, texts: Sequence[str]) -> Sequence[Translation]:
+        """See `Work`."""
+        # Draws depend on the number of a line, and each is the first of its own request.
+        parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
+        return [
+            translation
+            for part in parts
+            for translation in self.pipeline.translate(
+                part,
+                settings=self.settings,
+                glossary=self.glossary,
+                alignment=self.alignment,
+                batch_size=len(part),
+            )
+        ]
+
+
+@dataclass(frozen=True)
+class GenerationWork:
+    """Prompts to continue with the same model and settings."""
+
+    pipeline: GenerationPipeline
+    settings: GenerationSettings
+
+    @property
+    def width(self) -> int:
+        """See `Work`."""
+        return self.settings.n_best if self.settings.sampling else self.settings.beam
+
+    def run(self, texts: Sequence[str]) -> Sequence[Generation]:
+        """See `Work`."""
+        parts = [[text] for text in texts] if self.settings.sampling else [list(texts)]
+        return [
+            generation
+            for part in parts
+            for generation in self.pipeline.generate(
+                part, settings=self.settings, batch_size=len(part)
+            )
+        ]
+
+
+@dataclass(frozen=True, eq=False)
+class StreamWork:
+    """A prompt whose continuation is given piece by piece.
+
+    Args:
+        pipeline: the language model.
+        settings: of the search.
+        emit: called with each piece, in the thread that computes.
+    """
+
+    pipeline: GenerationPipeline
+    settings: GenerationSettings
+    emit: Callable[[str], None]
+
+    @property
+    def width(self) -> int:
+        """See `Work`."""
+        return 1
+
+    def run(self, texts: Sequence[str]) -> Sequence[TextStream]:
+        """See `Work`; return the stream at its end."""
+        (text,) = texts  # works are equal only to themselves
+        stream = self.pipeline.stream(text, settings=self.settings)
+        for piece in stream:
+            self.emit(piece)
+        return [stream]
+
+
+@dataclass(frozen=True)
+class TranslatedText:
+    """A text and its translation, line by line.
+
+    Args:
+        lines: translations of its lines, empty ones included.
+        models: names of the models it went through.
+        line_break: between its lines.
+    """
+
+    lines: tuple[Translation, ...]
+    models: tuple[str, ...]
+    line_break: str = "\n"
+
+    @property
+    def text(self) -> str:
+        """The translation."""
+        return self.line_break.join(self.lines)
+
+    def alternative(self, rank: int) -> str:
+        """Return the translation made of each line's next-best, from 1."""
+        return self.line_break.join(
+            line.n_best[min(rank, len(line.n_best) - 1)] for line in self.lines
+        )
+
+    @property
+    def ranks(self) -> int:
+        """The number of next-best translations."""
+        return max((len(line.others) for line in self.lines), default=0)
+
+
+class Service:
+    """Models, and the queue before them.
+
+    Args:
+        models: that are served.
+        scheduler: computes batches.
+        limits: of requests.
+        search: settings of translations where a request does not say.
+    """
+
+    def __init__(
+        self,
+        models: ServedModels,
+        scheduler: Scheduler,
+        limits: Limits,
+        search: SearchSettings,
+    ) -> None:
+        self.models = models
+        self.scheduler = scheduler
+        self.limits = limits
+        self.search = search
+        self._loading: dict[str, asyncio.Task[TranslationPipeline | GenerationPipeline]] = {}
+
+    def search_for(self, count: int) -> SearchSettings:
+        """Return the server's settings of a search, for so many answers to a text.
+
+        Raises:
+            ConfigError: when they contradict each other.
+        """
+        search = self.search
+        changes: dict[str, Any] = {"n_best": count}
+        if search.alternatives:  # each has a beam of its own
+            beam = max(1, min(search.beam, self.limits.beam // count))
+            changes |= {"alternatives": count, "beam": beam}
+        elif not search.sampling:
+            changes["beam"] = max(search.beam, count)
+        elif search.risk_samples:
+            changes["risk_samples"] = max(search.risk_samples, count)
+        return SearchSettings.parse(search.plain() | changes, where="the request")
+
+    async def translate(
+        self,
+        texts: Sequence[str],
+        route: Sequence[str],
+        *,
+        settings: SearchSettings | None = None,
+        alignment: bool = False,
+    ) -> list[TranslatedText]:
+        """Translate texts line by line, through one model or over a pivot.
+
+        Args:
+            texts: any.
+            route: names of the models they go through.
+            settings: of the search; the server's if unset. Next-best translations are those of the
+                last model.
+            alignment: also give alignments, of the last model.
+
+        Raises:
+            ConfigError, DataError, ModelError: when the request is wrong.
+            QueueFull, DeadlinePassed: when there is too much to do.
+        """
+        self.check(texts)
+        settings = settings or self.search
+        deadline = time.monotonic() + self.limits.seconds
+        breaks = ["\r\n" if "\r\n" in text else "\n" for text in texts]
+        lines = [text.replace("\r\n", "\n").split("\n") for text in texts]
+        for name in route:
+            is_last = name == route[-1]
+            used = settings if is_last else settings.model_copy(update={"n_best": 1})
+            work = await self._translation_work(name, used, alignment and is_last)
+            lines = await self._translate_lines(work, lines, deadline)
+        return [
+            TranslatedText(tuple(map(_translation, each)), tuple(route), line_break)
+            for each, line_break in zip(lines, breaks, strict=True)
+        ]
+
+    async def generate(
+        self, name: str, prompts: Sequence[str], settings: GenerationSettings
+    ) -> list[Generation]:
+        """Continue prompts with a language model.
+
+        Raises:
+            as for `translate`.
+        """
+        self.check(prompts)
+        pipeline = await self.generator(name)
+        work = GenerationWork(pipeline, settings)
+        tokens = await to_thread.run_sync(self._prompt_lengths, pipeline, prompts)
+        deadline = time.monotonic() + self.limits.seconds
+        longest = settings.max_length
+        jobs = [
+            Job(work, prompt, count + longest, deadline)
+            for prompt, count in zip(prompts, tokens, strict=True)
+        ]
+        return await self._results(jobs, deadline)
+
+    async def stream(
+        self, name: str, prompt: str, settings: GenerationSettings, emit: Callable[[str], None]
+    ) -> TextStream:
+        """Continue a prompt, giving text as soon as it is certain.
+
+        Args:
+            name: of a language model.
+            prompt: its beginning.
+            settings: of the search.
+            emit: called with each piece, in another thread; raises an error to end the stream.
+
+        Returns:
+            The stream at its end.
+
+        Raises:
+            as for `translate`.
+        """
+        self.check([prompt])
+        pipeline = await self.generator(name)
+        (count,) = await to_thread.run_sync(self._prompt_lengths, pipeline, [prompt])
+        deadline = time.monotonic() + self.limits.seconds
+        work = StreamWork(pipeline, settings, emit)
+        (stream,) = await self._results([Job(work, prompt, count, deadline)], deadline)
+        assert isinstance(stream, TextStream)
+        return stream
+
+    async def detect(self, text: str, among: Sequence[str] = ()) -> list[tuple[str, float]]:
+        """Return the languages that a text may be in, the most probable first."""
+        return await to_thread.run_sync(detect_languages, text[: self.limits.characters], among)
+
+    async def generator(self, name: str) -> GenerationPipeline:
+        """Return a language model, loaded.
+
+        Raises:
+            ConfigError: when it is a translator.
+        """
+        pipeline = await self._pipeline(name)
+        if self.models.find(name).is_translator:
+            raise ConfigError("This model is a translator", where=f"model = {name}")
+        return cast(GenerationPipeline, pipeline)
+
+    async def lengths(self, name: str, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens a model reads of each text."""
+        if not self.models.find(name).is_translator:
+            return await to_thread.run_sync(self._prompt_lengths, await self.generator(name), texts)
+        encode = (await self._translator(name)).tokenizers.source.encode_batch
+        return list(map(len, await to_thread.run_sync(encode, list(texts))))
+
+    def check(self, texts: Sequence[str]) -> None:
+        """Refuse texts that are too many or too long for a request.
+
+        Raises:
+            DataError: telling the limit.
+        """
+        limits = self.limits
+        if len(texts) > limits.texts:
+            raise DataError(f"{len(texts):,} texts; at most {limits.texts:,} are taken at once")
+        characters = sum(map(len, texts))
+        if characters > limits.characters:
+            raise DataError(
+                f"{characters:,} characters; at most {limits.characters:,} are taken at once",
+                remedy="Send less at a time",
+            )
+
+    def _check_search(self, settings: SearchSettings) -> None:
+        """Refuse a search that would take more than a request's share of time and memory.
+
+        Raises:
+            ConfigError: telling the limit.
+        """
+        limits = self.limits
+        if settings.width > limits.beam:
+            raise ConfigError(
+                f"{settings.width} hypotheses of a text; at most {limits.beam} are taken",
+                where="search",
+                remedy="Ask for a narrower beam, or for fewer samples or alternatives",
+            )
+        for name in ("min_length", "max_length"):
+            if (getattr(settings, name) or 0) > limits.tokens:
+                raise ConfigError(
+                    f"At most {limits.tokens:,} tokens are given", where=f"search.{name}"
+                )
+
+    async def _translation_work(
+        self, name: str, settings: SearchSettings, alignment: bool
+    ) -> TranslationWork:
+        self._check_search(settings)
+        pipeline = await self._translator(name)
+        glossary = self.models.find(name).glossary
+        return TranslationWork(pipeline, settings, alignment, glossary)
+
+    async def _translator(self, name: str) -> TranslationPipeline:
+        pipeline = await self._pipeline(name)
+        if not self.models.find(name).is_translator:
+            raise ConfigError("This model is a language model", where=f"model = {name}")
+        return cast(TranslationPipeline, pipeline)
+
+    async def _pipeline(self, name: str) -> TranslationPipeline | GenerationPipeline:
+        """Return a model; one that is to be loaded first does not hold up other requests."""
+        pipeline = self.models.at_hand(name)
+        if pipeline is not None:
+            return pipeline
+        # One thread for all requests that wait for a model: there are 40 for everything else.
+        if name not in self._loading:
+            task = asyncio.ensure_future(to_thread.run_sync(self.models.get, name))
+            task.add_done_callback(lambda done: self._loading.pop(name))
+            self._loading[name] = task
+        return await asyncio.shield(self._loading[name])
+
+    async def _translate_lines(
+        self, work: TranslationWork, lines: Sequence[Sequence[str]], deadline: float
+    ) -> list[list[str]]:
+        flat = [line for text in lines for line in text if line.strip()]
+        encode = work.pipeline.tokenizers.source.encode_batch
+        if sum(map(len, flat)) <= MOST_CHARACTERS_AT_ONCE:
+            encoded = encode(flat)
+        else:
+            encoded = await to_thread.run_sync(encode, flat)
+        jobs = [
+            Job(work, line, len(ids), deadline) for line, ids in zip(flat, encoded, strict=True)
+        ]
+        results = iter(await self._results(jobs, deadline))
+        return [
+            [next(results) if line.strip() else Translation() for line in text] for text in lines
+        ]
+
+    async def _results(self, jobs: Sequence[Job], deadline: float) -> list[Any]:
+        """Queue jobs and wait for all of them, or give them up."""
+        if not jobs:
+            return []
+        self.scheduler.submit(jobs)
+        futures = [asyncio.wrap_future(job.future) for job in jobs]
+        try:
+            async with asyncio.timeout(deadline - time.monotonic()):
+                return list(await asyncio.gather(*futures))
+        except TimeoutError:
+            raise DeadlinePassed from None
+        finally:
+            if not all(job.future.done() for job in jobs):
+                self.scheduler.forget(jobs)
+
+    @staticmethod
+    def _prompt_lengths(pipeline: GenerationPipeline, prompts: Iterable[str]) -> list[int]:
+        return [len(prompt_ids(pipeline.tokenizer, prompt)) for prompt in prompts]
+
+
+def _translation(line: str) -> Translation:
+    return line if isinstance(line, Translation) else Translation(line)

@@ -1,0 +1,66 @@
+"""The application of a worker process, with its models and threads."""
+
+from __future__ import annotations
+
+import torch
+from starlette.applications import Starlette
+
+from heedful.apps.serve.application import ServerParts, build_app
+from heedful.apps.serve.file_store import FileStore
+from heedful.apps.serve.gate import AccessLog
+from heedful.apps.serve.keys import Keys
+from heedful.apps.serve.metrics import Metrics
+from heedful.apps.serve.scheduler import Scheduler
+from heedful.apps.serve.served_models import ServedModels, parse_model
+from heedful.apps.serve.server_settings import ServerSettings
+from heedful.apps.serve.service import Service
+from heedful.device import usable_cores
+from heedful.memory import trim
+
+MOST_THREADS = 4
+"""Batches computed at a time: each needs memory of its own."""
+
+
+def build_worker(settings: ServerSettings) -> Starlette:
+    """Load models and build the application.
+
+    Args:
+        settings: of the server.
+
+    Raises:
+        UserError: and its kinds, when a model or a file cannot be used.
+    """
+    models = ServedModels(
+        [parse_model(word) for word in settings.models],
+        device=settings.device,
+        precision=settings.precision,
+        most_bytes=settings.most_bytes,
+        shared=settings.shared,
+        consistency=settings.consistency,
+        glossaries=settings.glossaries,
+        soft_terms=settings.soft_terms,
+    )
+    models.load_all()
+    metrics = Metrics()
+    cores = max(1, usable_cores() // settings.workers)
+    threads = min(MOST_THREADS, cores)
+    # Batches side by side use cores better than one batch on all of them.
+    scheduler = Scheduler(
+        threads=threads,
+        positions=settings.positions,
+        most_waiting=settings.most_waiting,
+        begin_thread=lambda: torch.set_num_threads(max(1, cores // threads)),
+        observe=metrics.observe,
+        rest=trim,
+    )
+    metrics.watch(lambda: scheduler.waiting, lambda: scheduler.computing)
+    return build_app(
+        ServerParts(
+            service=Service(models, scheduler, settings.limits, settings.search),
+            metrics=metrics,
+            gate=settings.gate,
+            keys=None if settings.keys is None else Keys.read(settings.keys),
+            log=None if settings.access_log is None else AccessLog.open(settings.access_log),
+            files=None if settings.files is None else FileStore(settings.files),
+        )
+    )

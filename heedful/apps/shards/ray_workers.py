@@ -1,0 +1,247 @@
+"""Shards translated by actors of Ray Data, on one machine or many.
+
+Ray Data hands shards to a pool of actors, starts actors of lost machines anew and gives the shards
+they had to others. It may do so with a shard that was done, when its result is lost on the way;
+`ShardWorker` then finds its record. So a shard is published once although Ray runs it at least
+once.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import logging
+import os
+import socket
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.apps.shards.shard_paths import Shard
+from heedful.apps.shards.shard_records import ShardRecord
+from heedful.apps.shards.shard_translation import ShardJob, ShardOutcome, ShardWorker
+from heedful.errors import RunError, UserError
+
+_STORE_BYTES = 128 * 2**20
+"""Of Ray's object store on this machine: names and counts pass through it, and no texts."""
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_CONNECT_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class RayPool:
+    """The actors that translate.
+
+    Args:
+        address: of a cluster, or `auto` for the one that this machine is part of; Ray is started
+            on this machine alone if unset.
+        actors: how many; as many as the cores allow if unset.
+        threads: cores of each.
+        gpus: of each; a fraction where several share one.
+    """
+
+    address: str | None = None
+    actors: int | None = None
+    threads: int = 1
+    gpus: float = 0.0
+
+
+def check_ray() -> None:
+    """Refuse to begin without Ray.
+
+    Raises:
+        UserError: naming the package.
+    """
+    missing = [name for name in ("ray", "pyarrow") if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"--engine ray needs {' and '.join(missing)}",
+            remedy="Install it with: pip install 'heedful[ray]'",
+        )
+
+
+def translate_on_ray(
+    job: ShardJob, shards: Sequence[Shard], pool: RayPool
+) -> Iterator[ShardOutcome]:
+    """Translate shards on a cluster.
+
+    Args:
+        job: of the run.
+        shards: still to be translated.
+        pool: of actors.
+
+    Yields:
+        The outcome of each shard, in the order in which they end.
+
+    Raises:
+        UserError: when the cluster is too small for the pool.
+        RunError: when there is no cluster, or Ray gives up.
+    """
+    with _connected(pool):
+        import ray
+        from ray.data import ActorPoolStrategy, DataContext
+
+        logging.getLogger("ray.data").setLevel(logging.ERROR)  # set to INFO by its import
+        size = min(_pool_size(pool, ray.cluster_resources()), len(shards))
+        context = DataContext.get_current()
+        context.enable_progress_bars = False
+        paths = ray.data.from_items(
+            [{"path": str(shard.path)} for shard in shards], override_num_blocks=len(shards)
+        )
+        outcomes = paths.map_batches(
+            _ShardActor,
+            fn_constructor_args=(job,),
+            batch_size=1,
+            # One at a time: a shard that waits behind another could be another actor's.
+            compute=ActorPoolStrategy(size=size, max_tasks_in_flight_per_actor=1),
+            num_cpus=pool.threads,
+            num_gpus=pool.gpus or None,
+        )
+        try:
+            for row in outcomes.iter_rows():
+                yield _outcome(row["outcome"])
+        except (ray.exceptions.RayError, OSError) as error:
+            raise RunError(
+                f"Ray gave up: {_last_line(error)}",
+                remedy="Run the command again; shards that are done are kept",
+            ) from error
+
+
+class _ShardActor:
+    """A worker in a process of Ray's.
+
+    Args:
+        job: of the run.
+    """
+
+    def __init__(self, job: ShardJob) -> None:
+        os.environ["OMP_NUM_THREADS"] = str(job.threads)  # read when kernels or torch are loaded
+        if job.cwd.is_dir():  # relative paths of the command line mean the same here
+            os.chdir(job.cwd)
+        self._worker: ShardWorker | None = None
+        self._reason = ""
+        try:
+            self._worker = ShardWorker(job)
+        except UserError as error:  # Ray would try again for ever, and hide the reason
+            self._reason = f"{error} (on the machine {os.uname().nodename})"
+
+    def __call__(self, batch: dict[str, Any]) -> dict[str, list[str]]:
+        """Translate the shards at the paths of a batch; return outcomes as JSON."""
+        outcomes = [self._outcome(Shard(Path(path))) for path in batch["path"]]
+        return {"outcome": [json.dumps(asdict(outcome)) for outcome in outcomes]}
+
+    def _outcome(self, shard: Shard) -> ShardOutcome:
+        if self._worker is None:
+            return ShardOutcome(shard.name, reason=self._reason, is_fatal=True)
+        return self._worker.translate(shard)
+
+
+@contextmanager
+def _connected(pool: RayPool) -> Iterator[None]:
+    """Start Ray or join a cluster, without reports to its makers, pages, or lines on ours."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    host = _host(pool.address)
+    if host in _LOOPBACK:
+        # Ray reads this once, and then stays on the loopback address, as on Windows and macOS.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    options: dict[str, Any] = {"address": pool.address}
+    if pool.address is None:
+        cores = (pool.actors or max(1, (os.cpu_count() or 1) // pool.threads)) * pool.threads
+        options = {
+            "address": "local",
+            "num_cpus": cores,
+            "include_dashboard": False,
+            "object_store_memory": _STORE_BYTES,
+        }
+    is_debugging = bool(os.environ.get("HEEDFUL_DEBUG"))
+    if not is_debugging:
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
+    import ray
+
+    with ExitStack() as stack:
+        # Ray prints what its daemons say to standard output, which is for JSON.
+        quiet = sys.stderr if is_debugging else stack.enter_context(open(os.devnull, "w"))
+        stack.enter_context(redirect_stdout(quiet))
+        try:
+            with nullcontext() if is_debugging else _silenced():
+                ray.init(**options, log_to_driver=is_debugging, logging_level=logging.ERROR)
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            raise _unreachable(error, pool.address) from error
+        stack.callback(ray.shutdown)
+        yield
+
+
+@contextmanager
+def _silenced() -> Iterator[None]:
+    """Drop what native code writes to standard error: Ray reports its own level of reports."""
+    saved, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(null, 2)
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(null)
+
+
+def _host(address: str | None) -> str | None:
+    """The host of a cluster that answers; the loopback address if Ray is to be started here.
+
+    Raises:
+        RunError: when nothing answers there, for which Ray waits for minutes.
+    """
+    if address in (None, "auto"):
+        return None if address else "127.0.0.1"
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host, int(port)), _CONNECT_SECONDS):
+            return host
+    except (OSError, ValueError) as error:
+        raise _unreachable(error, address) from None
+
+
+def _unreachable(error: Exception, address: str | None) -> RunError:
+    return RunError(
+        f"Ray cannot be reached: {_last_line(error)}",
+        where=f"--address {address}" if address else None,
+        remedy="Give the HOST:PORT that `ray start --head` printed, or leave --address out to use "
+        "this machine alone",
+    )
+
+
+def _pool_size(pool: RayPool, resources: dict[str, float]) -> int:
+    """The number of actors, which must fit the cluster: Ray would wait for more for ever."""
+    most = int(resources.get("CPU", 0.0) // pool.threads)
+    if pool.gpus:
+        most = min(most, int(resources.get("GPU", 0.0) / pool.gpus))
+    size = pool.actors or most
+    if not 1 <= size <= most:
+        raise UserError(
+            f"The cluster has {resources.get('CPU', 0.0):g} cores and "
+            f"{resources.get('GPU', 0.0):g} GPUs: enough for {most} actors, and not for {size}"
+            if size
+            else "The cluster has no room for one actor",
+            remedy="Lower --actors, --threads or --actor-gpus, or add machines",
+        )
+    return size
+
+
+def _outcome(text: str) -> ShardOutcome:
+    fields = json.loads(text)
+    record = fields["record"]
+    return ShardOutcome(
+        **fields
+        | {
+            "record": None if record is None else ShardRecord(**record),
+            "warnings": tuple(fields["warnings"]),
+        }
+    )
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1].rstrip(".")

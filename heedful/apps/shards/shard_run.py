@@ -1,0 +1,227 @@
+"""A corpus of shards translated into a folder, from where the last run ended."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heedful.apps.shards.ray_workers import RayPool, check_ray, translate_on_ray
+from heedful.apps.shards.shard_parquet import check_parquet
+from heedful.apps.shards.shard_paths import Shard, find_shards
+from heedful.apps.shards.shard_records import ShardFolder, ShardRecord, digest
+from heedful.apps.shards.shard_text import Columns
+from heedful.apps.shards.shard_translation import (
+    LineTranslator,
+    ShardJob,
+    ShardOutcome,
+    ShardWorker,
+    verified,
+)
+from heedful.errors import ConfigError, UserError
+from heedful.events import Events
+from heedful.models.model_directory import find_model_directory
+
+_RAY_ONLY = ("address", "actors", "threads", "actor_gpus")
+_LEAST = {"retries": 0, "actors": 1, "threads": 1, "actor_gpus": 0}
+_WITHOUT_EFFECT = {"device", "batch_size", "batch_tokens", "stream", "continuous_batching"}
+"""Settings of `heedful translate` that no byte of a translation depends on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardOptions:
+    """The shards of a run and how they are translated, as flags of `heedful translate` say.
+
+    Args:
+        shards: files, patterns and folders.
+        out: folder for the translated shards.
+        engine: `local` or `ray`.
+        column: of the texts in tables.
+        translation_column: for the translations.
+        retries: how often a shard is tried again when its machine fails.
+        address, actors, threads, actor_gpus: of Ray, as `RayPool` has them.
+    """
+
+    shards: tuple[Path, ...]
+    out: Path | None
+    engine: str = "local"
+    column: str = "text"
+    translation_column: str = "translation"
+    retries: int = 3
+    address: str | None = None
+    actors: int | None = None
+    threads: int | None = None
+    actor_gpus: float | None = None
+
+
+def run_shards(
+    options: ShardOptions,
+    settings: Mapping[str, Any],
+    load: Callable[[], LineTranslator],
+    events: Events,
+) -> dict[str, Any]:
+    """Translate every shard that is not done yet.
+
+    Args:
+        options: of the run.
+        settings: of the translator as JSON data, with the version of Heedful; its `model`,
+            `ensemble`, `shortlist` and `glossary` name files.
+        load: makes the translator; it is sent to other machines.
+        events: receives progress and warnings.
+
+    Returns:
+        Counts, as JSON data: `shards`, `translated`, `done_before`, reasons of those that `failed`
+        by name, `rows` of those that were translated, and what the translator counts.
+
+    Raises:
+        UserError: and its kinds, when options do not fit together, the folder was filled with
+            other settings, or no shard can be translated.
+    """
+    out = _checked(options)
+    shards = find_shards(options.shards, out)
+    if any(shard.form == ".parquet" for shard in shards):
+        check_parquet()
+    deciding = _deciding(options, settings)
+    columns = Columns(options.column, options.translation_column)
+    job = ShardJob(out, columns, load, options.retries, options.threads or 1, Path.cwd())
+    folder = ShardFolder(out)
+    with folder.locked():
+        records = folder.open(deciding, [shard.name for shard in shards])
+        pending, outcomes = verified(folder, shards, records)
+        work = _Work(events, len(shards), outcomes)
+        try:
+            for outcome in _outcomes(options, job, pending, work.add_rows) if pending else ():
+                work.add(outcome)
+        finally:
+            folder.close(deciding, records | work.records)
+    return work.facts()
+
+
+def _checked(options: ShardOptions) -> Path:
+    """Return the folder of the translations, if the options fit together."""
+    if options.out is None:
+        raise ConfigError(
+            "--shards needs a folder for the translations", remedy="Name one with --out"
+        )
+    out = options.out.absolute()
+    if not out.parent.is_dir() or (out.exists() and not out.is_dir()):
+        raise ConfigError(
+            "No folder can be made here",
+            where=f"--out {options.out}",
+            remedy="Give a folder, or a name for one in a folder that is there",
+        )
+    if options.engine == "ray":
+        check_ray()
+    for name in () if options.engine == "ray" else _RAY_ONLY:
+        if getattr(options, name) is not None:
+            raise ConfigError(
+                f"{_flag(name)} needs --engine ray", remedy="Add --engine ray, or leave it out"
+            )
+    for name, least in _LEAST.items():
+        value = getattr(options, name)
+        if value is not None and not value >= least:
+            raise ConfigError(f"{_flag(name)} {value}: it is at least {least}")
+    return out
+
+
+def _deciding(options: ShardOptions, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that decide the bytes of translated shards, and digests of their files."""
+    deciding = {name: value for name, value in settings.items() if name not in _WITHOUT_EFFECT}
+    models = [settings["model"], *settings["ensemble"]]
+    files = [each for each in (settings["shortlist"], settings["glossary"]) if each]
+    return deciding | {
+        "column": options.column,
+        "translation_column": options.translation_column,
+        "models_sha256": [_model_digest(Path(model)) for model in models],
+        "files_sha256": [digest(Path(file)) for file in files if isinstance(file, str)],
+    }
+
+
+def _model_digest(path: Path) -> str:
+    """SHA-256 of the names and the content of a model's files."""
+    files = sorted(file for file in find_model_directory(path).iterdir() if file.is_file())
+    content = [[file.name, digest(file)] for file in files]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _outcomes(
+    options: ShardOptions, job: ShardJob, shards: list[Shard], add_rows: Callable[[int], None]
+) -> Iterator[ShardOutcome]:
+    """Translate shards by the engine of the options; tell how many rows were translated."""
+    if options.engine == "ray":
+        pool = RayPool(options.address, options.actors, job.threads, options.actor_gpus or 0.0)
+        for outcome in translate_on_ray(job, shards, pool):
+            add_rows(0 if outcome.record is None else outcome.record.rows)
+            yield outcome
+    else:
+        worker = ShardWorker(job)
+        for shard in shards:
+            yield worker.translate(shard, add_rows)
+
+
+class _Work:
+    """The shards of a run: those done before, those done now, and those that failed."""
+
+    def __init__(self, events: Events, total: int, outcomes: list[ShardOutcome]) -> None:
+        self.records: dict[str, ShardRecord] = {}
+        self._events, self._total = events, total
+        self._failed = {each.name: each.reason for each in outcomes if each.record is None}
+        self._done_before = len(outcomes) - len(self._failed)
+        self._start, self._rows, self._ended = time.perf_counter(), 0, len(outcomes)
+        if self._done_before:
+            events.note(f"{self._done_before:,} of {total:,} shards were done before")
+        self.add_rows(0)
+
+    def add_rows(self, count: int) -> None:
+        """Show that so many more rows were translated."""
+        self._rows += count
+        speed = round(self._rows / max(time.perf_counter() - self._start, 1e-9), 1)
+        self._events.progress(
+            self._ended, self._total, "shards", sentences=self._rows, per_second=speed
+        )
+
+    def add(self, outcome: ShardOutcome) -> None:
+        """Take in the end of a shard.
+
+        Raises:
+            UserError: when no shard can be translated.
+        """
+        for text in outcome.warnings:
+            self._events.warn(f"{outcome.name}: {text}")
+        if outcome.is_fatal:
+            raise UserError(outcome.reason)
+        if outcome.record is None:
+            self._failed[outcome.name] = outcome.reason
+        else:
+            self.records[outcome.name] = outcome.record
+        self._ended += 1
+        self.add_rows(0)
+
+    def facts(self) -> dict[str, Any]:
+        """Say what was done and what was not; return it as `run_shards` does."""
+        counts: Counter[str] = Counter()
+        for record in self.records.values():
+            counts.update(record.counts)
+        self._events.note(
+            f"{len(self.records):,} shards translated, {self._done_before:,} done before, "
+            f"{len(self._failed):,} failed"
+        )
+        for name, reason in sorted(self._failed.items()):
+            self._events.note(f"failed: {name}: {reason}")
+        return {
+            **counts,
+            "shards": self._total,
+            "translated": len(self.records),
+            "done_before": self._done_before,
+            "failed": dict(sorted(self._failed.items())),
+            "rows": sum(record.rows for record in self.records.values()),
+        }
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")

@@ -1,0 +1,181 @@
+"""One shard translated: tried, tried again, and published once, whoever does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from heedful.apps.shards.shard_parquet import translate_parquet
+from heedful.apps.shards.shard_paths import Shard
+from heedful.apps.shards.shard_records import ShardFolder, ShardRecord, digest
+from heedful.apps.shards.shard_text import Columns, translate_text
+from heedful.errors import RunError, UserError
+
+Warn = Callable[[str], None]
+Progress = Callable[[int], None]
+
+_WARNINGS = 10
+"""Of each shard that are kept; a shard of a million lines could have as many."""
+
+
+class LineTranslator(Protocol):
+    """A translator that is loaded once and translates many shards."""
+
+    def translate(self, texts: list[str], first_line: int, warn: Warn) -> list[str]:
+        """Return a line without its end for each text; `first_line` is the number of the first."""
+
+    def counts(self) -> dict[str, int]:
+        """Return what was counted since the last call, and begin anew."""
+
+
+@dataclass(frozen=True)
+class ShardJob:
+    """All that a worker must know; it is sent to other machines.
+
+    Args:
+        out: the folder of the translated shards, absolute, which all workers can write.
+        columns: of tables.
+        load: makes the translator.
+        retries: how often a shard is tried again.
+        threads: of a worker on another machine.
+        cwd: the folder where relative paths begin.
+    """
+
+    out: Path
+    columns: Columns
+    load: Callable[[], LineTranslator]
+    retries: int
+    threads: int
+    cwd: Path
+
+
+@dataclass(frozen=True)
+class ShardOutcome:
+    """The end of the work on one shard.
+
+    Args:
+        name: of the shard.
+        record: of the translated shard; None if it failed.
+        reason: why it failed.
+        warnings: the first of them.
+        is_fatal: no other shard can be translated either.
+    """
+
+    name: str
+    record: ShardRecord | None = None
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    is_fatal: bool = False
+
+
+class ShardWorker:
+    """Translates shards, one after the other, with a translator that is loaded once.
+
+    Args:
+        job: of the run.
+
+    Raises:
+        UserError: when the translator cannot be loaded.
+    """
+
+    def __init__(self, job: ShardJob) -> None:
+        self.job = job
+        self.folder = ShardFolder(job.out)
+        self.translator = job.load()
+
+    def translate(self, shard: Shard, progress: Progress = lambda rows: None) -> ShardOutcome:
+        """Translate a shard and publish it, unless that was done already.
+
+        Args:
+            shard: of the run.
+            progress: called with numbers of rows translated since the last call.
+        """
+        reason = "the worker ended each time, perhaps for want of memory"
+        while True:
+            if (record := self.folder.record(shard.name)) is not None:
+                return ShardOutcome(shard.name, record)
+            attempt = self.folder.attempt(shard.name)
+            if attempt > self.job.retries + 1:
+                reason = f"{reason} (tried {attempt - 1} times)"
+                return ShardOutcome(shard.name, reason=reason)
+            warnings: list[str] = []
+            try:
+                record = self._publish(shard, warnings.append, progress)
+            except RunError as error:  # of the machine: it may go well the next time
+                reason = str(error)
+            except UserError as error:  # of the shard: it would fail in the same way again
+                return ShardOutcome(shard.name, reason=str(error), warnings=_few(warnings))
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}"
+            else:
+                return ShardOutcome(shard.name, record, warnings=_few(warnings))
+            time.sleep(min(0.5 * attempt, 10.0))
+
+    def _publish(self, shard: Shard, warn: Warn, progress: Progress) -> ShardRecord:
+        start, rows = time.perf_counter(), 0
+        self.translator.counts()
+        with self.folder.partial(shard.name) as partial:
+            try:
+                for count in self._translated(shard, partial, warn):
+                    rows += count
+                    progress(count)
+            except BaseException:
+                progress(-rows)
+                raise
+            record = ShardRecord(
+                rows,
+                digest(shard.path),
+                digest(partial),
+                round(time.perf_counter() - start, 3),
+                self.translator.counts(),
+            )
+            return self.folder.publish(shard.name, partial, record)
+
+    def _translated(self, shard: Shard, partial: Path, warn: Warn) -> Iterator[int]:
+        def translate(texts: list[str], first_line: int) -> list[str]:
+            return self.translator.translate(texts, first_line, warn)
+
+        columns = self.job.columns
+        with partial.open("wb") as output:
+            if shard.form == ".parquet":
+                yield from translate_parquet(shard.path, output, translate, columns)
+            else:
+                yield from translate_text(shard.path, shard.form, output, translate, columns)
+
+
+def verified(
+    folder: ShardFolder, shards: list[Shard], records: Mapping[str, ShardRecord]
+) -> tuple[list[Shard], list[ShardOutcome]]:
+    """Compare the shards that are done with their records.
+
+    Args:
+        folder: of the translated shards.
+        shards: of the run.
+        records: of shards that are done.
+
+    Returns:
+        The shards still to be translated, and an outcome of each of the others.
+    """
+    pending, outcomes = [], []
+    for shard in shards:
+        record = records.get(shard.name)
+        try:
+            if record is None or not folder.is_whole(shard.name, record):
+                pending.append(shard)
+            elif digest(shard.path) != record.input_sha256:
+                reason = "The shard was changed after it was translated; move its translation away "
+                reason += "to have it translated again"
+                outcomes.append(ShardOutcome(shard.name, reason=reason))
+            else:
+                outcomes.append(ShardOutcome(shard.name, record))
+        except UserError as error:
+            outcomes.append(ShardOutcome(shard.name, reason=str(error)))
+    return pending, outcomes
+
+
+def _few(warnings: list[str]) -> tuple[str, ...]:
+    more = len(warnings) - _WARNINGS
+    return (*warnings[:_WARNINGS], *([f"{more:,} more warnings"] if more > 0 else []))

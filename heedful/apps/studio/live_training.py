@@ -1,0 +1,208 @@
+"""A training that a page starts: one at a time, in a process of its own, for about a minute.
+
+The process takes a job from its standard input and writes a line of JSON for each event. Its input
+stays open for as long as the studio lives: when that ends, by whatever signal, the process reads
+the end of it, removes its files and leaves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from heedful.errors import RunError, UserError
+
+MINUTES = 1.0
+"""Of training, at most."""
+
+LIMIT = 300.0
+"""Seconds after which a process that has not ended is killed: import and data come before the
+training, and translating after it."""
+
+MOST_POINTS = 400
+FOLDER_PREFIX = "heedful-training-"
+
+
+def _no_curves() -> dict[str, list[tuple[int, float]]]:
+    return {"train": [], "loss": [], "valid_bleu": []}
+
+
+@dataclass
+class _Progress:
+    """The state of a training so far."""
+
+    number: int
+    job: Mapping[str, Any]
+    state: str = "starting"
+    began: float = field(default_factory=time.monotonic)
+    seconds: float = 0.0
+    step: int = 0
+    curves: dict[str, list[tuple[int, float]]] = field(default_factory=_no_curves)
+    result: Mapping[str, Any] | None = None
+    problem: str | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in ("done", "stopped", "failed")
+
+    def take(self, event: Mapping[str, Any]) -> None:
+        """Note an event of the process."""
+        kind = event["kind"]
+        if kind == "train":
+            self.state, self.step = "training", event["step"]
+            if len(self.curves["train"]) < MOST_POINTS:
+                self.curves["train"].append((event["step"], event["loss"]))
+        elif kind == "validation":
+            self.curves["loss"].append((event["step"], event["loss"]))
+            self.curves["valid_bleu"].append((event["step"], event["bleu"]))
+        elif kind == "state":
+            self.state = event["state"]
+        elif kind == "result":
+            self.result = {name: event[name] for name in ("exact", "sentences", "samples")}
+        else:
+            self.problem = event["what"]
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as JSON data."""
+        seconds = self.seconds if self.is_over else time.monotonic() - self.began
+        return {
+            "number": self.number,
+            "state": self.state,
+            "components": self.job["components"],
+            "seed": self.job["settings"]["seed"],
+            "step": self.step,
+            "max_steps": self.job["settings"]["max_steps"],
+            "seconds": round(seconds, 1),
+            **{name: list(points) for name, points in self.curves.items()},
+            "result": self.result,
+            "problem": self.problem,
+        }
+
+
+class LiveTraining:
+    """The one training that the pages of a studio share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._progress: _Progress | None = None
+        self._count = 0
+
+    def start(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Start a training.
+
+        Args:
+            job: JSON data: `components` as the page named them, the `settings` of the run without
+                its data, and the size of the data (`pairs`, `held_out`).
+
+        Raises:
+            UserError: when one is under way.
+            RunError: when no process can be started.
+        """
+        with self._lock:
+            if self._process is not None:
+                raise UserError(
+                    "A training is under way, and there is one at a time",
+                    where="this page, or another one of this studio",
+                    remedy="Wait for its end, or stop it",
+                )
+            self._process, folder = _launch(job)
+            self._count += 1
+            self._progress = _Progress(self._count, job)
+            arguments = (self._process, self._progress, folder)
+            self._reader = threading.Thread(target=self._follow, args=arguments, daemon=True)
+            self._reader.start()
+            return self._progress.plain()
+
+    def status(self) -> dict[str, Any] | None:
+        """Return the state of the last training that was started; None before the first."""
+        with self._lock:
+            return None if self._progress is None else self._progress.plain()
+
+    def stop(self) -> dict[str, Any] | None:
+        """Stop the training if there is one, and wait until its files are gone."""
+        with self._lock:
+            process, reader = self._process, self._reader
+            if process is not None and self._progress is not None:
+                self._progress.state = "stopped"
+                process.kill()
+        if reader is not None:
+            reader.join()
+        return self.status()
+
+    def _follow(self, process: subprocess.Popen[str], progress: _Progress, folder: Path) -> None:
+        """Read the events of a process until it ends, and remove what it leaves."""
+        limit = threading.Timer(LIMIT, process.kill)
+        limit.daemon = True
+        limit.start()
+        assert process.stdout is not None
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue  # a line that a kill cut short
+            with self._lock:
+                if not progress.is_over:
+                    progress.take(event)
+        status = process.wait()
+        limit.cancel()
+        process.stdout.close()
+        if process.stdin is not None:
+            process.stdin.close()
+        shutil.rmtree(folder, ignore_errors=True)
+        with self._lock:
+            progress.seconds = time.monotonic() - progress.began
+            if not progress.is_over:
+                progress.state = "done" if status == 0 and progress.result else "failed"
+                if progress.state == "failed" and progress.problem is None:
+                    progress.problem = f"The training ended early (status {status})"
+            self._process = None
+
+
+def _launch(job: Mapping[str, Any]) -> tuple[subprocess.Popen[str], Path]:
+    """Start the process in a folder of its own, and hand it the job."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    except OSError as error:
+        raise RunError(
+            f"There is no room for the files of a training: {error.strerror}",
+            where=tempfile.gettempdir(),
+            remedy="Make room there",
+        ) from None
+    # One thread: the pages stay quick meanwhile, and a model so small gains little by more.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "heedful.apps.studio.training_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            env=environment,
+            start_new_session=True,  # Ctrl-C is for the studio, which then ends this one
+        )
+    except OSError as error:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise RunError(
+            f"No process can be started for a training: {error.strerror}",
+            where=sys.executable,
+            remedy="Close other programs",
+        ) from None
+    assert process.stdin is not None
+    try:
+        process.stdin.write(json.dumps({**job, "folder": str(folder), "minutes": MINUTES}) + "\n")
+        process.stdin.flush()
+    except OSError:
+        pass  # it is gone already; what follows its events says so
+    return process, folder

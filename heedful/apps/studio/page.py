@@ -1,0 +1,262 @@
+"""A page of the studio: its place in the navigation, its calls, and the texts they ask about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.config import Config
+from heedful.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.inspect.attention_maps import AttentionPart
+    from heedful.inspect.readings import Reading
+    from heedful.inspect.subject import Subject, SubLayer
+    from heedful.models.stack_spec import StackSpec
+
+
+DIGITS = 6
+"""Significant digits: a float32 has hardly more, and pictures need fewer."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that a page's script may make, as `POST /api/PAGE/CALL`.
+
+    Args:
+        request: the settings of the body; any other key is refused.
+        answer: a function that returns JSON data. It runs in a thread, and may raise a `UserError`.
+        limit: most bytes of the body, where it may hold more than texts and settings.
+    """
+
+    request: type[Config]
+    answer: Callable[[Any, Workspace], Mapping[str, Any]]
+    limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page of the studio; its script is `static/pages/NAME.js`.
+
+    Args:
+        name: in the address.
+        title: in the navigation and above the page.
+        summary: the purpose of the page, in a line.
+        about: an explanation in two or three sentences.
+        calls: by name.
+    """
+
+    name: str
+    title: str
+    summary: str
+    about: str
+    calls: Mapping[str, Call]
+
+    def plain(self) -> dict[str, str]:
+        """Return the words that the shell shows of it, as JSON data."""
+        return {name: getattr(self, name) for name in ("name", "title", "summary", "about")}
+
+
+class NoSettings(Config):
+    """The request of a call without settings."""
+
+
+def round_digits(tensor: Tensor) -> Any:
+    """Nested lists of finite numbers, rounded to `DIGITS` significant digits."""
+    import numpy as np
+
+    values = tensor.detach().double().cpu().numpy()
+    assert np.isfinite(values).all()
+    size = np.floor(np.log10(np.where(values == 0, 1.0, np.abs(values))))
+    # Powers beyond those of float64 belong to numbers that no picture tells from zero.
+    unit = 10.0 ** np.clip(DIGITS - 1 - size, -300, 300)
+    return (np.round(values * unit) / unit).tolist()
+
+
+LONGEST = 4000
+"""Characters of a text, so that nobody waits long."""
+MOST_TOKENS = 512
+"""Tokens along one side of a picture."""
+CONTINUED = 32
+"""Tokens that a language model adds."""
+
+Second = Literal["", "none", "typed", "own"]
+
+
+class TextRequest(Config):
+    """A text for a model, and what goes with it: a translation, continuation or second text."""
+
+    model: str
+    text: str
+    second: str = ""
+    given: Second = Field(
+        "", description="whether the second is left out, typed or the model's own; empty: as usual"
+    )
+
+
+class AttentionRequest(TextRequest):
+    """A text, and a layer of a kind of attention."""
+
+    part: Annotated[str, Field(max_length=20)] = Field(
+        "", description="encoder, decoder or cross; empty: cross where there is any"
+    )
+    layer: Annotated[int, Field(ge=-1, le=10_000)] = Field(-1, description="from 0; -1: the last")
+
+
+def subject_of(name: str, workspace: Workspace) -> Subject:
+    """Return the model of a name, which must read texts.
+
+    Raises:
+        UserError: when there is none of this name.
+        ModelError: when it reads no text.
+    """
+    from heedful.inspect.subject import Subject
+
+    loaded = workspace.place(name).load()
+    if loaded.tokenizers is None:
+        raise ModelError(
+            f"This model takes no text; its kind is {loaded.model.spec.kind!r}",
+            where=name,
+            remedy="Choose a translator, a language model or a text encoder",
+        )
+    return Subject(loaded.model, loaded.tokenizers)
+
+
+def read_text(request: TextRequest, workspace: Workspace) -> tuple[Subject, Reading]:
+    """Return a model, and the text as it reads it.
+
+    Raises:
+        UserError: when there is no such model, or the text is empty, too long, or lacks its second
+            text.
+    """
+    for name, text in (("text", request.text), ("second", request.second)):
+        check_length(text, LONGEST, where=name)
+    subject = subject_of(request.model, workspace)
+    reading = workspace.recent.get(reading_key(request, workspace), lambda: _read(subject, request))
+    if reading.length > MOST_TOKENS:
+        raise DataError(
+            f"{reading.length:,} tokens are more than the {MOST_TOKENS} that are drawn",
+            where="text",
+            remedy="Shorten it; `heedful inspect MODEL TEXT -o FILE` writes those of longer texts",
+        )
+    return subject, reading
+
+
+def reading_key(request: TextRequest, workspace: Workspace) -> tuple[Any, ...]:
+    """Return the key under which a reading is kept: of its texts and its model's files."""
+    version = workspace.place(request.model).load().version
+    return (request.model, version, request.text, request.second, request.given)
+
+
+MOST_KEPT = 1 << 20
+"""Weights that are kept for the next question about the same text: 4 MiB."""
+
+
+def attention_of(
+    request: TextRequest, workspace: Workspace, part: AttentionPart, layer: int
+) -> np.ndarray:
+    """Return the weights of all heads of a layer [H, Lq, Lk], from one pass for all layers.
+
+    Raises:
+        ConfigError: when the model has no such layer.
+    """
+    import numpy as np
+
+    from heedful.inspect.attention_maps import (
+        attention,
+        attentions,
+        choose,
+        num_heads,
+        rows_and_columns,
+    )
+
+    subject, reading = read_text(request, workspace)
+    modules = attentions(subject.model, part)
+    rows, columns = rows_and_columns(reading, part)
+    if len(modules) * num_heads(modules) * len(rows) * len(columns) > MOST_KEPT:
+        return np.asarray(attention(subject, reading, part, layers=[layer]).weights[0])
+    key = ("attention", part, *reading_key(request, workspace))
+    whole = workspace.recent.get(key, lambda: attention(subject, reading, part))
+    (layer,) = choose([layer], len(modules), "layer")
+    return np.asarray(whole.weights[layer])
+
+
+def attentions_of(
+    subject: Subject, part: str, layer: int = -1
+) -> tuple[AttentionPart, dict[str, SubLayer], int]:
+    """Return a kind of attention, its layers by address, and the number of one.
+
+    Args:
+        subject: the model.
+        part: encoder, decoder or cross; cross where there is any, if empty.
+        layer: from 0; −1 is the last.
+
+    Raises:
+        UserError: when the model has no such attention.
+    """
+    from heedful.inspect.attention_maps import attentions, usual_part
+
+    name: Any = part or usual_part(subject.model)
+    modules = attentions(subject.model, name)
+    return name, modules, len(modules) - 1 if layer < 0 else layer
+
+
+def mixer_kinds(stacks: Iterable[StackSpec]) -> list[str]:
+    """Return the kinds of the mixers of stacks, each once, in words."""
+    from heedful.inspect.silent_tokens import mixer_of
+
+    mixers = (mixer_of(block) for stack in stacks for block in stack.pattern)
+    return [*dict.fromkeys(each.part.kind.replace("_", " ") for each in mixers if each)]
+
+
+def layer_of(address: str) -> int:
+    """Return the number of the block that an address such as `decoder.3.cross` is in."""
+    return int(address.split(".")[1])
+
+
+def check_length(text: str, longest: int, *, where: str, remedy: str = "Shorten it") -> None:
+    """Refuse a text that is too long to wait for.
+
+    Raises:
+        DataError: when the text is longer.
+    """
+    if len(text) > longest:
+        raise DataError(
+            f"The text has {len(text):,} characters; at most {longest:,} are read here",
+            where=where,
+            remedy=remedy,
+        )
+
+
+def _read(subject: Subject, request: TextRequest) -> Reading:
+    from heedful.inspect.readings import read
+    from heedful.search.search_settings import SearchSettings
+
+    spec = subject.model.spec
+    translates = spec.reads == "pairs"
+    second = request.given or ("own" if translates else "none")
+    if second == "typed":
+        if not request.second.strip():
+            raise DataError("No second text is typed yet", where="second")
+        return read(subject, request.text, request.second)
+    if second == "none" and translates:
+        raise DataError(
+            "A translator's decoder reads a translation",
+            where="given",
+            remedy="Type one, or let the model write it",
+        )
+    if second == "none" or translates:
+        return read(subject, request.text)
+    if not spec.generates:
+        raise DataError(
+            "This model writes no text", where="given", remedy="Type a second one, or none"
+        )
+    search = SearchSettings(beam=1, max_length=CONTINUED)
+    return read(subject, request.text, search=search)

@@ -1,0 +1,261 @@
+"""Page "Attention": attention between words in a layer of a model, head by head."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.apps.studio.head_labels import LabelsRequest, labels
+from heedful.apps.studio.page import (
+    AttentionRequest,
+    Call,
+    Page,
+    TextRequest,
+    attention_of,
+    attentions_of,
+    layer_of,
+    mixer_kinds,
+    read_text,
+)
+from heedful.apps.studio.token_influence import InfluenceRequest, influence
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.inspect.attention_maps import AttentionPart
+    from heedful.inspect.readings import Tokens
+    from heedful.text.tokenizer import TextTokenizer
+
+MOST_WEIGHTS = 1 << 22
+"""Weights in an answer: 16 MiB, all heads of a layer for 256 tokens and 64 heads."""
+
+Indices = Annotated[tuple[Annotated[int, Field(ge=0, le=10_000)], ...], Field(max_length=1000)]
+
+_TYPES = {"svg": "image/svg+xml", "png": "image/png", "html": "text/html"}
+
+
+class ShowRequest(AttentionRequest):
+    """A text, and the attention to show."""
+
+    heads: Indices | None = Field(None, description="from 0; all that fit in an answer if unset")
+
+
+def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return weights of a layer's heads with their pieces, and the attention that there is.
+
+    Of a model without any only the mixers that it has in its place.
+    """
+    from heedful.inspect.attention_maps import (
+        attentions,
+        choose,
+        num_heads,
+        parts_of,
+        rows_and_columns,
+    )
+
+    subject, reading = read_text(request, workspace)
+    parts = {part: attentions(subject.model, part) for part in parts_of(subject.model)}
+    answer = {
+        "kind": subject.model.spec.kind,
+        "target": reading.target,
+        "parts": [
+            {"part": name, "blocks": [*map(layer_of, layers)], "heads": num_heads(layers)}
+            for name, layers in parts.items()
+        ],
+        "mixers": mixer_kinds(subject.model.spec.stacks().values()),
+    }
+    if not parts:
+        return answer
+    part, modules, layer = attentions_of(subject, request.part, request.layer)
+    rows, columns = rows_and_columns(reading, part)
+    heads: Sequence[int] | None = request.heads
+    if heads is None:
+        most = max(1, MOST_WEIGHTS // (len(rows) * len(columns)))
+        heads = range(min(most, num_heads(modules)))
+    heads = choose(heads, num_heads(modules), "head")
+    weights = attention_of(request, workspace, part, layer)
+    return answer | {
+        "part": part,
+        "layer": layer,
+        "address": [*modules][layer],
+        "heads": list(heads),
+        "rows": _plain(subject.source if part == "encoder" else subject.target, rows),
+        "columns": _plain(subject.target if part == "decoder" else subject.source, columns),
+        "weights": encode_array(weights[list(heads)]),
+    }
+
+
+MOST_THUMBNAIL = 48
+"""Rows and columns of a thumbnail; longer texts are averaged to as many."""
+
+
+class OverviewRequest(TextRequest):
+    """A text, and the kind of attention of which all heads are shown."""
+
+    part: Annotated[str, Field(max_length=20)] = ""
+
+
+def overview(request: OverviewRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a thumbnail of every head of a part: its weights, from 0 to 255."""
+    import numpy as np
+
+    subject, _ = read_text(request, workspace)
+    part, modules, _ = attentions_of(subject, request.part)
+    weights = np.stack(
+        [_shrunk(attention_of(request, workspace, part, layer)) for layer in range(len(modules))]
+    )
+    shades = np.rint(255 * weights).astype(np.uint8)
+    return {
+        "part": part,
+        "shape": list(shades.shape),
+        "shades": base64.b64encode(shades.tobytes()).decode("ascii"),
+    }
+
+
+def _shrunk(weights: np.ndarray) -> np.ndarray:
+    """Average weights [H, Lq, Lk] to at most `MOST_THUMBNAIL` rows and columns."""
+    import numpy as np
+
+    for axis in (1, 2):
+        length = weights.shape[axis]
+        if length > MOST_THUMBNAIL:
+            starts = np.arange(MOST_THUMBNAIL) * length // MOST_THUMBNAIL
+            sizes = np.diff([*starts, length]).reshape([-1 if i == axis else 1 for i in range(3)])
+            weights = np.add.reduceat(weights, starts, axis) / sizes
+    return weights
+
+
+class NeuronsRequest(AttentionRequest):
+    """A text, and a query of a head."""
+
+    head: Annotated[int, Field(ge=0, le=10_000)] = 0
+    row: Annotated[int, Field(ge=0, le=100_000)] = 0
+
+
+MOST_KEYS = 24
+"""Keys of the neuron view, those with the most weight."""
+
+
+def neurons(request: NeuronsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a query, the keys with the most weight, and their products, channel by channel."""
+    import numpy as np
+
+    from heedful.inspect.attention_maps import attention_steps
+
+    subject, reading = read_text(request, workspace)
+    part, _, layer = attentions_of(subject, request.part, request.layer)
+    steps = attention_steps(subject, reading, part, layer=layer, head=request.head, row=request.row)
+    shown = np.sort(np.argsort(-steps.weights, kind="stable")[:MOST_KEYS])
+    return {
+        "word": steps.rows[steps.row],
+        "left_out": len(steps.weights) - len(shown),
+        "factor": steps.factor,
+        "query": steps.query.tolist(),
+        "keys": [
+            {
+                "piece": steps.columns[key],
+                "visible": bool(steps.visible[key]),
+                "key": steps.keys[key].tolist(),
+                "products": steps.products[key].tolist(),
+                "score": float(steps.scores[key]) if steps.visible[key] else None,
+                "weight": float(steps.weights[key]),
+                "value": steps.values[key].tolist(),
+            }
+            for key in shown.tolist()
+        ],
+        "context": steps.context.tolist(),
+    }
+
+
+class PictureRequest(TextRequest):
+    """A text, the attention to draw, and the kind of file."""
+
+    part: Literal["", "encoder", "decoder", "cross"] = ""
+    layers: Indices | None = Field(None, description="from 0; all if unset")
+    heads: Indices | None = Field(None, description="from 0; all if unset")
+    view: Literal["matrix", "heads", "lines"] = "matrix"
+    each: Annotated[bool, Field(description="lines of each head in a colour of its own")] = False
+    kind: Literal["svg", "png", "html"] = "svg"
+
+
+def picture(request: PictureRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a file: its name, its media type, and its content in base64."""
+    from heedful.inspect import charts
+    from heedful.inspect.attention_maps import attention
+
+    subject, reading = read_text(request, workspace)
+    part: AttentionPart | None = request.part or None
+    weights = attention(subject, reading, part, layers=request.layers, heads=request.heads)
+    if request.view == "lines":
+        chart = charts.lines(weights, each=request.each)
+    else:
+        chart = (charts.grid if request.view == "heads" else charts.matrix)(weights)
+    content = charts.draw(chart, request.kind)
+    return {
+        "name": f"attention.{request.kind}",
+        "type": _TYPES[request.kind],
+        "content": base64.b64encode(content).decode("ascii"),
+    }
+
+
+def encode_array(weights: np.ndarray) -> dict[str, Any]:
+    """Encode an array as its shape and its float32 numbers, little-endian, in base64."""
+    import numpy as np
+
+    data = np.ascontiguousarray(weights, dtype="<f4").tobytes()
+    return {"shape": list(weights.shape), "float32": base64.b64encode(data).decode("ascii")}
+
+
+def _plain(tokenizer: TextTokenizer, tokens: Tokens) -> dict[str, Any]:
+    return {
+        "pieces": list(tokens.pieces),
+        "special": list(tokens.special),
+        "words": word_numbers(tokenizer, tokens),
+    }
+
+
+def word_numbers(tokenizer: TextTokenizer, tokens: Tokens) -> list[int]:
+    """Return the number of each token's word, from 0; a special token is one by itself."""
+    from heedful.search.alignment import token_words
+
+    numbers: list[int] = []
+    alone = [
+        special or id == tokenizer.mask
+        for id, special in zip(tokens.ids, tokens.special, strict=True)
+    ]
+    start = 0
+    while start < len(tokens):
+        stop = start + 1
+        while not alone[start] and stop < len(tokens) and not alone[stop]:
+            stop += 1
+        next_word = numbers[-1] + 1 if numbers else 0
+        own = [0] if alone[start] else token_words(tokenizer, tokens.ids[start:stop], "")[1]
+        # Tokens without any character, such as parts of a damaged one, have no word.
+        numbers += [next_word + each for each in own or range(stop - start)]
+        start = stop
+    return numbers
+
+
+PAGE = Page(
+    name="attention",
+    title="Attention",
+    summary="Attention between words, in a model of yours.",
+    about=(
+        "Every word gathers information from the words it attends to; the larger the attention "
+        "weight, the stronger the line. Each head has a colour and a pattern of its own. "
+        "The weights are computed from the model's own queries and keys, for the text as "
+        "the model reads it, piece by piece."
+    ),
+    calls={
+        "show": Call(ShowRequest, show),
+        "overview": Call(OverviewRequest, overview),
+        "neurons": Call(NeuronsRequest, neurons),
+        "labels": Call(LabelsRequest, labels),
+        "influence": Call(InfluenceRequest, influence),
+        "picture": Call(PictureRequest, picture),
+    },
+)

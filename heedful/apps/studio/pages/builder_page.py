@@ -1,0 +1,216 @@
+"""Page "Builder": a model put together from its parts, its cost, and the file that trains it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.apps.studio.mixer_costs import mixer_costs
+from heedful.apps.studio.page import Call, NoSettings, Page
+from heedful.config import Config, dump_toml
+from heedful.engines.cost_memory import training_memory
+from heedful.models.cost import (
+    count_parameters,
+    decoding_cost,
+    decoding_memory,
+    encoding_work,
+    parameter_table,
+    parameters_by_module,
+    state_bytes,
+    step_work,
+    text_work,
+    training_cost,
+)
+from heedful.models.preset_files import has_spec, preset_names, published_parameters, read_preset
+from heedful.models.shape import TranslatorShape
+from heedful.nn.work import FLOAT32
+from heedful.text.tokenizer_spec import TokenizerSpec
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.models.model_spec import ModelSpec
+
+LARGEST = {"width": 16_384, "encoder_layers": 256, "decoder_layers": 256, "feedforward": 131_072}
+"""Bounds of the settings; the largest published models are below."""
+
+Tokens = Annotated[int, Field(ge=1, le=100_000)]
+Task = Literal["translation", "causal_lm", "masked_lm"]
+
+
+class BuildRequest(Config):
+    """The task of a model, its shape, and the sentences and batches to count for."""
+
+    task: Task = "translation"
+    model: TranslatorShape = TranslatorShape()
+    vocabulary: Annotated[int, Field(ge=8, le=1_000_000)] = 37_000
+    tokens: Tokens = 25
+    beam: Annotated[int, Field(ge=1, le=64)] = 4
+    batch_tokens: Annotated[int, Field(ge=1, le=10_000_000)] = 4096
+
+    @model_validator(mode="after")
+    def _is_of_a_known_size(self) -> Self:
+        for name, most in LARGEST.items():
+            if getattr(self.model, name) > most:
+                raise ValueError(f"model.{name} is at most {most:,} here")
+        return self
+
+
+class PresetRequest(Config):
+    """A size of translators by name."""
+
+    name: str
+
+
+def build(request: BuildRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return parameters by component, operations, memory, and the settings file."""
+    costs = _translator(request) if request.task == "translation" else _other(request)
+    return {**costs, "toml": settings_file(request)}
+
+
+def settings_file(request: BuildRequest) -> str:
+    """Write the TOML for `heedful train --config`; the data are named there, or added."""
+    return dump_toml(
+        {
+            "task": request.task,
+            "model": request.model.plain(),
+            "tokenizer": {"vocabulary_size": request.vocabulary},
+            "data": {"batch_tokens": request.batch_tokens, "max_length": request.model.max_length},
+        }
+    )
+
+
+def preset(request: PresetRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the settings of a size of translators."""
+    settings = read_preset(request.name)
+    where = f"preset {request.name}"
+    tokenizer = TokenizerSpec.parse(settings.get("tokenizer", {}), where=where)
+    return {
+        "model": TranslatorShape.parse(settings["model"], where=where).plain(),
+        "vocabulary": tokenizer.vocabulary_size,
+    }
+
+
+def presets(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return published models and our sizes with their numbers of parameters."""
+    presets = []
+    for name in preset_names():
+        size = not has_spec(name)
+        if size:
+            settings = preset(PresetRequest(name=name), workspace)
+            shape, pieces = TranslatorShape.parse(settings["model"]), settings["vocabulary"]
+            parameters = count_parameters(shape.expand(pieces, pieces))
+        else:
+            published = published_parameters(name)
+            if published is None:
+                continue
+            parameters = published
+        presets.append({"name": name, "parameters": parameters, "dials": size})
+    return {"presets": sorted(presets, key=lambda each: each["parameters"])}
+
+
+def _translator(request: BuildRequest) -> dict[str, Any]:
+    spec = request.model.expand(request.vocabulary, request.vocabulary)
+    training = training_cost(spec, request.tokens, request.tokens)
+    decoding = decoding_cost(spec, request.tokens, request.tokens, request.beam)
+    return {
+        "total": count_parameters(spec),
+        "rows": [{**asdict(row), "total": row.total} for row in parameter_table(spec)],
+        "operations": {
+            "learning from a pair": training.total.total,
+            "reading the source": decoding.encoding.total,
+            "first word, all hypotheses": decoding.first_step.total,
+            "last word, all hypotheses": decoding.last_step.total,
+            "translating a sentence": decoding.total.total,
+        },
+        "memory": _memory(spec, request),
+        **mixer_costs(spec, request.model, request.tokens),
+    }
+
+
+def _memory(spec: Any, request: BuildRequest) -> dict[str, dict[str, int]]:
+    training = training_memory(spec, request.batch_tokens, request.batch_tokens)
+    decoding = decoding_memory(spec, request.tokens, request.tokens, beam=request.beam)
+    return {
+        "training": {
+            "weights": training.weights,
+            "gradients": training.gradients,
+            "Adam's moments": training.moments,
+            "activations (estimate)": training.activations,
+            "loss": training.loss,
+        },
+        "translating": {
+            "weights": decoding.weights,
+            "kept of the source": decoding.cross_cache,
+            "kept of the beam": decoding.self_cache,
+        },
+    }
+
+
+def _other(request: BuildRequest) -> dict[str, Any]:
+    """Return the parameters of a language model, and the memory of training without a batch."""
+    spec = _family_spec(request)
+    counts = parameters_by_module(spec)
+    total = sum(counts.values())
+    weights = total * FLOAT32
+    memory = {
+        "training, before any batch": {
+            "weights": weights,
+            "gradients": weights,
+            "Adam's moments": 2 * weights,
+        }
+    }
+    if request.task == "causal_lm":
+        kept, _ = state_bytes(spec, request.tokens)
+        memory["writing"] = {"weights": weights, "kept of the text": kept}
+        operations = {
+            "reading a text": text_work(spec, request.tokens).total,
+            "writing one more token": step_work(spec, 0, request.tokens + 1).total,
+        }
+    else:
+        operations = {"reading a text": encoding_work(spec, request.tokens).total}
+    return {
+        "total": total,
+        "rows": [
+            {
+                "part": name.partition(".")[0],
+                "component": name.partition(".")[2] or name,
+                "each": count,
+                "count": 1,
+                "total": count,
+                "note": "",
+            }
+            for name, count in counts.items()
+        ],
+        "operations": operations,
+        "memory": memory,
+        **mixer_costs(spec, request.model, request.tokens),
+    }
+
+
+def _family_spec(request: BuildRequest) -> ModelSpec:
+    from heedful.models.model_spec import MaskedLMHeadSpec
+    from heedful.models.shape_to_spec import causal_lm_spec, encoder_spec
+
+    shape, length = request.model, request.model.max_length
+    if request.task == "causal_lm":
+        return causal_lm_spec(shape, request.vocabulary, length)
+    return encoder_spec(shape, request.vocabulary, length, (MaskedLMHeadSpec(),))
+
+
+PAGE = Page(
+    name="builder",
+    title="Builder",
+    summary="A Transformer, part by part: what each does, what it costs, what breaks without it.",
+    about=(
+        "Add the parts in the order of the 2017 paper and watch words flow through what is there, "
+        "or switch parts off and see what breaks. Below stand size and cost beside published "
+        "models, and the `--config` of `heedful train`; only your data is missing from it."
+    ),
+    calls={
+        "build": Call(BuildRequest, build),
+        "preset": Call(PresetRequest, preset),
+        "presets": Call(NoSettings, presets),
+    },
+)

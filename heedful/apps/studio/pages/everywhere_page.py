@@ -1,0 +1,279 @@
+"""Page "Transformers everywhere": text, pictures and music as tokens that enter the same block."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from heedful.apps.studio.page import MOST_TOKENS, Call, NoSettings, Page, check_length, subject_of
+from heedful.apps.studio.pages.image_page import (
+    EXAMPLES,
+    MOST_DRAWN,
+    PictureRequest,
+    image_pipeline,
+    picture_of,
+)
+from heedful.config import Config, read_toml
+from heedful.data.music_events import (
+    PITCHES,
+    STEPS_PER_SECOND,
+    VOCABULARY_SIZE,
+    Note,
+    encode_notes,
+)
+from heedful.errors import DataError, suggest
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.inspect.readings import Reading
+    from heedful.inspect.subject import Subject
+
+TUNES_FILE = Path(__file__).parents[1] / "tunes.toml"
+LONGEST = 400
+"""Characters of a text, whose pieces all fit into the picture."""
+MUSIC_WIDTH = 64
+_SEED = 1
+_NAMES = {"C": 0, "D": 2, "E": 4, "F": 5, "G": 7, "A": 9, "B": 11}
+_NOTE = re.compile(r"(?:(-)|([A-G])(#?)(\d))(?::(\d+(?:\.\d+)?))?")
+
+Words = Annotated[str, Field(min_length=1)]
+
+
+class Tune(Config):
+    """A tune in voices; see `tunes.toml`."""
+
+    name: Words
+    title: Words
+    origin: Words
+    about: Words
+    seconds_per_beat: float = Field(gt=0)
+    voices: tuple[Words, ...]
+
+    @model_validator(mode="after")
+    def _notes_can_be_read(self) -> Self:
+        for voice in self.voices:
+            _read_voice(voice, self.steps_per_beat)
+        return self
+
+    @property
+    def steps_per_beat(self) -> float:
+        """Steps of time in a beat."""
+        return self.seconds_per_beat * STEPS_PER_SECOND
+
+    def notes(self) -> list[Note]:
+        """Return the notes of all voices, in the order of their starts."""
+        voices = (_read_voice(voice, self.steps_per_beat) for voice in self.voices)
+        return sorted(note for voice in voices for note in voice)
+
+
+class Tunes(Config):
+    """All tunes."""
+
+    tunes: tuple[Tune, ...]
+
+
+class TextPanelRequest(Config):
+    """A model, and a text."""
+
+    model: str
+    text: str
+
+
+class MusicRequest(Config):
+    """The name of a tune."""
+
+    tune: Annotated[str, Field(max_length=40)] = "round"
+
+
+@functools.cache
+def read_tunes() -> dict[str, Tune]:
+    """Read the tunes that come with the package, by name."""
+    parsed = Tunes.parse(read_toml(TUNES_FILE), where=str(TUNES_FILE))
+    return {tune.name: tune for tune in parsed.tunes}
+
+
+def text(request: TextPanelRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the pieces of a text, their ids, and the vectors that enter the first block."""
+    from heedful.inspect.readings import read
+
+    check_length(request.text, LONGEST, where="text", remedy="Shorten it; other pages take more")
+    subject = subject_of(request.model, workspace)
+    # Only the source is shown: an empty translation saves the search for one.
+    reading = read(subject, request.text, "" if subject.model.spec.reads == "pairs" else None)
+    stack = "decoder" if reading.encoder is None else "encoder"
+    tokens = reading.tokens(stack)
+    if len(tokens) > MOST_TOKENS:
+        raise DataError(
+            f"{len(tokens):,} tokens are more than the {MOST_TOKENS} that are drawn",
+            where="text",
+            remedy="Shorten it",
+        )
+    tokenizer = subject.source
+    return {
+        "pieces": list(tokens.pieces),
+        "ids": list(tokens.ids),
+        "special": list(tokens.special),
+        "vocabulary": tokenizer.size,
+        **_entering(subject, reading, stack),
+    }
+
+
+def image(request: PictureRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the patches of a picture in reading order, and the vectors that enter the block."""
+    import torch
+
+    from heedful.inspect.readings import see
+    from heedful.inspect.subject import Subject
+    from heedful.nn.patches import cut
+
+    pipeline = image_pipeline(request.model, workspace)
+    spec = pipeline.model.spec
+    picture = picture_of(request, pipeline)
+    patches = cut(torch.from_numpy(pipeline.squares([picture])), spec.patch_size)[0]
+    subject = Subject(pipeline.model)
+    reading = see(subject, pipeline.prepare([picture])[0].numpy())
+    return {
+        "side": spec.image_size,
+        "patch": spec.patch_size,
+        "channels": spec.channels,
+        "patches": base64.b64encode(patches.numpy().tobytes()).decode("ascii"),
+        "first": spec.num_states - len(patches),
+        "canvas": min(spec.image_size, MOST_DRAWN // 2),
+        "examples": list(EXAMPLES),
+        "label": pipeline.classify([picture])[0][0].label,
+        **_entering(subject, reading, "encoder"),
+    }
+
+
+def music(request: MusicRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the notes of a tune, its events, and new vectors for them."""
+    import torch
+    from torch import nn
+
+    tunes = read_tunes()
+    tune = tunes.get(request.tune)
+    if tune is None:
+        raise DataError(f"There is no tune {request.tune!r}", remedy=suggest(request.tune, tunes))
+    notes = tune.notes()
+    events = encode_notes(notes)
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(_SEED)
+        table = nn.Embedding(VOCABULARY_SIZE, MUSIC_WIDTH)
+        vectors = table(torch.tensor([event.id for event in events]))
+    times: list[int] = []
+    now = 0
+    for event in events:
+        times.append(now)
+        now += event.value if event.kind == "time_shift" else 0
+    steps = tune.steps_per_beat
+    return {
+        "title": tune.title,
+        "origin": tune.origin,
+        "about": tune.about,
+        "notes": [[note.start, note.pitch, note.end] for note in notes],
+        "events": [[event.kind, event.value, event.id] for event in events],
+        "times": times,
+        "steps_per_beat": steps,
+        "seconds_per_step": 1 / STEPS_PER_SECOND,
+        "vocabulary": VOCABULARY_SIZE,
+        "recurrence": recurrence(notes, steps),
+        "vectors": _rounded(vectors.numpy()),
+        "width": MUSIC_WIDTH,
+        "parts": None,
+        "layers": None,
+    }
+
+
+def tunes(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return the names and titles of the tunes."""
+    return {"tunes": [[tune.name, tune.title] for tune in read_tunes().values()]}
+
+
+def recurrence(notes: Sequence[Note], steps_per_beat: float) -> list[list[float]]:
+    """Return the share of notes that begin again after each number of beats, in any octave.
+
+    Args:
+        notes: of the tune.
+        steps_per_beat: steps of time in a beat.
+
+    Returns:
+        A pair of beats and share for each whole number of beats up to half of the tune.
+    """
+    starts = {(note.start, note.pitch % 12) for note in notes}
+    last = max(start for start, _ in starts)
+    pairs: list[list[float]] = []
+    for beats in range(1, int(last / steps_per_beat / 2) + 1):
+        distance = round(beats * steps_per_beat)
+        could = [each for each in starts if each[0] + distance <= last]
+        again = sum((start + distance, pitch) in starts for start, pitch in could)
+        pairs.append([beats, again / len(could)])
+    return pairs
+
+
+def _read_voice(voice: str, steps_per_beat: float) -> list[Note]:
+    """Return the notes of a voice, one after the other."""
+    notes: list[Note] = []
+    beats = 0.0
+    for word in voice.split():
+        if word == "|":
+            continue
+        match = _NOTE.fullmatch(word)
+        if match is None:
+            raise ValueError(f"{word!r} is no note")
+        rest, name, sharp, octave, length = match.groups()
+        end = beats + float(length or 1)
+        if not rest:
+            pitch = 12 * (int(octave) + 1) + _NAMES[name] + bool(sharp)
+            assert pitch < PITCHES
+            notes.append(Note(round(beats * steps_per_beat), pitch, round(end * steps_per_beat)))
+        beats = end
+    return notes
+
+
+def _entering(subject: Subject, reading: Reading, stack: str) -> dict[str, Any]:
+    """Return the vectors [L, D] that enter the first block of a stack, and what it consists of."""
+    from heedful.inspect.readings import tensors
+    from heedful.inspect.subject import capture, stack_of, sublayers
+
+    address = f"{stack}.embedding"
+    vectors = capture(subject.model, tensors(subject, [reading]), [address])[address][0]
+    blocks = stack_of(subject.model, stack).blocks
+    return {
+        "vectors": _rounded(vectors),
+        "width": vectors.shape[1],
+        "layers": len(blocks),
+        "parts": [part.label for name, part in sublayers(blocks[0]).items() if name != "cross"],
+    }
+
+
+def _rounded(vectors: np.ndarray) -> list[list[float]]:
+    import numpy as np
+
+    values: list[list[float]] = np.round(vectors.astype(float), 3).tolist()
+    return values
+
+
+PAGE = Page(
+    name="everywhere",
+    title="Transformers everywhere",
+    summary="Text, pictures and music become tokens, and tokens become vectors.",
+    about=(
+        "Attention takes a sequence of vectors and does not ask what they stand for. So whatever "
+        "can be cut into tokens can enter the same block: pieces of words, patches of a picture, "
+        "events of music. Choose a token to see its vector."
+    ),
+    calls={
+        "text": Call(TextPanelRequest, text),
+        "image": Call(PictureRequest, image),
+        "music": Call(MusicRequest, music),
+        "tunes": Call(NoSettings, tunes),
+    },
+)

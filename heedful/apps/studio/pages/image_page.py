@@ -1,0 +1,299 @@
+"""Page "Image": a picture in patches, the attention of a model of images, and its labels."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from heedful.apps.studio.page import Call, Page
+from heedful.config import Config
+from heedful.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.pipelines.image_classification import ImagePipeline
+
+
+Line = Sequence[tuple[float, float]]
+
+_THICK = 0.045
+"""Half the width of a line, of a picture of width 1."""
+_SOFT = 0.03
+"""Width of its fading edge."""
+
+# Corners of lines, from (0, 0) above left to (1, 1) below right.
+_LINES: Mapping[str, Sequence[Line]] = {
+    "zero": [
+        [
+            (0.5, 0.2), (0.63, 0.26), (0.69, 0.4), (0.69, 0.6), (0.63, 0.74), (0.5, 0.8),
+            (0.37, 0.74), (0.31, 0.6), (0.31, 0.4), (0.37, 0.26), (0.5, 0.2),
+        ]
+    ],
+    "one": [[(0.56, 0.2), (0.46, 0.8)]],
+    "two": [
+        [
+            (0.34, 0.34), (0.4, 0.24), (0.52, 0.2), (0.64, 0.26), (0.66, 0.38), (0.58, 0.53),
+            (0.44, 0.67), (0.32, 0.79), (0.5, 0.77), (0.7, 0.78),
+        ]
+    ],
+    "three": [
+        [
+            (0.34, 0.26), (0.48, 0.2), (0.62, 0.26), (0.62, 0.39), (0.5, 0.47), (0.63, 0.54),
+            (0.67, 0.67), (0.56, 0.78), (0.42, 0.8), (0.32, 0.73),
+        ]
+    ],
+    "four": [[(0.38, 0.2), (0.31, 0.53), (0.68, 0.53)], [(0.63, 0.22), (0.56, 0.8)]],
+    "seven": [[(0.31, 0.24), (0.69, 0.24), (0.55, 0.5), (0.45, 0.8)]],
+    "house": [
+        [(0.25, 0.5), (0.5, 0.22), (0.75, 0.5)],
+        [(0.3, 0.47), (0.3, 0.8), (0.7, 0.8), (0.7, 0.47)],
+        [(0.45, 0.8), (0.45, 0.62), (0.56, 0.62), (0.56, 0.8)],
+    ],
+}  # fmt: skip
+
+EXAMPLES = tuple(_LINES)
+"""Names of the pictures."""
+
+
+def example_image(name: str, side: int) -> npt.NDArray[np.uint8]:
+    """Draw the picture of a name.
+
+    Args:
+        name: one of `EXAMPLES`.
+        side: height and width in pixels.
+
+    Returns:
+        [side, side], 0 to 255.
+    """
+    import numpy as np
+
+    at = (np.arange(side) + 0.5) / side
+    x, y = np.meshgrid(at, at)
+    nearest = np.full((side, side), np.inf)
+    for line in _LINES[name]:
+        for start, end in itertools.pairwise(line):
+            nearest = np.minimum(nearest, _distance(x, y, start, end))
+    shade = np.clip((_THICK + _SOFT - nearest) / _SOFT, 0, 1)
+    return np.round(255 * shade).astype(np.uint8)
+
+
+def _distance(
+    x: npt.NDArray[np.float64],
+    y: npt.NDArray[np.float64],
+    start: tuple[float, float],
+    end: tuple[float, float],
+) -> npt.NDArray[np.float64]:
+    import numpy as np
+
+    across, down = end[0] - start[0], end[1] - start[1]
+    length = across**2 + down**2
+    share = np.clip(((x - start[0]) * across + (y - start[1]) * down) / length, 0, 1)
+    away: npt.NDArray[np.float64] = np.hypot(
+        x - start[0] - share * across, y - start[1] - share * down
+    )
+    return away
+
+
+MAX_FILE = 8 << 20
+"""Bytes of an uploaded picture."""
+_MAX_BODY = MAX_FILE * 4 // 3 + (1 << 16)
+"""Bytes of a request: such a picture in base64, and settings."""
+MOST_DRAWN = 64
+"""Pixels on a side of a drawing."""
+_CLASSES = 10
+
+Pixel = Annotated[int, Field(ge=0, le=255)]
+Row = Annotated[tuple[Pixel, ...], Field(min_length=1, max_length=MOST_DRAWN)]
+
+
+class PictureRequest(Config):
+    """A model, and a picture: drawn, uploaded or an example."""
+
+    model: str
+    drawing: Annotated[tuple[Row, ...], Field(min_length=1, max_length=MOST_DRAWN)] | None = Field(
+        None, description="rows of grey pixels"
+    )
+    upload: str | None = Field(None, description="a PNG or JPEG file in base64")
+    example: str = Field("", description="the name of one")
+
+    @model_validator(mode="after")
+    def _one_picture(self) -> Self:
+        pictures = (self.drawing is not None) + (self.upload is not None) + bool(self.example)
+        if pictures != 1:
+            raise ValueError("give one of drawing, upload and example")
+        if self.drawing is not None and len({len(row) for row in self.drawing}) > 1:
+            raise ValueError("the rows of the drawing are not of the same length")
+        return self
+
+
+class LookRequest(PictureRequest):
+    """A picture, and the patch whose attention to show."""
+
+    patch: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="the patch of the query; the whole image if unset"
+    )
+    layer: Annotated[int, Field(ge=0)] | None = Field(None, description="the last if unset")
+    head: Annotated[int, Field(ge=0)] | None = Field(None, description="the mean of all if unset")
+    rollout: bool = Field(False, description="through all layers up to this one, heads averaged")
+
+
+class AboutRequest(Config):
+    """A model."""
+
+    model: str
+
+
+def about(request: AboutRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the sizes of a model and the examples, before there is a picture."""
+    from heedful.inspect.attention_maps import attentions, num_heads
+
+    model = image_pipeline(request.model, workspace).model
+    spec, layers = model.spec, attentions(model, "encoder")
+    return {
+        "side": spec.image_size,
+        "channels": spec.channels,
+        "patch": spec.patch_size,
+        "layers": len(layers),
+        "heads": num_heads(layers),
+        "pooling": spec.pooling,
+        "examples": list(EXAMPLES),
+        "canvas": min(spec.image_size, MOST_DRAWN // 2),
+        "max_file": MAX_FILE,
+    }
+
+
+def look(request: LookRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return patches, attention over them, and the most probable classes."""
+    import torch
+
+    from heedful.nn.patches import cut
+
+    pipeline = image_pipeline(request.model, workspace)
+    spec = pipeline.model.spec
+    picture = picture_of(request, pipeline)
+    square = pipeline.squares([picture])
+    patches = cut(torch.from_numpy(square), spec.patch_size)[0]
+    labels = pipeline.classify([picture])[0]
+    return {
+        "side": spec.image_size,
+        "channels": spec.channels,
+        "patch": spec.patch_size,
+        "patches": base64.b64encode(patches.numpy().tobytes()).decode("ascii"),
+        "labels": [
+            {"label": each.label, "probability": each.probability} for each in labels[:_CLASSES]
+        ],
+        "classes": len(labels),
+        **_attention(request, pipeline, picture),
+    }
+
+
+def image_pipeline(name: str, workspace: Workspace) -> ImagePipeline:
+    """Return the model of a name, which must read images.
+
+    Raises:
+        UserError: when there is none of this name.
+        ModelError: when it reads something else.
+    """
+    from heedful.pipelines.image_classification import ImagePipeline
+
+    model: Any = workspace.place(name).load().model
+    if model.spec.reads != "images":
+        raise ModelError(
+            f"This model reads no images; its kind is {model.spec.kind!r}",
+            where=name,
+            remedy="Choose a vision Transformer",
+        )
+    return ImagePipeline(model)
+
+
+def picture_of(request: PictureRequest, pipeline: ImagePipeline) -> npt.NDArray[np.uint8]:
+    """Return the picture of a request as the model's data loader would give it.
+
+    Raises:
+        DataError: when there is no such example, or the upload is no picture or too large.
+    """
+    import numpy as np
+
+    from heedful.data.image_files import read_image
+
+    spec = pipeline.model.spec
+    if request.example and request.example not in EXAMPLES:
+        raise DataError(
+            f"There is no example {request.example[:40]!r}",
+            remedy=f"There are {', '.join(EXAMPLES)}",
+        )
+    if request.upload is None:
+        grey = (
+            example_image(request.example, spec.image_size)
+            if request.drawing is None
+            else np.array(request.drawing, dtype=np.uint8)
+        )
+        return grey if spec.channels == 1 else np.repeat(grey[:, :, None], 3, axis=2)
+    try:
+        content = base64.b64decode(request.upload, validate=True)
+    except (binascii.Error, ValueError):
+        raise DataError("The upload is no base64", where="upload") from None
+    if len(content) > MAX_FILE:
+        raise DataError(
+            f"The file has {len(content):,} bytes; at most {MAX_FILE:,} are read here",
+            where="the uploaded file",
+            remedy="Make the picture smaller, or use heedful classify, which takes any",
+        )
+    return np.asarray(read_image(io.BytesIO(content), spec.channels, "the uploaded file"), np.uint8)
+
+
+def _attention(
+    request: LookRequest, pipeline: ImagePipeline, picture: npt.NDArray[np.uint8]
+) -> dict[str, Any]:
+    """Return the shares of the patches in reading order, and of [CLS] where there is one."""
+    from heedful.inspect.attention_maps import attention
+    from heedful.inspect.readings import see
+    from heedful.inspect.subject import Subject
+    from heedful.inspect.tracing import rollout
+
+    subject = Subject(pipeline.model)
+    spec = pipeline.model.spec
+    reading = see(subject, pipeline.prepare([picture])[0].numpy())
+    layer = spec.encoder.num_layers - 1 if request.layer is None else request.layer
+    first = spec.num_states - (spec.image_size // spec.patch_size) ** 2
+    if request.rollout:
+        traced = rollout(attention(subject, reading, "encoder"))
+        if layer >= len(traced.layers):
+            raise DataError(f"There is no layer {layer}", where="layer")
+        rows = traced.weights[layer]
+    else:
+        heads = None if request.head is None else [request.head]
+        rows = attention(subject, reading, "encoder", layers=[layer], heads=heads).mean()
+    if request.patch is None:  # [CLS], or the mean of all states where there is none
+        shares = rows[0] if first else rows.mean(0)
+    elif request.patch + first >= len(rows):
+        raise DataError(f"There is no patch {request.patch}", where="patch")
+    else:
+        shares = rows[request.patch + first]
+    return {"shares": shares[first:].tolist(), "whole": float(shares[0]) if first else None}
+
+
+PAGE = Page(
+    name="image",
+    title="Image",
+    summary="A picture in patches, the attention between them, and the labels of the picture.",
+    about=(
+        "A vision Transformer cuts a picture into patches and reads them like words. Draw one, "
+        "upload one or take an example; choose a patch to see which others it attends to, in one "
+        "layer and head or through all layers (rollout). Beside the picture are its most probable "
+        "labels."
+    ),
+    calls={
+        "about": Call(AboutRequest, about),
+        "look": Call(LookRequest, look, limit=_MAX_BODY),
+    },
+)

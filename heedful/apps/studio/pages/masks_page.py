@@ -1,0 +1,152 @@
+"""Page "Masks and biases": the keys each query may see, and the numbers added by distance.
+
+A mask is typed as the setting `model.mask` is (`heedful.nn.mask_text`), so whatever can be trained
+can be drawn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from heedful.apps.studio.page import Call, NoSettings, Page, round_digits
+from heedful.config import Config
+from heedful.nn.mask_text import LONGEST, mask_kinds, parse_mask
+from heedful.nn.spec import AlibiSpec, AttentionSpec, BiasSpec, RelativeKeysSpec, T5BiasSpec
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.nn.attention.relative_positions import Bias
+    from heedful.nn.positions import Positions
+
+
+HEAD_WIDTH = 16
+_SEED = 1
+
+
+class DrawRequest(Config):
+    """A mask, a bias, and the tokens they are drawn for."""
+
+    mask: Annotated[str, Field(max_length=4 * LONGEST)] = "causal"
+    length: Annotated[int, Field(ge=2, le=64)] = 16
+    padding: Annotated[int, Field(ge=0)] = 0
+    segments: Annotated[int, Field(ge=1, le=8)] = 1
+    bias: Literal["none", "alibi", "t5", "relative_keys"] = "none"
+    heads: Annotated[int, Field(ge=1, le=16)] = 8
+    head: Annotated[int, Field(ge=1, le=16)] = 1
+    max_distance: Annotated[int, Field(ge=1, le=64)] = 16
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.padding >= self.length:
+            raise ValueError(f"padding {self.padding} leaves nothing of {self.length} tokens")
+        if self.head > self.heads:
+            raise ValueError(f"there is no head {self.head} of {self.heads}")
+        return self
+
+
+def draw(request: DrawRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return visible pairs, the bias, and the weights of queries and keys whose products are 0."""
+    import torch
+
+    from heedful.nn.attention.attend import attention_weights, make_request
+    from heedful.nn.attention.masks import build_mask
+
+    mask = build_mask(parse_mask(request.mask))
+    positions = _positions(request)
+    bias = _bias(request)
+    source = torch.Generator().manual_seed(_SEED)
+    query = torch.randn((1, request.heads, request.length, HEAD_WIDTH), generator=source)
+    zeros = torch.zeros_like(query)  # keys of zeros: every raw score is 0
+    visible = positions.visible(mask)[0, 0]
+    with torch.inference_mode():
+        inputs = make_request(query, zeros, zeros, positions, mask, [bias] if bias else [])
+        head = request.head - 1
+        weights = attention_weights(inputs, heads=[head])[0, 0]
+        added = None if bias is None else bias(query * inputs.scale, zeros, positions)[0, head]
+    return {
+        "visible": visible.int().tolist(),
+        "seen": int(visible.sum()),
+        "pairs": request.length**2,
+        "sentence": f"A query sees {mask.describe()}.",
+        "bounds": _stretches(visible[-1].tolist()),
+        "weights": round_digits(weights),
+        "added": None if added is None else round_digits(added.masked_fill(~visible, 0.0)),
+        "positions": positions.query[0].tolist(),
+        "segments": None
+        if positions.query_segment is None
+        else positions.query_segment[0].tolist(),
+    }
+
+
+def _stretches(row: list[bool]) -> list[list[int]]:
+    """Return first and last index of each stretch of true values."""
+    edges = [i for i in range(len(row) + 1) if (i < len(row) and row[i]) != (i > 0 and row[i - 1])]
+    return [[first, after - 1] for first, after in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def words(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return the masks by name, with the settings and a description of each."""
+    return {
+        "words": [
+            {
+                "name": name,
+                "settings": [field for field in kind.model_fields if field != "kind"],
+                "about": kind.headline(),
+            }
+            for name, kind in mask_kinds().items()
+        ]
+    }
+
+
+def _positions(request: DrawRequest) -> Positions:
+    """Positions of packed texts, each counted from 0, with padding at the end."""
+    import torch
+
+    from heedful.nn.positions import NOTHING_HERE, Positions
+
+    real = request.length - request.padding
+    at = torch.full((1, request.length), NOTHING_HERE)
+    if request.segments == 1:
+        at[0, :real] = torch.arange(real)
+        return Positions.of_self(at)
+    segment = torch.full((1, request.length), NOTHING_HERE)
+    for number, places in enumerate(torch.arange(real).tensor_split(request.segments)):
+        at[0, places] = torch.arange(len(places))
+        segment[0, places] = number
+    return Positions.of_self(at, segment)
+
+
+def _bias(request: DrawRequest) -> Bias | None:
+    import torch
+
+    from heedful.nn.attention.relative_positions import build_bias
+
+    specs: dict[str, BiasSpec] = {
+        "alibi": AlibiSpec(),
+        "t5": T5BiasSpec(max_distance=max(request.max_distance, 9)),
+        "relative_keys": RelativeKeysSpec(max_distance=request.max_distance),
+    }
+    if request.bias == "none":
+        return None
+    attention = AttentionSpec(num_heads=request.heads, head_width=HEAD_WIDTH)
+    bias = build_bias(specs[request.bias], attention, request.heads * HEAD_WIDTH)
+    with torch.no_grad():  # untrained tables hold zeros, and nothing would be visible
+        for parameter in bias.parameters():
+            parameter.normal_(generator=torch.Generator().manual_seed(_SEED))
+    return bias.eval()
+
+
+PAGE = Page(
+    name="masks",
+    title="Masks and biases",
+    summary="The keys that each query may see, and the numbers that distance adds to scores.",
+    about=(
+        "Each row is a query, each column a key; a filled cell is a pair that the mask allows. "
+        "Masks combine: & allows what both allow, | what either allows. A bias hides nothing; it "
+        "adds a number to each score, and the last picture shows the attention weights if all "
+        "products of queries and keys are 0, so that only mask and bias decide."
+    ),
+    calls={"draw": Call(DrawRequest, draw), "words": Call(NoSettings, words)},
+)

@@ -1,0 +1,154 @@
+"""Page "Paths": the steps between two tokens, and the influence of one on the other."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.apps.studio.page import Call, Page, TextRequest, read_text
+from heedful.config import Config
+from heedful.errors import DataError
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+
+LONGEST = 128
+"""Most tokens, and most channels, so that nobody waits long."""
+LENGTHS = tuple(2**power for power in range(1, 11))
+DRAWN = 12
+"""Tokens of the networks that are drawn."""
+MOST_SENTENCES = 8
+_HEADS = 4
+# Memory of the derivatives grows with directions × tokens, and for new networks × channels.
+_OWN_TOKENS = 2048
+_NEW_NUMBERS = 2**16
+_FEWEST = 4
+
+Length = Annotated[int, Field(ge=2, le=LONGEST)]
+Width = Annotated[int, Field(ge=8, le=LONGEST, multiple_of=8)]
+Layers = Annotated[int, Field(ge=1, le=4)]
+Window = Annotated[int, Field(ge=2, le=LONGEST)]
+
+
+class StepsRequest(Config):
+    """Networks to compare by their formulas."""
+
+    length: Length = 64
+    width: Width = 64
+    num_layers: Layers = 2
+    window: Window = 4
+    kernel: Annotated[int, Field(ge=2, le=9)] = 3
+
+
+NewNetwork = Literal["rnn", "lstm", "gru", "transformer", "window"]
+
+
+class MeasureRequest(Config):
+    """A new network to measure, once: a page asks for each network and draw by itself."""
+
+    network: NewNetwork = "transformer"
+    length: Length = 64
+    width: Width = 64
+    num_layers: Layers = 2
+    window: Window = 4
+    keep_bias: Annotated[float, Field(ge=-4, le=10)] = 1.0
+    norm_placement: Literal["post", "pre"] = "post"
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
+
+
+class OwnRequest(TextRequest):
+    """A model, and sentences to measure it on, a line each."""
+
+    stack: Annotated[str, Field(max_length=20)] = Field(
+        "", description="encoder or decoder; empty: the decoder where there is one"
+    )
+
+
+def steps(request: StepsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return costs at many lengths and at this one, and small networks to draw."""
+    from heedful.inspect.path_lengths import KINDS, costs, network
+
+    reads = {"window": request.window, "kernel": request.kernel}
+    size = {"width": request.width, "num_layers": request.num_layers}
+    lengths = sorted({*LENGTHS, request.length})
+    drawn = min(request.length, DRAWN)
+    return {
+        "costs": [each.plain() for each in costs(lengths, **size, **reads)],
+        "here": [each.plain() for each in costs([request.length], **size, **reads)],
+        "networks": [asdict(network(kind, drawn, **reads)) for kind in KINDS],
+    }
+
+
+def measure(request: MeasureRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return gradients by distance of one draw of a network; all read the same input."""
+    from heedful.inspect.path_lengths import DIRECTIONS, recurrent_reach, transformer_reach
+    from heedful.models.shape import TranslatorShape
+
+    few = _NEW_NUMBERS // (request.length * request.width)
+    directions = max(_FEWEST, min(DIRECTIONS, few))
+    if request.network in ("rnn", "lstm", "gru"):
+        return recurrent_reach(
+            request.network,
+            request.length,
+            width=request.width,
+            num_layers=request.num_layers,
+            keep_bias=request.keep_bias,
+            seeds=[request.seed],
+            directions=directions,
+        ).plain()
+    shape = TranslatorShape(
+        width=request.width,
+        num_heads=_HEADS,
+        feedforward=4 * request.width,
+        encoder_layers=request.num_layers,
+        norm_placement=request.norm_placement,
+        window=request.window if request.network == "window" else None,
+    )
+    return transformer_reach(
+        request.length, shape, seeds=[request.seed], directions=directions
+    ).plain()
+
+
+def own(request: OwnRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return gradients by distance of a trained model on some sentences."""
+    from heedful.inspect.path_lengths import DIRECTIONS, model_reach
+
+    lines = [line for line in request.text.splitlines() if line.strip()] or [""]
+    if len(lines) > MOST_SENTENCES:
+        raise DataError(
+            f"These are {len(lines):,} sentences; here at most {MOST_SENTENCES} are measured",
+            where="text",
+            remedy="Leave some out",
+        )
+    plain = request.model_dump(exclude={"stack", "text"})
+    inputs = [read_text(TextRequest(text=line, **plain), workspace) for line in lines]
+    subject = inputs[0][0]
+    readings = [reading for _, reading in inputs]
+    longest = max(reading.length for reading in readings)
+    reach = model_reach(
+        subject,
+        readings,
+        request.stack or None,
+        directions=max(_FEWEST, min(DIRECTIONS, _OWN_TOKENS // longest)),
+    )
+    return {"stack": reach.name, "reach": reach.plain(), "targets": [r.target for r in readings]}
+
+
+PAGE = Page(
+    name="paths",
+    title="Paths",
+    summary="The steps from one token to another, and the influence that remains.",
+    about=(
+        "A recurrent network passes a signal on from token to token; attention connects any two "
+        "in one step. The first part counts those steps. The second measures their effect: the "
+        "gradient of the last token's output with respect to each earlier token's embedding, in "
+        "untrained networks and in your own trained model."
+    ),
+    calls={
+        "steps": Call(StepsRequest, steps),
+        "measure": Call(MeasureRequest, measure),
+        "own": Call(OwnRequest, own),
+    },
+)

@@ -1,0 +1,341 @@
+"""Page "Positions": the ways to give a model the positions of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from heedful.apps.studio.page import Call, NoSettings, Page, round_digits
+from heedful.config import Config
+from heedful.errors import ModelError, suggest
+from heedful.nn.spec import RotarySpec, T5BiasSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from heedful.apps.studio.workspace import Workspace
+
+Scheme = Literal["sinusoidal", "learned", "rotary", "alibi", "t5", "relative"]
+_COLUMNS = 160
+"""Positions past which a picture of a long text leaves some out."""
+
+
+class ShowRequest(Config):
+    """A scheme and its settings; those of other schemes are not used."""
+
+    scheme: Scheme = "sinusoidal"
+    width: Annotated[int, Field(ge=2, le=512, multiple_of=2)] = 64
+    length: Annotated[int, Field(ge=4, le=256)] = 64
+    scaling: Literal["none", "linear", "ntk", "yarn"] = "none"
+    factor: Annotated[float, Field(ge=1, le=16)] = 4.0
+    heads: Annotated[int, Field(ge=1, le=16)] = 8
+    buckets: Annotated[int, Field(ge=4, le=64, multiple_of=2)] = 32
+    max_distance: Annotated[int, Field(ge=8, le=256)] = 128
+    trained: Annotated[int, Field(ge=4, le=512)] = Field(
+        64, description="tokens of the longest text of training"
+    )
+    model: str = ""
+    table: str = ""
+
+
+class BeyondRequest(ShowRequest):
+    """A scheme, and how far past the trained length to look."""
+
+    times: Annotated[int, Field(ge=1, le=8)] = Field(4, description="trained lengths to show")
+
+
+def show(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a scheme as vectors (table, products by distance, projection) or as biases."""
+    if request.scheme == "sinusoidal":
+        return _vectors(_sinusoidal(request), "Sines and cosines of the position, by formula.")
+    if request.scheme == "rotary":
+        return _rotary(request)
+    if request.scheme == "learned":
+        return _learned(request, workspace)
+    return _biases(request, workspace)
+
+
+def tables(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return the learned tables of the models at hand."""
+    return {
+        "tables": [
+            {"model": place.name, "table": name, "scheme": scheme}
+            for place in workspace.places.values()
+            if place.has_model
+            for name, (scheme, _) in _tables(place.load().model).items()
+        ]
+    }
+
+
+def _sinusoidal(request: ShowRequest) -> Tensor:
+    import torch
+
+    from heedful.nn.positions import SinusoidalPositions
+
+    table: Tensor = SinusoidalPositions(request.width)(torch.arange(request.length)[None])[0]
+    return table
+
+
+def _rotary(request: ShowRequest) -> dict[str, Any]:
+    import torch
+
+    from heedful.nn.positions import Rotary
+
+    spec = _rotary_spec(request)
+    # The same vector at every position, so that only the rotation differs.
+    vector = torch.zeros((1, 1, request.length, request.width))
+    vector[..., 0::2] = (2 / request.width) ** 0.5
+    rotated = Rotary(request.width, spec)(vector, torch.arange(request.length)[None])[0, 0]
+    return _vectors(
+        rotated,
+        "One vector of length 1, rotated by each position: the score of a query and a key that "
+        "are the same vector depends on their distance alone.",
+    )
+
+
+def _rotary_spec(request: ShowRequest) -> RotarySpec:
+    return RotarySpec(
+        layout="pairs",
+        scaling=request.scaling,
+        factor=request.factor,
+        original_length=request.trained,
+        temperature=1.0,
+    )
+
+
+def _learned(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+    module = _table(request, workspace)
+    rows = module.weight.detach()[module.unused_rows :][: request.length]
+    return _vectors(rows, f"{request.table} of {request.model}, as trained.")
+
+
+def _vectors(table: Tensor, sentence: str) -> dict[str, Any]:
+    """Return a table [L, D], mean cosine and product by distance, and its two main directions."""
+    import torch
+
+    table = table.double()
+    length = len(table)
+    products = table @ table.T
+    norms = table.norm(dim=1).clamp(min=1e-12)
+    cosines = products / norms[:, None] / norms[None]
+    distances = range(-(length // 2), length // 2 + 1)
+    centred = table - table.mean(0)
+    _, values, directions = torch.linalg.svd(centred, full_matrices=False)
+    shares = values.square() / values.square().sum().clamp(min=1e-30)
+    return {
+        "form": "vectors",
+        "sentence": sentence,
+        "table": round_digits(table),
+        "distances": list(distances),
+        "product": [float(products.diagonal(k).mean()) for k in distances],
+        "cosine": [float(cosines.diagonal(k).mean()) for k in distances],
+        "projection": round_digits(centred @ directions[:2].T),
+        "explained": round_digits(shares[:2]),
+    }
+
+
+def _biases(request: ShowRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the number that each head adds to a score, by distance from query to key."""
+    import torch
+
+    from heedful.nn.attention.relative_positions import Alibi, RelativeKeys, T5Bias
+    from heedful.nn.positions import Positions
+
+    half = request.length // 2
+    keys = torch.arange(2 * half + 1)
+    positions = Positions(torch.tensor([[half]]), keys[None])
+    nothing = torch.zeros((1, 1, 1, 1))
+    bucket: list[int] | None = None
+    bias: Any
+    if request.scheme == "alibi":
+        bias = Alibi(request.heads)
+        sentence = "A penalty for distance with a slope for each head, fixed before training."
+    elif request.scheme == "relative":
+        # A bias that is the product of one query with a vector for each distance, numbered.
+        bias = _numbered(RelativeKeys(1, request.max_distance))
+        sentence = (
+            "A learned vector for each distance, whose product with the query is added to the "
+            "score; distances past the longest share its vector. The picture shows which."
+        )
+        bucket = bias(torch.ones((1, 1, 1, 1)), nothing, positions)[0, 0, 0].int().tolist()
+    else:
+        if request.model:
+            bias = _table(request, workspace)
+            sentence = f"{request.table} of {request.model}, as trained."
+        else:
+            spec = T5BiasSpec(num_buckets=request.buckets, max_distance=request.max_distance)
+            bias = T5Bias(1, spec.num_buckets, spec.max_distance, spec.bidirectional)
+            sentence = (
+                "Short distances have a bucket each, long ones share; training learns a number for "
+                "each bucket and head. No model is chosen, so the picture shows the buckets."
+            )
+        numbering = _numbered(T5Bias(1, bias.num_buckets, bias.max_distance, bias.bidirectional))
+        bucket = numbering(nothing, nothing, positions)[0, 0, 0].int().tolist()
+    with torch.inference_mode():
+        added = bias(nothing, nothing, positions)[0, :, 0]
+    return {
+        "form": "biases",
+        "sentence": sentence,
+        "distances": (keys - half).tolist(),
+        "added": round_digits(added) if request.scheme == "alibi" or request.model else None,
+        "buckets": bucket,
+    }
+
+
+def _numbered(bias: Any) -> Any:
+    """Return a bias whose learned rows hold their own numbers, to see which row is used."""
+    import torch
+
+    with torch.no_grad():
+        bias.weight.copy_(torch.arange(len(bias.weight), dtype=torch.float32)[:, None])
+    return bias.requires_grad_(False)
+
+
+def beyond(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return a scheme at positions up to several trained lengths, and what training never showed.
+
+    A pair of channels that turns by an angle for each position has seen the angles up to that of
+    the last position of training, or all of them once it has made a turn.
+    """
+    if request.scheme in ("sinusoidal", "rotary"):
+        return _angles(request)
+    if request.scheme == "learned":
+        return _rows(request, workspace)
+    far = request.model_copy(update={"length": 2 * request.times * request.trained})
+    found = _biases(far, workspace)
+    back = slice(len(found["distances"]) // 2, None, -1)  # from the query itself backwards
+    rows = found["buckets"] and found["buckets"][back]
+    seen = None if rows is None else set(rows[: request.trained])
+    return {
+        "form": "biases",
+        "sentence": _BEYOND[request.scheme],
+        "trained": request.trained,
+        "distances": list(range(request.times * request.trained + 1)),
+        "added": found["added"] and [head[back] for head in found["added"]],
+        "buckets": rows,
+        "unseen": None if rows is None or seen is None else sum(row not in seen for row in rows),
+    }
+
+
+_BEYOND = {
+    "alibi": (
+        "The line goes on: a far key gets a larger penalty than any in training, so it counts "
+        "less, and a long text reads much like a short one."
+    ),
+    "t5": (
+        "Past the longest distance all keys share one bucket. Its number was learned only if texts "
+        "in training were long enough to reach it; the numbers of buckets never reached mean "
+        "nothing."
+    ),
+    "relative": (
+        "Past the longest distance all keys share one vector. A distance that training never "
+        "reached has a vector that was never changed."
+    ),
+}
+
+
+def _angles(request: BeyondRequest) -> dict[str, Any]:
+    import math
+
+    plain = RotarySpec().frequencies(request.width)  # a sinusoid has the same
+    used = plain
+    if request.scheme == "rotary":
+        used = _rotary_spec(request).frequencies(request.width)
+    last = request.times * request.trained
+    step = max(1, math.ceil(last / _COLUMNS))
+    places = list(range(0, last + 1, step))
+    full = 2 * math.pi
+    # The farthest angle of training; a pair that made a turn has shown them all.
+    shown = [f * (request.trained - 1) for f in plain]
+    new = [
+        [seen < full and place * f % full > seen + 1e-9 for place in places]
+        for f, seen in zip(used, shown, strict=True)
+    ]
+    return {
+        "form": "angles",
+        "sentence": _ANGLES if request.scaling == "none" or request.scheme != "rotary" else _SCALED,
+        "trained": request.trained,
+        "places": places,
+        "cosines": [[round(math.cos(place * f), 4) for place in places] for f in used],
+        "new": new,
+        "share": [sum(pair[i] for pair in new) / len(new) for i in range(len(places))],
+        "wavelengths": [full / f for f in used],
+    }
+
+
+_ANGLES = (
+    "Fast pairs of channels have made whole turns in training and show nothing new later. A slow "
+    "pair has turned only part of the way: past the trained length it comes to angles that no "
+    "weight was trained on."
+)
+_SCALED = (
+    "Scaling slows the pairs down, so that a longer text stays within angles that training "
+    "showed. Dividing all positions brings near tokens closer together; NTK and YaRN leave the "
+    "fast pairs as they are."
+)
+
+
+def _rows(request: BeyondRequest, workspace: Workspace) -> dict[str, Any]:
+    import torch
+
+    from heedful.nn.positions import LearnedPositions
+
+    trained = request.trained
+    if request.model:
+        trained = _table(request, workspace).max_length
+    table = LearnedPositions(1, trained)
+    said = ""
+    try:
+        table(torch.tensor([[trained]]))
+    except ModelError as error:
+        said = str(error)
+    return {
+        "form": "rows",
+        "sentence": "A learned table has a row for each position of training, and no other.",
+        "trained": trained,
+        "last": request.times * trained,
+        "said": said,
+    }
+
+
+def _tables(model: nn.Module) -> dict[str, tuple[Scheme, Any]]:
+    """Return learned positions and T5 biases by the names of their modules; shared ones once."""
+    from heedful.nn.attention.relative_positions import T5Bias
+    from heedful.nn.positions import LearnedPositions
+
+    schemes: dict[type[nn.Module], Scheme] = {LearnedPositions: "learned", T5Bias: "t5"}
+    return {
+        name: (schemes[type(module)], module)
+        for name, module in model.named_modules()
+        if type(module) in schemes
+    }
+
+
+def _table(request: ShowRequest, workspace: Workspace) -> Any:
+    tables = _tables(workspace.place(request.model).load().model)
+    scheme, module = tables.get(request.table, (None, None))
+    if scheme != request.scheme:
+        raise ModelError(
+            f"The model has no table of positions called {request.table!r}",
+            where=request.model,
+            remedy=suggest(request.table, tables) or "Its positions are not learned",
+        )
+    return module
+
+
+PAGE = Page(
+    name="positions",
+    title="Positions",
+    summary="The ways to give a model the positions of tokens.",
+    about=(
+        "Attention by itself sees a set of tokens, not a sequence. It gets positions as a vector "
+        "added to each token, as a rotation of queries and keys, or as a number added to the "
+        "score of a pair. The curves show how similar two positions are, by their distance."
+    ),
+    calls={
+        "show": Call(ShowRequest, show),
+        "beyond": Call(BeyondRequest, beyond),
+        "tables": Call(NoSettings, tables),
+    },
+)

@@ -1,0 +1,284 @@
+"""Page "Runs": curves of training, comparison of runs, and texts of their models."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from heedful.apps.studio.page import Call, Page
+from heedful.apps.studio.run_log import AXES, KINDS, Axis, smooth_curve, stretch_of, thin_curve
+from heedful.apps.studio.text_history import history
+from heedful.config import Config, flat
+from heedful.errors import UserError
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.run_log import Curve, RunLog, RunState
+    from heedful.apps.studio.workspace import Place, Workspace
+
+
+POINTS = 400
+MOST_RUNS, MOST_FIGURES = 12, 8
+LINES, LINE_LENGTH = 5, 400
+_CONTINUATION = 40
+LOWER_IS_BETTER = frozenset({"loss", "nll", "perplexity", "bits_per_token", "ter"})
+
+Names = Annotated[tuple[str, ...], Field(max_length=MOST_RUNS)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+
+
+class RunsRequest(Config):
+    """Some runs."""
+
+    runs: Names = ()
+
+
+class CurvesRequest(RunsRequest):
+    """Some runs, their figures, and the stretch of an axis to show."""
+
+    figures: Annotated[tuple[str, ...], Field(max_length=MOST_FIGURES)] = ("loss",)
+    axis: Axis = "step"
+    smooth: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    log: bool = Field(False, description="whether the axis is logarithmic, for thinning")
+    low: Number | None = Field(None, description="where the stretch begins; None: at the start")
+    high: Number | None = Field(None, description="where the stretch ends; None: at the end")
+
+
+class CompareRequest(RunsRequest):
+    """Some runs, and a score to reach."""
+
+    score: str = Field("", description="a figure of validation; empty: the one that decides")
+    target: Number | None = Field(None, description="None: the best that all of them reached")
+
+
+class HistoryRequest(RunsRequest):
+    """Some runs, and one of the sentences that they translate at each validation."""
+
+    sentence: Annotated[int, Field(ge=0, le=10_000)] = 0
+
+
+class SamplesRequest(RunsRequest):
+    """Some runs, and the input lines of their models."""
+
+    lines: Annotated[
+        tuple[Annotated[str, Field(max_length=LINE_LENGTH)], ...], Field(max_length=LINES)
+    ] = ()
+
+
+def states(request: RunsRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return how far each run is, all their figures, and the settings in which they differ."""
+    logs = {name: workspace.log(name) for name in request.runs}
+    figures = dict.fromkeys(f for log in logs.values() for fs in log.figures().values() for f in fs)
+    return {
+        "runs": [_state(workspace.place(name), log) for name, log in logs.items()],
+        "figures": list(figures),
+        "differences": _differences(logs),
+    }
+
+
+def curves(request: CurvesRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return figures in training and validation, thinned, and the stretch that each run covers."""
+    return {
+        "runs": [
+            {
+                "name": name,
+                "span": _span(workspace.log(name), request),
+                "figures": {f: _figure(workspace.log(name), f, request) for f in request.figures},
+            }
+            for name in request.runs
+        ]
+    }
+
+
+def compare(request: CompareRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the best and the newest score of each run, and when it reached a target."""
+    logs = {name: workspace.log(name) for name in request.runs}
+    scores = list(dict.fromkeys(f for log in logs.values() for f in log.figures()["validation"]))
+    score = request.score if request.score in scores else _deciding(logs, scores)
+    sign = -1.0 if score in LOWER_IS_BETTER else 1.0
+    found = {name: log.curve(score, "validation") for name, log in logs.items()}
+    best = {name: _best(curve, sign) for name, curve in found.items() if len(curve[0])}
+    target = request.target
+    if target is None and best:
+        target = min((values for _, values in best.values()), key=lambda value: sign * value)
+    first = next(iter(best.values()), None)
+    rows = []
+    for name, log in logs.items():
+        row: dict[str, Any] = {"name": name, "best": None, "newest": None, "reached": None}
+        if name in best:
+            assert first is not None
+            row["best_step"], row["best"] = best[name]
+            row["newest"] = float(found[name][1][-1])
+            row["difference"] = best[name][1] - first[1]
+            row["reached"] = None if target is None else _reached(log, score, sign, target)
+        rows.append(row | _totals(log.state()))
+    return {
+        "scores": scores,
+        "score": score,
+        "lower_is_better": sign < 0,
+        "target": target,
+        "runs": rows,
+    }
+
+
+def texts_over_time(request: HistoryRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return how the translation of a validation sentence changed from step to step."""
+    samples = {name: workspace.log(name).state().samples for name in request.runs}
+    return history(samples, request.sentence)
+
+
+def samples(request: SamplesRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the output of the newest model of each run for some lines."""
+    lines = [line for line in request.lines if line.strip()]
+    outputs: list[dict[str, Any]] = []
+    for name in request.runs:
+        place = workspace.place(name)
+        entry: dict[str, Any] = {"run": name, "texts": [], "problem": None}
+        try:
+            if place.has_model and lines:
+                entry["texts"] = _write(place, lines)
+            elif lines:
+                entry["problem"] = "no model yet: the run was not validated once"
+        except UserError as error:
+            entry["problem"] = str(error)
+        outputs.append(entry)
+    return {"samples": outputs, "lines": lines}
+
+
+def _state(place: Place, log: RunLog) -> dict[str, Any]:
+    state, settings = log.state(), log.settings()
+    newest = state.validations[-1] if state.validations else {}
+    now = time.time()
+    training = state.is_training(now) and not place.is_at_hand
+    quiet = None if state.written is None else max(0.0, now - state.written)
+    reason = None if state.summary is None else str(state.summary.get("reason", "finished"))
+    return {
+        "name": place.name,
+        "lines": state.lines,
+        "training": training,
+        "quiet": quiet,
+        "left": _seconds_left(state, settings.max_steps) if training else None,
+        "done": reason,
+        "max_steps": settings.max_steps,
+        "task": settings.task,
+        "tokens_per_second": state.training.get("tokens_per_second"),
+        "newest": {k: v for k, v in newest.items() if k != "event"},
+        "samples": len(state.samples),
+        **_totals(state),
+    }
+
+
+def _totals(state: RunState) -> dict[str, Any]:
+    names = ("seconds", "total_tokens")
+    return {"step": state.step} | {name: state.training.get(name) for name in names}
+
+
+def _seconds_left(state: RunState, max_steps: int | None) -> float | None:
+    """Return the time to the last step at the pace so far."""
+    seconds = state.training.get("seconds")
+    if not max_steps or not state.step or not isinstance(seconds, int | float):
+        return None
+    return max(0.0, (max_steps - state.step) * seconds / state.step)
+
+
+def _span(log: RunLog, request: CurvesRequest) -> list[float] | None:
+    """Return the first and the last place of the figures on the axis."""
+    ends: list[float] = []
+    for kind in KINDS:
+        for figure in request.figures:
+            places, _ = log.curve(figure, kind, request.axis)
+            if request.log:
+                places = places[places > 0]
+            if len(places):
+                ends += [float(places.min()), float(places.max())]
+    return [min(ends), max(ends)] if ends else None
+
+
+def _figure(log: RunLog, figure: str, request: CurvesRequest) -> dict[str, Any]:
+    def thin(curve: Curve) -> list[tuple[float, float]]:
+        part = stretch_of(curve, request.low, request.high)
+        return thin_curve(part, POINTS, log=request.log)
+
+    train = log.curve(figure, "train", request.axis)
+    return {
+        "train": thin(train),
+        "smoothed": thin(smooth_curve(train, request.smooth)) if request.smooth else [],
+        "validation": thin(log.curve(figure, "validation", request.axis)),
+    }
+
+
+def _deciding(logs: dict[str, RunLog], scores: list[str]) -> str:
+    """Return the score by which the first run that has it chooses its model."""
+    chosen = (log.settings().validation.choose_by for log in logs.values())
+    return next((str(name) for name in chosen if name in scores), scores[0] if scores else "")
+
+
+def _best(curve: Curve, sign: float) -> tuple[float, float]:
+    steps, values = curve
+    index = int((sign * values).argmax())
+    return float(steps[index]), float(values[index])
+
+
+def _reached(log: RunLog, score: str, sign: float, target: float) -> dict[str, float | None] | None:
+    """Return step, seconds and tokens at which a score was first as good as a target."""
+    found: dict[str, float | None] = {}
+    for axis in AXES:
+        places, values = log.curve(score, "validation", axis)
+        good = (sign * values >= sign * target).nonzero()[0]
+        found[axis] = float(places[good[0]]) if len(good) else None
+    return None if found["step"] is None else found
+
+
+def _differences(logs: dict[str, RunLog]) -> list[dict[str, Any]]:
+    if len(logs) < 2:
+        return []
+    every = {name: flat(log.settings().plain()) for name, log in logs.items()}
+    keys = dict.fromkeys(key for values in every.values() for key in values)
+    rows = [
+        {"setting": key, "values": [_setting(values.get(key)) for values in every.values()]}
+        for key in keys
+    ]
+    return [row for row in rows if len(set(row["values"])) > 1]
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, list | tuple) and value and isinstance(value[0], dict):  # corpora
+        names = [str(part) for each in value for part in each.values() if isinstance(part, str)]
+        return ", ".join(Path(name).name for name in names)[:200]
+    return "–" if value is None else str(value)[:200]
+
+
+def _write(place: Place, lines: list[str]) -> list[str]:
+    from heedful.pipelines.text_generation import GenerationPipeline
+    from heedful.pipelines.translation import TranslationPipeline
+
+    loaded = place.load()
+    model: Any = loaded.model
+    if not model.spec.generates or loaded.tokenizers is None:
+        raise UserError(f"A model of kind {model.spec.kind!r} writes no text", where=place.name)
+    if model.spec.reads == "pairs":
+        translations = TranslationPipeline(model, loaded.tokenizers).translate(lines)
+        return [str(text) for text in translations]
+    writer = GenerationPipeline(model, loaded.tokenizers.target)
+    return [each.text for each in writer.generate(lines, max_length=_CONTINUATION)]
+
+
+PAGE = Page(
+    name="runs",
+    title="Runs",
+    summary="Curves of training runs as they grow, and texts of their models.",
+    about=(
+        "Curves of the numbers that runs log, read again every few seconds. Several runs are "
+        "compared by their scores and by the settings in which they differ. Below are sentences as "
+        "translated at each validation, and the models' texts for lines that you type."
+    ),
+    calls={
+        "states": Call(RunsRequest, states),
+        "curves": Call(CurvesRequest, curves),
+        "compare": Call(CompareRequest, compare),
+        "history": Call(HistoryRequest, texts_over_time),
+        "samples": Call(SamplesRequest, samples),
+    },
+)

@@ -1,0 +1,104 @@
+"""Page "Schedule": learning rates by formula, and those that runs logged."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from pydantic import Field
+
+from heedful.apps.studio.page import Call, Page
+from heedful.apps.studio.run_log import thin_curve
+from heedful.config import Config, dump_toml
+from heedful.train.run_settings import ScheduleSettings
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+
+
+CURVE_STEPS = 400
+Kind = Literal["inverse_sqrt", "cosine", "linear", "constant"]
+Step = Annotated[int, Field(ge=1, le=10_000_000)]
+
+
+class CurveRequest(Config):
+    """A schedule, and the runs to draw over it."""
+
+    kind: Kind = "inverse_sqrt"
+    warmup_steps: Annotated[int, Field(ge=0, le=1_000_000)] = 4000
+    peak_learning_rate: Annotated[float, Field(gt=0, le=10)] | None = None
+    final_learning_rate: Annotated[float, Field(ge=0, le=10)] = 0.0
+    width: Annotated[int, Field(ge=1, le=100_000)] = 512
+    max_steps: Step = 40_000
+    runs: Annotated[tuple[str, ...], Field(max_length=16)] = ()
+
+
+class RunRequest(Config):
+    """A run."""
+
+    run: str
+
+
+def curve(request: CurveRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the rate at a few hundred steps, for every kind of schedule."""
+    from heedful.train.optimizers import learning_rate, peak_learning_rate
+
+    settings = ScheduleSettings(
+        kind=request.kind,
+        warmup_steps=request.warmup_steps,
+        peak_learning_rate=request.peak_learning_rate,
+        final_learning_rate=request.final_learning_rate,
+    )
+    steps = _steps(request.max_steps, request.warmup_steps)
+    curves = {
+        kind: [
+            learning_rate(
+                settings.model_copy(update={"kind": kind}),
+                step,
+                width=request.width,
+                max_steps=request.max_steps,
+            )
+            for step in steps
+        ]
+        for kind in get_args(Kind)
+    }
+    return {
+        "steps": steps,
+        "curves": curves,
+        "peak": peak_learning_rate(settings, request.width),
+        "peak_step": max(1, request.warmup_steps),
+        "runs": {
+            name: thin_curve(workspace.log(name).curve("lr"), CURVE_STEPS) for name in request.runs
+        },
+        "toml": dump_toml({"max_steps": request.max_steps, "schedule": settings.plain()}),
+    }
+
+
+def settings_of(request: RunRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the schedule of a run as this page's settings."""
+    settings = workspace.log(request.run).settings()
+    return {
+        **settings.schedule.plain(),
+        "width": settings.model.width,
+        "max_steps": settings.max_steps,
+    }
+
+
+def _steps(last: int, warmup: int) -> list[int]:
+    """Evenly spaced steps, with the first, the last and the end of the warm-up."""
+    stride = max(1, last // CURVE_STEPS)
+    corners = {1, last} | ({warmup} if 1 <= warmup <= last else set())
+    return sorted(corners | set(range(stride, last + 1, stride)))
+
+
+PAGE = Page(
+    name="schedule",
+    title="Schedule",
+    summary="The learning rate over the steps of training.",
+    about=(
+        "The rate rises in a straight line while Adam's averages are still unreliable, then falls. "
+        "The 2017 schedule falls with the inverse square root of the step and takes its peak from "
+        "the width of the model; cosine and linear schedules end at the last step. A run's own "
+        "rates, as it logged them, can be laid over the formula."
+    ),
+    calls={"curve": Call(CurveRequest, curve), "settings": Call(RunRequest, settings_of)},
+)

@@ -1,0 +1,171 @@
+"""Page "Translate": a translation, the source of each word, and other words in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from heedful.apps.studio.page import Call, Page, check_length
+from heedful.config import Config
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+    from heedful.pipelines.text_splitting import Translation
+
+LONGEST = 2000
+"""Characters of a text, so that nobody waits long."""
+
+
+class TextRequest(Config):
+    """A text, and settings of the search."""
+
+    model: str
+    text: str
+    beam: Annotated[int, Field(ge=1, le=16)] = 4
+    n_best: Annotated[int, Field(ge=1, le=16)] = 3
+    length_penalty: Annotated[float, Field(ge=0, le=5)] = 0.6
+    prefix: str = ""
+
+
+class AlternativesRequest(Config):
+    """A line, its translation up to a word, and the number of other words to propose."""
+
+    model: str
+    line: str
+    before: str = ""
+    count: Annotated[int, Field(ge=1, le=16)] = 6
+
+
+def text(request: TextRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the best translations with alignments, and warnings."""
+    from heedful.inspect.attention_maps import parts_of
+
+    _check_length(request.text)
+    _check_length(request.prefix)
+    pipeline = workspace.translator(request.model)
+    aligns = "cross" in parts_of(workspace.place(request.model).load().model)
+    warnings: list[str] = []
+    translation = pipeline.translate(
+        [request.text],
+        prefixes=[request.prefix] if request.prefix else None,
+        alignment=aligns,
+        beam=max(request.beam, request.n_best),
+        n_best=request.n_best,
+        length_penalty=request.length_penalty,
+        warn=warnings.append,
+    )[0]
+    if not request.text.strip():
+        warnings.append("The text is empty, and so is its translation")
+    if not aligns:
+        warnings.append(
+            "The model has no attention to its source, of which it keeps one vector: no word of "
+            "the translation can be aligned with one of the text"
+        )
+    unknown = _unknown(request.text, pipeline)
+    if unknown:
+        warnings.append(f"The model has no piece for: {' '.join(unknown)}")
+    return {
+        "translations": [_plain(each, request.text) for each in translation.n_best],
+        "warnings": warnings,
+    }
+
+
+def alternatives(request: AlternativesRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return other words at a place, each with the translation that follows from it."""
+    from heedful.pipelines.alternatives import find_alternatives
+
+    _check_length(request.line)
+    _check_length(request.before)
+    pipeline = workspace.translator(request.model)
+    proposals = find_alternatives(pipeline, request.line, request.before, count=request.count)
+    return {
+        "alternatives": [
+            {
+                "word": each.word,
+                "probability": each.probability,
+                "text": str(each.translation),
+                "score": each.translation.score,
+            }
+            for each in proposals
+        ]
+    }
+
+
+def _check_length(text: str) -> None:
+    remedy = "Translate files with: heedful translate MODEL -i FILE"
+    check_length(text, LONGEST, where="text", remedy=remedy)
+
+
+def _unknown(text: str, pipeline: Any) -> list[str]:
+    tokenizer = pipeline.tokenizers.source
+    words = list(dict.fromkeys(text.split()))
+    ids = tokenizer.encode_batch(words)
+    return [word for word, row in zip(words, ids, strict=True) if tokenizer.unk in row][:10]
+
+
+def _plain(translation: Translation, source: str) -> dict[str, Any]:
+    alignment = translation.alignment
+    source_words = alignment.source_words if alignment else source.split()
+    target_words = alignment.target_words if alignment else str(translation).split()
+    return {
+        "text": str(translation),
+        "score": translation.score,
+        "normalized_score": translation.normalized_score,
+        "finished": translation.finished,
+        "source": split_words(source, source_words),
+        "target": split_words(str(translation), target_words),
+        "matrix": [[round(w, 4) for w in row] for row in alignment.matrix] if alignment else [],
+        "tokens": len(translation.tokens),
+        "pieces": _pieces(translation),
+    }
+
+
+def _pieces(translation: Translation) -> list[dict[str, Any]]:
+    """Return each token with its log-probability; None is the end of a line."""
+    tokens, scores = iter(translation.tokens), iter(translation.token_scores)
+    return [
+        {"piece": next(tokens) if place < length else None, "score": round(next(scores), 5)}
+        for length in translation.segment_lengths
+        for place in range(length + 1)
+    ]
+
+
+def split_words(text: str, words: Sequence[str]) -> list[dict[str, Any]]:
+    """Split a text into words with their numbers, and the text between words with None.
+
+    Args:
+        text: the whole.
+        words: in their order; one that the text does not contain becomes a part of its own.
+    """
+    parts: list[dict[str, Any]] = []
+    end = 0
+    for number, word in enumerate(words):
+        start = text.find(word, end)
+        if start < 0:
+            parts.append({"text": word, "word": number})
+            continue
+        if start > end:
+            parts.append({"text": text[end:start], "word": None})
+        parts.append({"text": word, "word": number})
+        end = start + len(word)
+    if end < len(text):
+        parts.append({"text": text[end:], "word": None})
+    return parts
+
+
+PAGE = Page(
+    name="translate",
+    title="Translate",
+    summary="A translation, the source of each word, and other words in its place.",
+    about=(
+        "Point at a word to see the words it is aligned with: cross-attention, recomputed for the "
+        "finished translation. Click a word of the translation for other words in its place, and "
+        "continue from your choice. Scores are natural logarithms of probabilities."
+    ),
+    calls={
+        "text": Call(TextRequest, text),
+        "alternatives": Call(AlternativesRequest, alternatives),
+    },
+)

@@ -1,0 +1,99 @@
+"""Page "Without each part": recorded runs of a small translator, and one trained here and now."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from heedful.apps.studio.page import Call, NoSettings, Page
+from heedful.apps.studio.small_translator import PAIRS, STEPS, VARIANTS, Components, read_records
+from heedful.config import Config
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+
+LIVE_HELD_OUT = 200
+"""Lines that a training of the page is validated on, and as many that it translates in the end."""
+
+
+class TrainRequest(Config):
+    """The parts of a small translator to train now; everything else is settled here."""
+
+    components: Components = Components()
+    seed: Annotated[int, Field(ge=1, le=1000)] = 1
+
+
+def recorded(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return the recorded runs: each variant with its curves and its scores over the seeds."""
+    records = read_records()
+    runs = records.pop("runs")
+    variants = []
+    for name, variant in VARIANTS.items():
+        of_seeds = runs[name]
+        variants.append(
+            {
+                "name": name,
+                "title": variant.title,
+                "reason": variant.reason,
+                "components": variant.components.plain(),
+                "runs": of_seeds,
+                "scores": {
+                    "exact": _over_seeds([each["exact"] for each in of_seeds]),
+                    "bleu": _over_seeds([each["bleu"] for each in of_seeds]),
+                    "loss": _over_seeds([each["loss"][-1][1] for each in of_seeds]),
+                    "seconds": _over_seeds([each["seconds"] for each in of_seeds]),
+                },
+            }
+        )
+    return {**records, "variants": variants}
+
+
+def train(request: TrainRequest, workspace: Workspace) -> dict[str, Any]:
+    """Start a training of the small translator with these parts.
+
+    Raises:
+        ConfigError: when no translator can be made of them.
+        UserError: when one is under way.
+    """
+    request.components.check()
+    job = {
+        "components": request.components.plain(),
+        "settings": request.components.settings(request.seed, STEPS),
+        "pairs": PAIRS,
+        "held_out": LIVE_HELD_OUT,
+    }
+    return {"training": workspace.training.start(job)}
+
+
+def progress(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Return the state of the training that was started last; null before the first."""
+    return {"training": workspace.training.status()}
+
+
+def stop(request: NoSettings, workspace: Workspace) -> dict[str, Any]:
+    """Stop the training that is under way, if one is."""
+    return {"training": workspace.training.stop()}
+
+
+def _over_seeds(values: list[float]) -> dict[str, float]:
+    return {"mean": fmean(values), "low": min(values), "high": max(values)}
+
+
+PAGE = Page(
+    name="without",
+    title="Without each part",
+    summary="What a small translator loses without each of its parts.",
+    about=(
+        "A small translator learned to write English dates, prices and measures in German: with "
+        "everything, and without each of its parts. Choose what to leave out, see where it ends, "
+        "and train it here to check."
+    ),
+    calls={
+        "recorded": Call(NoSettings, recorded),
+        "train": Call(TrainRequest, train),
+        "progress": Call(NoSettings, progress),
+        "stop": Call(NoSettings, stop),
+    },
+)

@@ -1,0 +1,70 @@
+"""The influence of tokens on each other in a block, for the page Attention."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from heedful.apps.studio.page import TextRequest, read_text, round_digits
+from heedful.errors import DataError
+
+if TYPE_CHECKING:
+    from heedful.apps.studio.workspace import Workspace
+
+LONGEST = 128
+"""Most tokens: the mixer is computed once for each of them."""
+
+
+class InfluenceRequest(TextRequest):
+    """A text, and the block whose mixer is asked."""
+
+    stack: Annotated[str, Field(max_length=20)] = Field(
+        "", description="encoder or decoder; empty: the decoder where there is one"
+    )
+    block: Annotated[int, Field(ge=-1, le=10_000)] = Field(-1, description="from 0; -1: the last")
+
+
+def influence(request: InfluenceRequest, workspace: Workspace) -> dict[str, Any]:
+    """Return the change of each token's output by each silent token, beside attention weights.
+
+    Weights are the mean of the heads; null where the mixer has none.
+    """
+    import torch
+
+    from heedful.inspect.attention_maps import attention, parts_of, rows_and_columns
+    from heedful.inspect.attention_maps import attentions as attentions_of
+    from heedful.inspect.silent_tokens import influence as measure
+
+    subject, reading = read_text(request, workspace)
+    stack: Any = request.stack or reading.last_stack
+    tokens, _ = rows_and_columns(reading, stack)
+    if len(tokens) > LONGEST:
+        raise DataError(
+            f"{len(tokens)} tokens are more than the {LONGEST} of which each falls silent here",
+            where="text",
+            remedy="Shorten it, or call heedful.inspect.influence",
+        )
+    found = measure(subject, reading, stack, request.block)
+    weights = None
+    if stack in parts_of(subject.model):
+        addresses = [*attentions_of(subject.model, stack)]
+        if found.address in addresses:
+            layer = addresses.index(found.address)
+            weights = attention(subject, reading, stack, layers=[layer]).mean()
+    spec = subject.model.spec.stacks()[stack].blocks[found.layer]
+    about = next(each.part.headline() for each in spec.sublayers if each.part.kind == found.kind)
+    before, after = found.by_distance.tolist()
+    return {
+        "stacks": {name: len(each.blocks) for name, each in subject.model.stacks().items()},
+        "stack": stack,
+        "block": found.layer,
+        "address": found.address,
+        "kind": found.kind.replace("_", " "),
+        "about": about,
+        "pieces": list(found.tokens),
+        "changes": round_digits(torch.from_numpy(found.changes)),
+        "before": before,
+        "after": after,
+        "weights": None if weights is None else round_digits(torch.from_numpy(weights)),
+    }

@@ -1,0 +1,296 @@
+"""The models and runs that the studio shows: the only directories it reads."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Hashable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from heedful.apps.studio.example_texts import examples_of, sentences_of
+from heedful.apps.studio.live_training import LiveTraining
+from heedful.apps.studio.run_log import RunLog
+from heedful.errors import ModelError, UserError, suggest
+from heedful.models.model_spec import parse_spec
+from heedful.pretrained.catalogue import Card, models_at_hand
+from heedful.pretrained.hub import source_of
+from heedful.train.run_settings import RunSettings
+
+if TYPE_CHECKING:
+    from heedful.models.build import AnyModel
+    from heedful.pipelines.translation import TranslationPipeline
+    from heedful.text.tokenizer_pair import TokenizerPair
+
+Result = TypeVar("Result")
+
+
+_CONFIG = "config.json"
+_RUN_CONFIG = "config.toml"
+_WEIGHTS = "*.safetensors"
+_KEPT = 32
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model in memory.
+
+    Args:
+        model: in eval mode.
+        tokenizers: None for a model of images.
+        version: of its files; another one means that a run has written a better model.
+    """
+
+    model: AnyModel
+    tokenizers: TokenizerPair | None
+    version: tuple[int, ...]
+
+
+class Place:
+    """A directory of a model or a run.
+
+    Args:
+        name: its name on pages.
+        path: of the directory.
+
+    Raises:
+        ModelError: when it holds neither a model nor a run.
+    """
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name = name
+        self.path = path
+        self.log = RunLog(path) if (path / _RUN_CONFIG).is_file() else None
+        self._lock = threading.Lock()
+        self._loaded: Loaded | None = None
+        if self.log is None and self._model_directory() is None:
+            reason = (
+                "This is neither a model directory nor a run directory"
+                if path.exists()
+                else "No such directory"
+            )
+            raise ModelError(
+                reason, where=str(path), remedy="Give a directory of a model, a run, Hugging Face"
+            )
+
+    @property
+    def has_model(self) -> bool:
+        """True if there is a model; a run has none before its first validation."""
+        return self._model_directory() is not None
+
+    def kind(self) -> str | None:
+        """Return the kind of model: translator, causal_lm …; None without one."""
+        directory = self._model_directory()
+        if directory is None:
+            return None
+        try:
+            config = json.loads((directory / _CONFIG).read_text(encoding="utf-8"))
+            if "schema_version" in config:  # without torch, so that the first page is there at once
+                return parse_spec(config["model"], where=str(directory)).kind
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # loading says what is wrong
+        return self.load().model.spec.kind
+
+    def load(self) -> Loaded:
+        """Return the model, read again when a run has written a better one.
+
+        Raises:
+            ModelError: when there is none, or it cannot be read.
+        """
+        from heedful.interop.model_loading import load_any
+
+        with self._lock:
+            version = self._version()
+            if self._loaded is None or self._loaded.version != version:
+                model, tokenizers = load_any(self.path)
+                self._loaded = Loaded(model, tokenizers, version)
+            return self._loaded
+
+    @property
+    def is_at_hand(self) -> bool:
+        """True for a model that comes with the package."""
+        return self._card() is not None
+
+    def plain(self) -> dict[str, Any]:
+        """Return name, kind, run and examples as JSON data, or the problem of the model."""
+        facts: dict[str, Any] = {"name": self.name, "run": self.log is not None, "kind": None}
+        try:
+            facts["kind"] = self.kind()
+        except UserError as error:
+            facts["problem"] = str(error)
+        card = self._card()
+        if card is not None:
+            examples = [each.plain() for each in card.examples]
+            return facts | {"summary": card.summary, "examples": examples}
+        if self.log is not None:
+            facts["training"] = self.log.progress()
+        return facts | {"examples": examples_of(facts["kind"], self._settings())}
+
+    def sentences(self) -> list[str]:
+        """Return sentences on which heads are measured: of the card, else of the run's data."""
+        card = self._card()
+        if card is not None:
+            return list(card.sentences)
+        settings = self._settings()
+        return [] if settings is None else sentences_of(settings)
+
+    def _card(self) -> Card | None:
+        """Return the card of a model at hand."""
+        known = {each.path: each for each in models_at_hand().values()}
+        return known[self.path].card() if self.path in known else None
+
+    def _settings(self) -> RunSettings | None:
+        """Return the run's settings; None without a run or where they cannot be read."""
+        if self.log is None:
+            return None
+        try:
+            return self.log.settings()
+        except UserError:  # the page Runs says what is wrong with them
+            return None
+
+    def _model_directory(self) -> Path | None:
+        for directory in (self.path, self.path / "model"):
+            if (directory / _CONFIG).is_file():
+                return directory
+        return None
+
+    def _version(self) -> tuple[int, ...]:
+        directory = self._model_directory() or self.path
+        # The settings of a preprocessor may be added later, so every file of the directory counts.
+        files = [file for pattern in (_WEIGHTS, "*.json") for file in directory.glob(pattern)]
+        return tuple(sorted(file.stat().st_mtime_ns for file in files))
+
+
+class Recent:
+    """The last readings and passes, so that another layer or head needs no new one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._results: OrderedDict[Hashable, Any] = OrderedDict()
+
+    def get(self, key: Hashable, make: Callable[[], Result]) -> Result:
+        """Return the result of a key, which is made if it is not kept."""
+        with self._lock:
+            result: Result | None = self._results.get(key)
+        if result is None:
+            result = make()
+        with self._lock:
+            self._results[key] = result
+            self._results.move_to_end(key)
+            while len(self._results) > _KEPT:
+                self._results.popitem(last=False)
+        return result
+
+
+class Workspace:
+    """All places by name.
+
+    Args:
+        paths: of models and runs.
+
+    Raises:
+        ModelError: naming the first path with neither.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.places = {
+            name: Place(name, path) for name, path in zip(_names(paths), paths, strict=True)
+        }
+        self.recent = Recent()
+        self.training = LiveTraining()
+        self._lock = threading.Lock()
+
+    def add(self, name: str, path: Path) -> Place:
+        """Add a directory that has come while the studio runs, once its model is loaded.
+
+        Args:
+            name: on pages; with a number behind it where it is taken.
+            path: of a model or a run.
+
+        Raises:
+            ModelError: when it is neither, or its model cannot be read.
+        """
+        place = Place(name, path)
+        if place.has_model:
+            place.load()
+        with self._lock:
+            place.name = _free(name, self.places)
+            # A new mapping, for others go through the old one meanwhile.
+            self.places = {**self.places, place.name: place}
+        return place
+
+    def place(self, name: str) -> Place:
+        """Return the place of a name.
+
+        Raises:
+            UserError: when there is none; paths are no names.
+        """
+        if name not in self.places:
+            raise UserError(
+                f"The studio was given no model or run called {name[:100]!r}",
+                remedy=suggest(name, self.places) or "Start it with one: heedful studio RUN",
+            )
+        return self.places[name]
+
+    def translator(self, name: str) -> TranslationPipeline:
+        """Return the translator of a name.
+
+        Raises:
+            UserError: when there is none of this name.
+            ModelError: when it is no translator.
+        """
+        from heedful.pipelines.translation import TranslationPipeline
+
+        loaded = self.place(name).load()
+        model: Any = loaded.model
+        if model.spec.reads != "pairs" or loaded.tokenizers is None:
+            raise ModelError(
+                f"This model is no translator; its kind is {model.spec.kind!r}",
+                where=name,
+                remedy="Choose one that was trained on pairs of texts",
+            )
+        return TranslationPipeline(model, loaded.tokenizers)
+
+    def log(self, name: str) -> RunLog:
+        """Return the record of the run of a name.
+
+        Raises:
+            UserError: when there is none.
+        """
+        log = self.place(name).log
+        if log is None:
+            raise UserError(
+                "This is a model without its run, and so without curves",
+                where=name,
+                remedy="Start the studio with the run directory",
+            )
+        return log
+
+
+def _free(name: str, known: Collection[str]) -> str:
+    """Return the name, with the first number behind it that makes it a new one."""
+    if name not in known:
+        return name
+    return next(new for i in itertools.count(2) if (new := f"{name} ({i})") not in known)
+
+
+def _parts(path: Path) -> tuple[str, ...]:
+    """Return the parts of a path, or of a model's name on the hub."""
+    source = source_of(path)
+    return tuple(source["repository"].split("/")) if source else path.absolute().parts
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Name each path by its last part, with as many parts before it as tell the paths apart."""
+    parts = [_parts(path) for path in paths]
+    names: list[str] = []
+    for own in parts:
+        count = 1
+        while count < len(own) and sum(other[-count:] == own[-count:] for other in parts) > 1:
+            count += 1
+        names.append("/".join(own[-count:]))
+    # The same directory given twice is one place.
+    return [name if name not in names[:i] else f"{name} ({i + 1})" for i, name in enumerate(names)]

@@ -1,0 +1,74 @@
+"""Translators that need no model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from heedful.apps.documents.document_settings import DocumentSettings
+from heedful.apps.documents.formats import open_document, translate_document
+from heedful.apps.documents.line_up import TranslatedSentence
+from heedful.search.alignment import Alignment
+
+
+class Echo:
+    """Returns its input."""
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
+        return [TranslatedSentence(text) for text in texts]
+
+
+class Shouting:
+    """Returns its input in capitals."""
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
+        return [TranslatedSentence(shout(text)) for text in texts]
+
+
+class Dictionary:
+    """Translates whole sentences that it knows, with links between their words.
+
+    Args:
+        known: of each sentence its translation and the numbers of the source words that each word
+            of the translation comes from.
+    """
+
+    def __init__(self, known: dict[str, tuple[str, Sequence[int | None]]]) -> None:
+        self.known = known
+
+    def translate(self, texts: Sequence[str], *, alignment: bool) -> list[TranslatedSentence]:
+        return [self._one(text, alignment) for text in texts]
+
+    def _one(self, text: str, alignment: bool) -> TranslatedSentence:
+        translation, links = self.known[text]
+        if not alignment:
+            return TranslatedSentence(translation)
+        source, target = text.split(), translation.split()
+        assert len(links) == len(target)
+        matrix = tuple(tuple(0.9 * (n == link) for n in range(len(source))) for link in links)
+        return TranslatedSentence(translation, Alignment(tuple(source), tuple(target), matrix))
+
+
+def shout(text: str) -> str:
+    """Capitals, letter by letter, so that no text gets longer."""
+    return "".join(c.upper() if len(c.upper()) == 1 else c for c in text)
+
+
+def echoed(data: bytes, format: str, **settings: object) -> bytes:
+    return translate_document(
+        data, Echo(), format=format, settings=DocumentSettings.parse(settings)
+    )
+
+
+def shouted(data: bytes | str, format: str, **settings: object) -> str:
+    raw = data.encode() if isinstance(data, str) else data
+    found = translate_document(
+        raw, Shouting(), format=format, settings=DocumentSettings.parse(settings)
+    )
+    return found.decode()
+
+
+def sentences(data: str, format: str, **settings: object) -> list[str]:
+    """What a translator gets."""
+    parsed = DocumentSettings.parse(settings)
+    document = open_document(data.encode(), format=format, settings=parsed)
+    return [sentence.text for sentence in document.sentences]

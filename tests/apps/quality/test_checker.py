@@ -1,0 +1,102 @@
+"""Reports on translations of a real model, good and damaged ones."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from heedful.apps.quality.checker import Checker
+from heedful.apps.quality.reports import TranslationReport
+from heedful.apps.quality.text_checks import CHECKS
+from heedful.errors import DataError
+from heedful.pipelines.text_splitting import Translation
+from heedful.pipelines.translation import TranslationPipeline
+
+SOURCES = [
+    "A man rides a bicycle.",
+    "Tom has lived in Boston for 12 years.",
+    "I can't find the key to my house.",
+    "We were very tired, so we went to bed early.",
+]
+
+
+def checker(translator: TranslationPipeline) -> Checker:
+    return Checker(translator, ("en", "de"), detached=True)
+
+
+def report_pairs(translator: TranslationPipeline, targets: list[str]) -> list[TranslationReport]:
+    return checker(translator).report_pairs(SOURCES[: len(targets)], targets)
+
+
+def test_good_translations_pass_every_check(translator: TranslationPipeline) -> None:
+    translations = translator.translate(SOURCES, alignment=True)
+    for report in checker(translator).reports(SOURCES, translations):
+        assert report.failed == ()
+        assert tuple(each.name for each in report.checks) == tuple(CHECKS)
+        json.dumps(report.plain())
+
+
+def test_given_translations_are_judged_like_the_models_own(
+    translator: TranslationPipeline,
+) -> None:
+    translations = translator.translate(SOURCES, alignment=True, beam=1)
+    own = checker(translator).reports(SOURCES, translations)
+    given = report_pairs(translator, [str(each) for each in translations])
+    for one, other in zip(own, given, strict=True):
+        assert one.failed == other.failed
+        for name in ("unsure", "unsure_word", "uncovered", "detached"):
+            assert one[name].value == pytest.approx(other[name].value, abs=1e-5)
+
+
+def test_the_translation_of_another_sentence_is_detached(translator: TranslationPipeline) -> None:
+    translations = [str(each) for each in translator.translate(SOURCES)]
+    for report in report_pairs(translator, translations[1:] + translations[:1]):
+        assert report["detached"].failed
+        assert report["unsure"].failed
+
+
+def test_words_that_nobody_attended_to_are_named(translator: TranslationPipeline) -> None:
+    (report,) = checker(translator).report_pairs([SOURCES[3]], ["Wir waren sehr müde."])
+    result = report["uncovered"]
+    assert result.failed
+    assert {"went", "early."} & {each.text for each in result.evidence}
+    for each in result.evidence:
+        assert SOURCES[3][each.start : each.end] == each.text
+
+
+def test_an_unlikely_word_is_named(translator: TranslationPipeline) -> None:
+    target = "Ein Mann fährt Elefant."
+    (report,) = checker(translator).report_pairs(SOURCES[:1], [target])
+    places = [(each.start, each.end) for each in report["unsure_word"].evidence]
+    assert places
+    assert all(target.index("Elefant") <= start < end <= len(target) for start, end in places)
+
+
+def test_texts_alone_are_checked_without_a_model() -> None:
+    (report,) = Checker(languages=("en", "de")).reports(["12 cats"], [Translation("elf Katzen")])
+    assert report.failed == ("numbers",)
+    assert {each.name for each in report.checks} == set(list(CHECKS)[:11])
+    with pytest.raises(KeyError):
+        report["detached"]
+
+
+def test_what_is_empty_or_of_several_lines_gets_a_report(translator: TranslationPipeline) -> None:
+    sources = ["", "  ", "A dog runs.\nA cat sleeps.", "?"]
+    translations = translator.translate(sources, alignment=True)
+    reports = checker(translator).reports(sources, translations)
+    assert [report.failed for report in reports[:3]] == [(), (), ()]
+    with pytest.raises(KeyError):  # its lines were translated apart
+        reports[2]["detached"]
+
+
+def test_a_report_does_not_depend_on_its_neighbours(translator: TranslationPipeline) -> None:
+    targets = [str(each) for each in translator.translate(SOURCES)]
+    together = report_pairs(translator, targets)
+    (alone,) = checker(translator).report_pairs(SOURCES[:1], targets[:1])
+    assert alone == together[0]
+
+
+def test_as_many_translations_as_sources(translator: TranslationPipeline) -> None:
+    with pytest.raises(DataError, match="4 sources and 1 translations"):
+        Checker().reports(SOURCES, [Translation("a")])

@@ -1,0 +1,200 @@
+"""The builder: parts added in order, parts left out, what flows, and a training here and now."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from heedful.apps.studio.course import read_course
+from heedful.apps.studio.pages import without_page
+from heedful.apps.studio.small_translator import read_records
+
+PATIENCE = 150_000
+"""Milliseconds for a training of a few updates, on a busy machine."""
+
+
+def parts(page: Any) -> list[str]:
+    """The parts that the drawing shows, from the bottom of the encoder on."""
+    return [str(each.get_attribute("data-part")) for each in page.locator("[data-part]").all()]
+
+
+def add(page: Any) -> Any:
+    return page.get_by_role("button", name="Add:")
+
+
+def test_parts_are_added_in_the_papers_order(visit: Any) -> None:
+    page = visit.open("builder?parts=0")
+    assert parts(page) == ["next"]
+    assert "A network needs vectors" in page.locator(".told").inner_text()
+    seen = []
+    while add(page).is_visible():
+        name = add(page).inner_text().removeprefix("Add: ")
+        assert page.locator("[data-part=next] title").text_content() == f"next: {name}"
+        seen.append(name)
+        add(page).click()
+    assert seen == [
+        "Embedding",
+        "Positions",
+        "Self-attention",
+        "Residual + norm",
+        "Feed-forward",
+        "Residual + norm",
+        "Repeat",
+        "Decoder: embedding",
+        "Masked self-attention",
+        "Cross-attention",
+        "Feed-forward",
+        "Repeat",
+        "Output projection",
+        "Softmax",
+    ]
+    encoder = ["embedding", "positions", "self", "self_sum", "ff", "ff_sum"]
+    decoder = ["d_embedding", "d_positions", "d_self", "d_self_sum", "cross", "cross_sum"]
+    assert parts(page) == [*encoder, *decoder, "d_ff", "d_ff_sum", "output", "softmax"]
+    assert "Nothing is missing" in page.locator(".told").inner_text()
+    page.go_back()  # each part is a step to go back from
+    visit.until("document.querySelector('[data-part=next]')")
+    assert "Missing next: softmax" in page.locator(".told").inner_text()
+    page.get_by_role("button", name="Feed-forward").first.click()
+    assert parts(page) == [*encoder[:-1], "next"]
+    page.get_by_role("button", name="Show it complete").click()
+    assert len(parts(page)) == 16
+    page.get_by_role("button", name="Build it from the start").click()
+    assert parts(page) == ["next"]
+
+
+def test_a_part_that_is_switched_off_is_named_with_its_recorded_runs(visit: Any) -> None:
+    page = visit.open("builder")
+    total = visit.fact("total")
+    records = read_records()["runs"]
+    for toggle, name, words, setting in (
+        ("Residual connections", "residual", "without residual connections", "residual = false"),
+        ("Feed-forward network", "feedforward", "the feed-forward network", "feedforward = 0"),
+        ("Scaling by 1", "scale", "without 1/√dₖ", "attention_scale = 1.0"),
+        ("Norms", "norm", "without norms", 'norm_placement = "none"'),
+        ("Positions", "positions", "without positions", 'positions = "none"'),
+        ("Several heads", "heads", "with one head", "num_heads = 1\n"),
+    ):
+        box = page.locator(".toggles").get_by_label(toggle)
+        box.uncheck()
+        visit.idle()
+        assert setting in page.get_by_label("Settings of this model").input_value()
+        exact = [run["exact"] for run in records[name]]
+        line = page.locator(".broken li")
+        assert words in line.inner_text()
+        assert f"{visit.shown(round(100 * sum(exact) / len(exact), 1), 3)} %" in line.inner_text()
+        assert page.locator(".lost").count() == 1
+        box.check()
+        visit.idle()
+    assert visit.fact("total") == total
+    gone = visit.open("builder?residual=0&network=0&positions=none")
+    names = gone.locator(".asm-box.gone title").all_text_contents()
+    assert sorted(set(names)) == ["no feed-forward network", "no positions", "no residual"]
+    # What is shown of a part's size is what the library counts.
+    text = visit.open("builder").locator("[data-part=self]").text_content()
+    assert "1.05 M" in text
+    assert "8 × 25 × 25" in text
+
+
+def test_the_nearest_published_model_is_named(visit: Any) -> None:
+    page = visit.open("builder?width=1024&num_heads=16&feedforward=4096")
+    assert "transformer-big" in page.locator(".facts").inner_text()
+    row = page.locator(".sizes .near")
+    assert "transformer-big (nearest)" in row.inner_text()
+    assert "0.214 B" in row.inner_text()
+
+
+def test_nothing_moves_where_motion_is_not_wanted(visit: Any, browser: Any) -> None:
+    page = visit.open("builder")
+    assert page.locator(".asm-dot").count() == 0
+    assert not page.get_by_role("button", name="Stop the flow").is_visible()
+    moving = browser.new_context(reduced_motion="no-preference").new_page()
+    moving.goto(visit.studio + "builder")
+    dots = ".asm-dot[visibility=visible]"
+    moving.wait_for_selector(dots)
+    moving.wait_for_selector(".asm-box.lit", state="attached")
+    moving.get_by_role("button", name="Stop the flow").click()
+    moving.wait_for_function("() => !document.querySelector('.asm-dot')")
+    moving.wait_for_function("() => location.search.includes('flow=0')")
+    moving.get_by_role("button", name="Let it flow").click()
+    moving.wait_for_selector(dots)
+    moving.context.close()
+
+
+def test_the_course_asks_what_the_records_say() -> None:
+    lesson = next(each for each in read_course().lessons if each.page == "without")
+    question = next(q for q in lesson.questions if "not a single line right" in q.text)
+    assert question.options[question.right] == "residual connections"
+    records = read_records()["runs"]
+    assert max(run["exact"] for run in records["residual"]) == 0
+    for name in ("heads", "norm"):
+        assert min(run["exact"] for run in records[name]) > 0
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch, workspace: Any) -> Iterator[None]:
+    """Trainings of a few updates."""
+    monkeypatch.setattr(without_page, "STEPS", 10)
+    monkeypatch.setattr(without_page, "PAIRS", 400)
+    monkeypatch.setattr(without_page, "LIVE_HELD_OUT", 8)
+    yield
+    workspace.training.stop()
+
+
+@pytest.mark.usefixtures("short")
+def test_a_choice_is_trained_here_and_seen_in_two_tabs(
+    visit: Any, visit_at: Any, studio: str
+) -> None:
+    page = visit.open("builder?residual=0&encoder_layers=1&decoder_layers=1")
+    page.get_by_role("button", name="Train it now").click()
+    page.get_by_role("button", name="Stop", exact=True).wait_for()
+    other = visit_at(studio).open("without")
+    assert other.get_by_role("button", name="Train it now").is_disabled()
+    for each in (page, other):
+        each.get_by_text(re.compile("^Trained .* 10 of 10 updates")).wait_for(timeout=PATIENCE)
+        assert each.get_by_label("What the model trained here writes").is_visible()
+    said = page.locator(".live-state").inner_text()
+    assert said.startswith("Trained without residual connections: 10 of 10 updates")
+    assert "trained here" in page.locator(".legend").first.inner_text()
+    assert page.get_by_role("button", name="Train it now").is_enabled()
+
+    other.get_by_role("button", name="Train it now").click()
+    other.get_by_role("button", name="Stop", exact=True).click()
+    other.get_by_text("Stopped without positions").wait_for()
+
+
+def test_the_page_of_left_out_parts(visit: Any, axe: str) -> None:
+    page = visit.open("without")
+    rows = page.locator(".ablated li")
+    records = read_records()
+    exact = [float(each.get_attribute("data-value") or -1) for each in rows.all()]
+    means = [sum(r["exact"] for r in runs) / len(runs) for runs in records["runs"].values()]
+    assert exact == pytest.approx(means)
+    legend = page.locator(".legend li")
+    before = legend.count()
+    assert legend.filter(has_text="without norms").count() == 0
+    rows.filter(has_text="without norms").get_by_role("checkbox").check()
+    legend.filter(has_text="without norms").wait_for()
+    assert legend.count() == before + 1
+    assert "shown=norm" in visit.address()
+    assert page.locator(".reasons p").count() == 3
+    for figure in ("loss", "train"):
+        page.get_by_label("Curves of").select_option(figure)
+        visit.idle()
+        assert page.locator(".problem").count() == 0
+    marks = page.locator("[aria-label='The same lines, by the first run of each'] .is-right")
+    expected = sum(
+        line["texts"][name] == line["reference"]
+        for line in records["samples"]
+        for name in ("everything", "residual", "norm", "positions")
+    )
+    assert marks.count() == expected
+    visit.check_everyone_can_use_it(axe)
+
+
+def test_everyone_can_use_the_builder(visit: Any, axe: str) -> None:
+    visit.open("builder?parts=9&residual=0")
+    visit.check_everyone_can_use_it(axe)

@@ -1,0 +1,139 @@
+"""Every page in Firefox: it draws, says nothing in the console, and asks nobody else."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.sync.client import ClientConnection, connect
+
+from heedful.apps.studio.pages import PAGES
+from heedful.pretrained.catalogue import models_at_hand
+
+STARTING = 60
+"""Seconds in which Firefox must be up."""
+DRAWING = 40
+"""Seconds in which a page must be drawn."""
+READY = """
+  document.querySelector('h1') !== null && document.querySelector('[aria-busy=true]') === null
+"""
+PROBLEMS = "[...document.querySelectorAll('.problem')].map((each) => each.textContent).join()"
+
+
+class Firefox:
+    """A window of Firefox, driven by the WebDriver BiDi protocol.
+
+    Args:
+        connection: to the browser.
+    """
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.numbers = itertools.count(1)
+        self.events: list[dict[str, Any]] = []
+        self.command("session.new", capabilities={})
+        self.command("session.subscribe", events=["log.entryAdded", "network.beforeRequestSent"])
+        self.window = self.command("browsingContext.getTree")["contexts"][0]["context"]
+
+    def command(self, method: str, **params: Any) -> dict[str, Any]:
+        """Send a command, and return its result; events that come before it are kept."""
+        number = next(self.numbers)
+        self.connection.send(json.dumps({"id": number, "method": method, "params": params}))
+        while True:
+            message = json.loads(self.connection.recv(timeout=DRAWING))
+            if message.get("type") == "event":
+                self.events.append(message)
+            elif message["id"] == number:
+                assert message["type"] == "success", message
+                return dict(message["result"])
+
+    def open(self, address: str) -> None:
+        """Open an address and wait until nothing is being drawn."""
+        self.command("browsingContext.navigate", context=self.window, url=address, wait="complete")
+        deadline = time.monotonic() + DRAWING
+        while not self.value(READY):
+            assert time.monotonic() < deadline, f"{address} is not drawn"
+            time.sleep(0.1)
+
+    def value(self, expression: str) -> Any:
+        """The value of an expression in the page."""
+        found = self.command(
+            "script.evaluate",
+            expression=expression,
+            target={"context": self.window},
+            awaitPromise=False,
+        )
+        return found["result"].get("value")
+
+
+@pytest.fixture(scope="module")
+def firefox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Firefox]:
+    """Firefox without a window on the screen, with a profile of its own."""
+    path = shutil.which("firefox-esr") or shutil.which("firefox")
+    if path is None:
+        pytest.skip("there is no Firefox: install Debian's with `apt-get install -y firefox-esr`")
+    profile = tmp_path_factory.mktemp("firefox")
+    # Nothing is looked up at Mozilla's while the tests run.
+    quiet = ("app.normandy.enabled", "browser.search.update", "datareporting.healthreport.service")
+    lines = [f'user_pref("{name}", false);\n' for name in quiet]
+    (profile / "user.js").write_text("".join(lines), encoding="utf-8")
+    words = [path, "--headless", "--remote-debugging-port", "0", "--profile", str(profile)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        found = (
+            re.search(r"WebDriver BiDi listening on (ws://\S+)", each) for each in process.stderr
+        )
+        address = next(match[1] for match in found if match)
+        with connect(f"{address}/session", max_size=None, open_timeout=STARTING) as connection:
+            yield Firefox(connection)
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def home(serve: Callable[[Sequence[Path]], str]) -> str:
+    """The address of a studio with the models at hand."""
+    return serve([each.path for each in models_at_hand().values()])
+
+
+@pytest.mark.parametrize("name", ["", *(page.name for page in PAGES)])
+def test_a_page_in_firefox(firefox: Firefox, home: str, name: str) -> None:
+    firefox.events.clear()
+    firefox.open(home + name)
+    assert firefox.value(PROBLEMS) == ""
+    assert firefox.value("document.querySelector('h1').textContent.length") > 0
+    said = [each["params"] for each in firefox.events if each["method"] == "log.entryAdded"]
+    assert [each["text"] for each in said if each["level"] in ("warn", "error")] == []
+    asked = [
+        each["params"]["request"]["url"]
+        for each in firefox.events
+        if each["method"] == "network.beforeRequestSent"
+    ]
+    assert [url for url in asked if not url.startswith((home, "data:"))] == []
+
+
+def test_a_slider_moves_the_picture_in_firefox(firefox: Firefox, home: str) -> None:
+    firefox.open(home + "scale?width=64")
+    before = firefox.value("document.querySelector('main svg').outerHTML")
+    firefox.command(
+        "script.evaluate",
+        expression="""
+          const slider = document.querySelector('input[type=range]');
+          slider.value = slider.max;
+          slider.dispatchEvent(new Event('input', { bubbles: true }));
+        """,
+        target={"context": firefox.window},
+        awaitPromise=False,
+    )
+    deadline = time.monotonic() + DRAWING
+    while firefox.value("document.querySelector('main svg').outerHTML") == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert firefox.value(PROBLEMS) == ""

@@ -1,0 +1,386 @@
+"""Every page in a real browser: opened, used, and its numbers compared with the library's."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import heedful
+from heedful.apps.studio.course import read_course
+from heedful.apps.studio.pages import PAGES
+from heedful.models.checkpoint import load_model
+from heedful.models.shape import TranslatorShape
+from heedful.models.translator import Translator
+from heedful.pipelines.alternatives import find_alternatives
+
+NAMES = ["", *(page.name for page in PAGES)]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_page_can_be_used_by_everyone(visit: Any, axe: str, name: str) -> None:
+    """No finding of axe-core, light and dark; no sideways scrolling on a phone."""
+    page = visit.open(name)
+    visit.check_everyone_can_use_it(axe)
+    page.get_by_role("button", name="Pages").click()
+    assert page.get_by_role("link", name="Masks and biases").first.is_visible()
+
+
+def test_start_shows_pages_and_models(visit: Any) -> None:
+    page = visit.open("")
+    first = {chapter.pages[0] for chapter in read_course().chapters}
+    linked = {a.get_attribute("href")[1:] for a in page.locator(".cards a").all()}
+    assert linked == {each.name for each in PAGES}
+    assert page.locator(".card .thumbnail *").count() > 10 * len(first)
+    places = page.locator(".places li").all_inner_texts()
+    assert [each.split(" – ")[0] for each in places] == [  # then how far its training is
+        "learned translator",
+        "t5 translator",
+        "run translator, with its run",
+        "other translator, with its run",
+    ]
+
+
+def test_unknown_pages_say_so(visit: Any) -> None:
+    page = visit.page
+    page.goto(visit.studio + "nonsense")
+    page.wait_for_selector(".problem")
+    assert "no such page" in page.locator(".problem").inner_text()
+    visit.complaints[:] = [line for line in visit.complaints if "404" not in line]
+
+
+def test_colours_are_kept(visit: Any) -> None:
+    page = visit.open("")
+    page.get_by_label("Colours").select_option("dark")
+    visit.open("scale")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+
+
+def test_keyboard_reaches_the_page(visit: Any) -> None:
+    page = visit.open("scale")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    for _ in range(40):  # past the pictures, which come first
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.type") == "range":
+            return
+    raise AssertionError("the keyboard does not reach the controls")
+
+
+# Scale
+
+
+def drawn(width: int, keys: int, seed: int) -> torch.Tensor:
+    """The scores of the page's query, drawn as the page says it draws them."""
+    numbers = torch.randn((1, 1, keys + 1, 1024), generator=torch.Generator().manual_seed(seed))
+    numbers = numbers[0, 0, :, :width].double()
+    return numbers[1:] @ numbers[0]
+
+
+def test_scale(visit: Any) -> None:
+    page = visit.open("scale?width=64&keys=12")
+    scores = drawn(64, 12, 1)
+    assert visit.fact("without-largest") == visit.shown(float(scores.softmax(0).max()))
+    assert visit.fact("with-largest") == visit.shown(float((scores / 8).softmax(0).max()))
+    assert page.locator(".bar").count() == 24
+
+    slider = page.get_by_label("Width of a head, dₖ", exact=True)
+    slider.focus()
+    slider.press("ArrowRight")
+    visit.idle()
+    visit.until("location.search.includes('width=96')")
+    weights = (drawn(96, 12, 1) / math.sqrt(96)).softmax(0)
+    assert visit.fact("with-largest") == visit.shown(float(weights.max()))
+    entropy = -float((weights * weights.log()).sum())
+    assert visit.fact("with-entropy").split()[0] == visit.shown(entropy, 3)
+
+    page.get_by_role("button", name="Draw others").click()
+    visit.idle()
+    other = visit.fact("with-largest")
+    page.reload()
+    visit.idle()
+    assert visit.fact("with-largest") == other
+    page.go_back()
+    visit.idle()
+    assert visit.fact("with-largest") == visit.shown(float(weights.max()))
+
+
+# Masks and biases
+
+
+def test_masks(visit: Any) -> None:
+    page = visit.open("masks")
+    expression = page.get_by_label("Mask: combine with & and |")
+    expression.fill("window(3) & causal | prefix(2)")
+    visit.idle()
+    seen = [[(0 <= i - j < 3) or j < 2 for j in range(16)] for i in range(16)]
+    assert visit.fact("seen") == f"{sum(map(sum, seen))} of 256"
+
+    # The picture itself: the colour in the middle of some cells.
+    picture = page.locator("figure", has_text="Visible pairs").locator("canvas")
+    places = [(0, 0), (0, 5), (7, 1), (7, 5), (7, 4), (15, 13), (13, 15)]
+    colours = picture.evaluate(
+        """(canvas, places) => {
+          const [left, cell] = [canvas.width / devicePixelRatio - 2 - 16 * 26, 26];
+          const {width, height} = canvas;
+          const {data} = canvas.getContext("2d").getImageData(0, 0, width, height);
+          return places.map(([i, j]) => {
+            const x = Math.round((left + (j + 0.5) * cell) * devicePixelRatio);
+            const y = Math.round((2 + (i + 0.5) * cell) * devicePixelRatio);
+            return [...data.slice(4 * (y * width + x), 4 * (y * width + x) + 3)];
+          });
+        }""",
+        places,
+    )
+    dark = [sum(colour[:3]) < 384 for colour in colours]
+    assert dark == [seen[i][j] for i, j in places]
+
+    picture.focus()
+    picture.press("ArrowRight")
+    picture.press("ArrowDown")
+    assert "query 1 sees key 0" in page.locator("figure .readout").first.inner_text()
+
+    expression.fill("windw(3)")
+    visit.idle()
+    problem = page.locator(".problem").inner_text()
+    assert "windw" in problem
+    assert "window" in problem
+    page.get_by_label("Examples").select_option("causal")
+    visit.idle()
+    assert page.locator(".problem").count() == 0
+    page.get_by_label("Bias").select_option("alibi")
+    visit.idle()
+    added = visit.numbers_of(page.locator("figure", has_text="Bias of each score"), 4)
+    assert added[:5] == ["−2", "−1.5", "−1", "−0.5", "0"]
+
+
+# Positions
+
+
+def one_column(visit: Any, figure: Any) -> list[list[str]]:
+    """The rows of the table below a curve."""
+    figure.locator("summary").click()
+    figure.locator("tbody tr").first.wait_for()
+    return [row.locator("td").all_inner_texts() for row in figure.locator("tbody tr").all()]
+
+
+def test_positions(visit: Any, given: Any) -> None:
+    page = visit.open("positions?width=4&length=16")
+    table = page.locator("figure", has_text="The table")
+    row = visit.numbers_of(table, 5)
+    expected = [math.sin(5), math.cos(5), math.sin(0.05), math.cos(0.05)]
+    assert row == [visit.shown(value, 3) for value in expected]
+    picture = table.locator("canvas")  # the row under the pointer, as a curve
+    picture.focus()
+    for _ in range(3):
+        picture.press("ArrowDown")
+    one = page.locator("figure", has_text="The vector of position 2")
+    curve = [each[0] for each in one_column(visit, one)]
+    assert curve == [visit.shown(f(2 / w)) for w in (1, 100) for f in (math.sin, math.cos)]
+
+    page.get_by_label("Positions", exact=True).select_option("learned")
+    page.wait_for_selector("text=as trained")
+    visit.idle()
+    model, _ = load_model(given.learned)
+    own = page.get_by_label("Table").input_value()
+    assert own == "learned · source_input.positions"
+    row = visit.numbers_of(table, 3)
+    weights = model.source_input.positions.weight.detach()
+    assert row == [visit.shown(float(value), 3) for value in weights[3]]
+
+    page.get_by_label("Positions", exact=True).select_option("t5")
+    visit.idle()
+    page.get_by_label("Table").select_option(label="t5 · encoder.position_bias")
+    page.wait_for_selector("text=The same as colours")
+    assert page.locator(".legend li").all_inner_texts() == ["head 1", "head 2"]
+
+    for scheme in ("rotary", "alibi"):
+        page.get_by_label("Positions", exact=True).select_option(scheme)
+        visit.idle()
+        visit.until(f"location.search.includes('scheme={scheme}')")
+        assert page.locator("figure svg, figure canvas").count() >= 2
+        assert page.locator(".problem").count() == 0
+
+
+# Schedule
+
+
+def test_schedule(visit: Any) -> None:
+    page = visit.open("schedule")
+    assert visit.fact("peak") == visit.shown(512**-0.5 * 4000**-0.5)
+    assert visit.fact("last") == visit.shown(512**-0.5 * 40_000**-0.5)
+    page.get_by_role("button", name="Settings of run").click()
+    visit.until("location.search.includes('runs=run')")
+    visit.idle()
+    assert visit.fact("peak") == "0.002"
+    assert visit.fact("peak-step") == "10"
+    legend = page.locator(".legend li").all_inner_texts()
+    assert legend[-1] == "run, as logged"
+    # The run's own rates lie on the formula's curve.
+    lines = page.locator("figure svg[role=img] path.line")
+    ends = [lines.nth(i).evaluate("path => path.getPointAtLength(0).y") for i in (2, 4)]
+    assert ends[0] == pytest.approx(ends[1], abs=1)
+    settings = page.get_by_label("Settings of this schedule").input_value()
+    assert 'kind = "linear"' in settings
+    assert "warmup_steps = 10" in settings
+
+
+# Step by step
+
+
+def test_steps(visit: Any) -> None:
+    page = visit.open("steps?stage=6&all=1")
+    q = torch.tensor([[1, 0, 1, 0], [0, 1, 1, 0], [1, 1, 0, 1]]).double()
+    k = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 1], [1, 0, 1, 0]]).double()
+    expected = (q @ k.T / 2).softmax(-1)
+
+    def cells(stage: int) -> list[list[str]]:
+        rows = page.locator(f"[data-stage='{stage}'] .cells tbody tr").all()
+        return [row.locator("td").all_inner_texts() for row in rows]
+
+    assert cells(5) == [[visit.shown(float(w), 3) for w in row] for row in expected]
+
+    page.get_by_role("button", name="Back").click()
+    assert page.locator("[data-stage]").count() == 6
+    page.get_by_label("Mask").fill("causal")
+    visit.idle()
+    page.wait_for_selector("[data-stage='5'] td.hidden")
+    assert [len([c for c in row if c == "·"]) for row in cells(5)] == [2, 1, 0]
+    page.get_by_role("button", name="Next step").click()
+    page.get_by_label("Values V").fill("2 0\n0 4\n1 1")
+    visit.idle()
+    visit.until("document.querySelectorAll(\"[data-stage='6'] .cells td\").length === 6")
+    causal = (q @ k.T / 2).masked_fill(torch.ones(3, 3).triu(1).bool(), -1e30).softmax(-1)
+    output = causal @ torch.tensor([[2, 0], [0, 4], [1, 1]]).double()
+    assert cells(6) == [[visit.shown(float(w), 3) for w in row] for row in output]
+
+    page.get_by_label("Keys K").fill("1 2\n3")
+    visit.idle()
+    assert "rows of K" in page.locator(".problem").inner_text()
+    page.get_by_label("Keys K").fill("1 two")
+    visit.idle()
+    assert "“two” is no number" in page.locator(".problem").inner_text()
+    page.get_by_label("Examples").select_option(index=6)
+    visit.idle()
+    assert page.locator(".problem").count() == 0
+    assert page.get_by_label("Weights WQ").is_visible()
+
+
+# Builder
+
+
+def test_builder(visit: Any) -> None:
+    page = visit.open(
+        "builder?width=64&num_heads=4&feedforward=128&encoder_layers=2&vocabulary=600"
+    )
+    shape = TranslatorShape(width=64, num_heads=4, feedforward=128, encoder_layers=2)
+    built = Translator(shape.expand(600, 600))
+    assert visit.fact("total") == f"{sum(p.numel() for p in built.parameters()):,}"
+    page.get_by_label("Activation").select_option("swiglu")
+    visit.idle()
+    gated = Translator(shape.model_copy(update={"activation": "swiglu"}).expand(600, 600))
+    visit.until("location.search.includes('swiglu')")
+    assert visit.fact("total") == f"{sum(p.numel() for p in gated.parameters()):,}"
+    page.get_by_label("Begin with").select_option("transformer-base")
+    visit.until("document.querySelector('[data-fact=short]').innerText === '63.1 M'")
+    assert visit.fact("billions") == "0.0631 B"
+    assert page.locator("[data-part=cross]").count() == 1
+    page.get_by_label("Model", exact=True).select_option("causal_lm")
+    visit.until("document.querySelectorAll('[data-part=cross]').length === 0")
+    assert 'task = "causal_lm"' in page.get_by_label("Settings of this model").input_value()
+    assert page.locator("#command").inner_text().endswith("--train train.txt --valid valid.txt")
+
+
+# Translate
+
+
+def test_translate(visit: Any, given: Any) -> None:
+    translator = heedful.load(given.learned)
+    text = "the dog sat on a mat"
+    expected = translator.translate([text], n_best=3, alignment=True)[0]
+    page = visit.open("translate")
+    page.get_by_label("Text to translate").fill(text)
+    page.wait_for_selector("#translation")
+    visit.idle()
+    assert page.locator("#translation").inner_text() == str(expected)
+    assert visit.fact("score") == visit.shown(expected.score)
+    ranks = page.locator(".rank span:first-child").all_inner_texts()
+    assert ranks == [str(each) for each in expected.n_best]
+
+    # Pointing at a word lights up what it looked at.
+    page.locator("#translation button").first.hover()
+    lit = page.locator("[data-side=source]").evaluate_all(
+        "words => words.map(word => Number(getComputedStyle(word).getPropertyValue('--weight')))"
+    )
+    assert lit == pytest.approx(expected.alignment.matrix[0], abs=1e-3)
+
+    # Clicking one offers others, and going on from one keeps it.
+    word = page.locator("#translation button").nth(1)
+    before = page.locator("#translation button").first.inner_text()
+    word.click()
+    page.wait_for_selector(".alternatives li")
+    offered = page.locator(".alternatives button").all_inner_texts()
+    found = find_alternatives(translator, text, before)
+    assert offered == [each.word or "(the end)" for each in found]
+    other = next(each for each in found if each.word and each.word != word.inner_text())
+    page.locator(".alternatives button").nth(offered.index(other.word)).click()
+    visit.until("location.search.includes('prefix=')")
+    visit.idle()
+    begun = f"{before} {other.word}"
+    assert page.locator("#translation").inner_text().startswith(begun)
+    again = translator.translate([text], prefixes=[begun], beam=4, n_best=3)[0]
+    assert page.locator("#translation").inner_text() == str(again)
+    page.get_by_role("button", name="Remove the beginning").click()
+    visit.until(f"document.querySelector('#translation').innerText === {json.dumps(str(expected))}")
+
+
+@pytest.mark.parametrize("text", ["", "\x07\x00", "القطة", "🐈‍⬛", "x" * 100_000])
+def test_translate_takes_any_text(visit: Any, text: str) -> None:
+    page = visit.open("translate")
+    page.get_by_label("Text to translate").fill(text)
+    visit.idle()
+    if len(text) > 2000:
+        page.wait_for_selector(".problem")
+        assert "100,000 characters" in page.locator(".problem").inner_text()
+    elif text:
+        page.wait_for_selector(".warnings, #translation")
+        assert page.locator(".problem").count() == 0
+    else:
+        assert "Type a text" in page.locator(".result").inner_text()
+
+
+def test_a_studio_that_has_stopped_is_said_to(visit: Any) -> None:
+    page = visit.open("scale")
+    page.route("**/api/**", lambda route: route.abort())
+    page.get_by_role("button", name="Draw others").click()
+    page.wait_for_selector(".problem")
+    assert "does not answer" in page.locator(".problem").first.inner_text()
+    visit.complaints.clear()  # the browser reports what this test broke
+
+
+def test_a_page_is_busy_while_a_question_waits(visit: Any) -> None:
+    """An answer does not end what has been asked since, though it is not on its way yet."""
+    busy = visit.open("scale").evaluate(
+        """async () => {
+            const { live } = await import("/static/api.js");
+            const region = document.createElement("div");
+            const wait = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+            const answers = [];
+            const ask = live(region, () => new Promise((done) => answers.push(done)), () => {});
+            ask();
+            while (answers.length < 1) await wait(5);
+            ask();
+            answers[0]();
+            await wait(5);
+            const before = region.getAttribute("aria-busy");
+            while (answers.length < 2) await wait(5);
+            answers[1]();
+            await wait(5);
+            return [before, region.getAttribute("aria-busy")];
+        }"""
+    )
+    assert busy == ["true", "false"]

@@ -1,0 +1,136 @@
+"""The tour: every number on the drawing is the model's, and a word that is clicked is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from heedful import inspect
+from heedful.apps.studio.app import build_app
+from heedful.apps.studio.workspace import Workspace
+
+TEXT = "the cat sat on a mat"
+
+
+@pytest.fixture(scope="module")
+def client(given: Any) -> TestClient:
+    return TestClient(build_app(Workspace([given.learned, given.t5])), base_url="http://localhost")
+
+
+def walk(client: TestClient, **settings: Any) -> Any:
+    return client.post("/api/tour/walk", json={"text": TEXT, **settings})
+
+
+@pytest.mark.parametrize("name", ["learned", "t5"])
+def test_the_tensors_are_those_of_the_model(client: TestClient, given: Any, name: str) -> None:
+    way = walk(client, model=name, head=1).json()
+    subject = inspect.load(getattr(given, name))
+    reading = inspect.read(subject, TEXT, "")
+    inputs = inspect.tensors(subject, [reading])
+    wanted = ["encoder.embedding", "encoder.0.self.*", "encoder.0.feedforward.*"]
+    own = inspect.capture(subject.model, inputs, wanted)
+    for part in ("query", "key", "value", "context", "scores", "weights"):
+        expected = own[f"encoder.0.self.{part}"][0, 1]
+        np.testing.assert_allclose(np.array(way[part], float), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(way["embedding"], own["encoder.embedding"][0], rtol=1e-5)
+    inner = own["encoder.0.feedforward.inner"][0]
+    assert way["inner_width"] == inner.shape[1]
+    np.testing.assert_allclose(way["active"], (np.abs(inner) > 1e-6).mean(1))
+    if way["positions"] is not None:
+        total = np.add(way["tokens"], way["positions"])
+        np.testing.assert_allclose(total, way["embedding"], rtol=1e-4, atol=1e-4)
+    assert (way["positions"] is None) == (name == "t5")
+
+
+def test_candidates_are_those_of_the_search(client: TestClient, given: Any) -> None:
+    subject = inspect.load(given.learned)
+    first = walk(client, model="learned").json()["candidates"][0]
+    expected = inspect.next_token(subject, TEXT)
+    assert first["id"] == int(expected.scores.argmax())
+    assert first["probability"] == pytest.approx(float(np.exp(expected.scores.max())))
+    after = walk(client, model="learned", chosen=[first["id"]]).json()
+    again = inspect.next_token(subject, TEXT, [first["id"]])
+    assert after["candidates"][0]["id"] == int(again.scores.argmax())
+    assert after["written"] == again.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"text": "the cat ran " * 8}, "room for 20"),
+        ({"text": "x" * 301}, "at most 300"),
+        ({"text": " "}, "text"),
+        ({"layer": 7}, "layer"),
+        ({"head": 9}, "head"),
+        ({"chosen": [10**9]}, "token"),
+        ({"model": "nobody"}, "nobody"),
+    ],
+)
+def test_wrong_requests_are_refused_in_words(
+    client: TestClient, settings: dict[str, Any], words: str
+) -> None:
+    answer = walk(client, **{"model": "learned", **settings})
+    assert answer.status_code == 400
+    content = answer.json()
+    assert words in f"{content['what']} {content['where']} {content['remedy']}"
+
+
+STOPS = [
+    "Text", "Pieces", "Embedding", "Block, one of 1", "Head", "Scores", "Softmax", "Values",
+    "Feed-forward", "Decoder", "Logits", "Next word",
+]  # fmt: skip
+
+
+def test_the_way_is_walked(visit: Any, axe: str) -> None:
+    page = visit.open(f"tour?text={TEXT.replace(' ', '+')}")
+    assert sorted(page.locator(".map button").all_inner_texts()) == sorted(STOPS)
+    for number, name in enumerate(STOPS[1:], start=1):
+        page.get_by_role("button", name="Next", exact=True).click()
+        visit.idle()
+        assert page.locator(".map [aria-current]").inner_text() == name
+        assert page.locator(".told h2").inner_text().startswith(f"{number + 1}. ")
+        parts = page.locator(".drawing svg [data-part]").count()
+        assert parts == min(number + 1, 10)
+    assert page.get_by_role("button", name="Next", exact=True).is_disabled()
+    page.go_back()
+    visit.idle()
+    assert page.locator(".map [aria-current]").inner_text() == "Logits"
+    assert visit.violations(axe) == []
+
+
+def test_the_row_of_a_word_is_followed(visit: Any, given: Any) -> None:
+    page = visit.open(f"tour?stop=6&text={TEXT.replace(' ', '+')}")
+    page.locator("[data-part='weights'] [data-column='2']").click()
+    visit.until("location.search.includes('query=2')")
+    subject = inspect.load(given.learned)
+    reading = inspect.read(subject, TEXT, "")
+    weights = inspect.attention(subject, reading, "encoder", layers=[0], heads=[0]).weights[0, 0]
+    shown = page.locator("[data-part='weights'] .way-value").all_text_contents()
+    assert len(shown) == weights.shape[1]
+    large = [i for i, value in enumerate(weights[2]) if value > 1e-3]  # others have powers of ten
+    assert [shown[i] for i in large] == [visit.shown(float(weights[2, i]), 2) for i in large]
+
+
+def test_a_word_is_chosen(visit: Any) -> None:
+    page = visit.open(f"tour?stop=11&text={TEXT.replace(' ', '+')}")
+    second = page.locator(".way-next button").nth(1)
+    second.click()
+    visit.until("location.search.includes('chosen=')")
+    visit.idle()
+    assert page.locator("#written").inner_text() != "Nothing is written yet."
+    page.get_by_role("button", name="Take the last word back").click()
+    visit.idle()
+    assert page.locator("#written").inner_text() == "Nothing is written yet."
+
+
+def test_the_sentence_is_carried_from_page_to_page(visit: Any) -> None:
+    page = visit.open("tour?stop=2")
+    page.get_by_label("Text", exact=True).fill("a dog ran")
+    visit.idle()
+    page.get_by_role("link", name="Attention", exact=True).first.click()
+    page.wait_for_selector(".links")
+    assert page.get_by_label("Text", exact=True).input_value() == "a dog ran"
+    visit.until("location.search.includes('dog')")

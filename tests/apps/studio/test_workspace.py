@@ -1,0 +1,19 @@
+"""The places that a studio shows."""
+
+from __future__ import annotations
+
+from heedful.apps.studio.workspace import Place
+from heedful.pretrained.catalogue import models_at_hand
+
+
+def test_models_at_hand_show_how_they_were_trained() -> None:
+    """Their figures come with them, without paths of the machine they were made on."""
+    for model in models_at_hand().values():
+        place = Place(model.name, model.path)
+        assert place.log is not None
+        assert len(place.log.curve("loss")[0]) > 50
+        assert len(place.log.curve("loss", "validation")[0]) > 1
+        assert '"/' not in (model.path / "config.toml").read_text(encoding="utf-8")
+        if model.card().task != "images":
+            assert place.plain()["examples"][0]["text"] == model.card().examples[0].text
+            assert len(place.sentences()) >= 10
